@@ -1,4 +1,4 @@
-"""Keeps a checked copy of the input in the contract tables, made once for each date and input."""
+"""Converts the input to validated tables, once per date and input."""
 
 from dataclasses import asdict
 
@@ -9,7 +9,7 @@ from dare_job.workspace import committing, digest, is_done
 
 
 def prepare_input(job: Job) -> AnyPath:
-    """Folder with ``interactions users items rejects.parquet``; read again only where the input changed.
+    """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
 
     Raises DataError (see ``readers.read``).
     """

@@ -1,8 +1,8 @@
-"""Writes prompts from Arrow batches inside Spark's Python workers. Knows nothing about stages.
+"""Renders prompts from Arrow batches in Spark's Python workers. Independent of stages.
 
-One endless title must not put every user who met it over the model's context: in a user's history a title
-shows its first HISTORY_CHARACTERS, in the item's own prompt TITLE_CHARACTERS, and an attribute
-HISTORY_CHARACTERS everywhere. An ellipsis ends what was cut.
+Long titles must not push the prompts of all their users over the model's context. So titles are truncated
+to HISTORY_CHARACTERS in user histories and to TITLE_CHARACTERS in the item's own prompt, and attributes to
+HISTORY_CHARACTERS. An ellipsis marks truncated text.
 """
 
 from collections.abc import Callable, Iterable, Iterator

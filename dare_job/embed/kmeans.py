@@ -1,13 +1,11 @@
-"""k-means through faiss, on the GPU where faiss has one.
+"""k-means with faiss, on a GPU if faiss supports one, and the choice of representative points.
 
-Flat k-means compares every point with every centroid. Groups keep their size, so k grows with the number
-of points, and the work would grow with its square. Above ``_FLAT`` clusters the points are first divided
-into branches of ``_LEAF`` clusters each, by size; there are ``_FLAT`` branches at most, and larger ones are
-divided again in this way. So a point is compared with a bounded number of centroids a level, and there are
-log k levels. Borders between branches cut clusters in two: in two last rounds each point goes to the nearest
-of all centroids in the ``_PROBES`` lists of about root k centroids that are nearest to it.
-
-Few entities that stand for many: shares of groups, and the members of a group that cover it.
+Flat k-means compares every point with every centroid. The group size is fixed, so k grows with the number of
+points and the work with its square. Above ``_MAX_FLAT`` clusters, points are first divided into at most
+``_MAX_FLAT`` branches of about ``_CLUSTERS_PER_BRANCH`` clusters each; larger branches are divided again. A
+point is then compared with a bounded number of centroids on each of log k levels. Branch borders can split
+clusters, so two final rounds assign each point to the nearest of all centroids, searched in the ``_PROBES``
+nearest of about sqrt(k) inverted lists.
 """
 
 import math

@@ -3,7 +3,7 @@
 The normalised adjacency is one CSR matrix. It is symmetric, so its backward pass is a product with itself;
 left to autograd, torch transposes it at every step (eight times slower on 943 x 1,682 x 100 k pairs).
 
-The bipartite graph that vectors are learned from: who met what, as integer pairs.
+``Pairs`` is the bipartite graph of interactions as integer pairs.
 """
 
 import warnings

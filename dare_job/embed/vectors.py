@@ -1,4 +1,4 @@
-"""Ready-made vectors in, VECTORS out. Every rule that a vector has to keep."""
+"""Reads and validates precomputed vectors, and writes VECTORS tables."""
 
 from collections.abc import Sequence
 

@@ -1,15 +1,14 @@
-"""What plain decoding would cost tonight: a seeded sample of the rows, decoded without drafts.
+"""Measures the speed of autoregressive decoding on a seeded sample of the rows, and estimates run time.
 
-Both rates of a run are new tokens a second of *one worker's* decoding time (prompts, retrieval and steps;
-loading and writing files not counted), summed over workers. The baseline runs in Spark tasks of the same
-shape as the job's: same threads, same batch size, and as many workers side by side as the sample fills, so
-that both share caches and memory alike. It is the faster of transformers' ``generate`` (left-padded batches,
-rows of like length together) and the engine's own batched plain mode. In mode sample both draw by
-its section.
+Rates are new tokens per second of *one worker's* decoding time (prompts, retrieval and steps, without
+loading and writing files), summed over workers. The baseline runs in Spark tasks like the run's own: same
+threads, same batch size, and as many concurrent workers as the sample fills. It is the faster of
+transformers' ``generate`` (left-padded batches, sorted by length) and the engine without drafts. In mode
+sample both sample with the same settings.
 
-All texts are there by then, so nothing that fails here costs more than the figure.
+The baseline is measured after all texts are generated, so a failure here only loses the figure.
 
-What tonight would cost, from yesterday's figures or from a few rows decoded here and now.
+``estimate_run`` predicts a run from the previous run's figures, or from a few rows decoded in this process.
 """
 
 import logging
@@ -72,8 +71,9 @@ def _measured(job: Job, cut) -> dict | None:
             return _measure(job, cut)
     except Exception as error:
         known = isinstance(error, DareJobError)
-        _LOG.warning("plain decoding could not be measured, so this night has no baseline; its texts are all "
-                     "there: %s", error if known else failure_cause(error), exc_info=None if known else error)
+        _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline. All texts "
+                     "are complete: %s", error if known else failure_cause(error),
+                     exc_info=None if known else error)
         return None
 
 
@@ -105,9 +105,9 @@ def _measure(job: Job, cut) -> dict | None:
 
 
 def sample_size(asked: int, rows: int, batch: int) -> int:
-    """Rows that are decoded plainly: at most a quarter of a night's, which would else be mostly that.
+    """Number of baseline rows: at most a quarter of the run's, but at least a full batch.
 
-    A batch is filled even so: fewer rows at once would make plain decoding look slower than it is.
+    A batch that is not full would make autoregressive decoding look slower than it is.
     """
     return min(asked, max(rows // 4, batch))
 
@@ -129,9 +129,9 @@ def _written(job: Job, cut):
 
 
 def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
-    """Runs in a Spark task: one row for each method with its tokens and seconds.
+    """Runs in a Spark task: yields one row per method with its tokens and seconds.
 
-    Raises InfrastructureError where a worker has hung over this before: a second one might as long.
+    Raises InfrastructureError if a worker has already hung on the baseline.
     """
     from dare_job.generate import loading
     from dare_job.generate.hangs import Watchdog
@@ -156,7 +156,7 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
             try:
                 tokens = decode(requests, task, dog)
             except Exception as error:  # a figure is missing, the texts are not
-                _LOG.warning("plain decoding by %s could not be measured: %s", method, error)
+                _LOG.warning("autoregressive decoding with %s could not be measured: %s", method, error)
                 continue
             stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
     yield from pa.Table.from_pylist(stats, pa.schema([
@@ -252,12 +252,12 @@ def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
     found = np.flatnonzero(np.isin(row, ends))
     return row[: found[0] + 1 if len(found) else len(row)].astype(np.int32)
 
-_PROBED = 4  # rows of each entity type that are decoded where there is no yesterday
+_PROBED = 4  # rows of each entity type that are decoded if there is no previous run
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Tokens a row and seconds a token of one worker, of one entity type, and where they come from."""
+    """Tokens per row and seconds per token of one worker, and the basis of these figures."""
 
     tokens: float
     seconds: float
@@ -265,10 +265,10 @@ class _Cost:
 
 
 def estimate_run(job: Job) -> dict:
-    """Rows to write, their tokens and the seconds on all workers; the stage plan must have run.
+    """Estimate rows, tokens and seconds of a run. The stage plan must have finished.
 
-    Figures come from yesterday's manifest where the same model and text settings wrote it; else a few
-    rows are decoded plainly in this process, which is an upper bound.
+    Uses the previous manifest if it has the same model and text settings. Otherwise it decodes a few rows
+    without drafts in this process, which gives an upper bound.
     """
     rows = {entity: _todo(job, entity) for entity in ENTITIES}
     workers = task_slots(job.spark)
@@ -276,7 +276,7 @@ def estimate_run(job: Job) -> dict:
     bases = []
     for entity, table in rows.items():
         if table.num_rows:
-            cost = _yesterday(job, entity) or _probe(job, entity, table.slice(0, _PROBED))
+            cost = _previous_cost(job, entity) or _probe(job, entity, table.slice(0, _PROBED))
             tokens += table.num_rows * cost.tokens
             seconds += table.num_rows * cost.tokens * cost.seconds
             bases.append(cost.basis)
@@ -290,7 +290,7 @@ def _todo(job: Job, entity: str):
     return stage_inputs.rows_to_generate(plan, job.limit)
 
 
-def _yesterday(job: Job, entity: str) -> _Cost | None:
+def _previous_cost(job: Job, entity: str) -> _Cost | None:
     old = published.previous_folder(job, entity)
     written = published.read_manifest(old) if old else {}
     same = written.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)

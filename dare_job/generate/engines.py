@@ -1,9 +1,4 @@
-"""The drafter of a worker's engines: retrieval from earlier texts, or a draft model, loaded once per process.
-
-The engine of mode beam in a worker.
-
-A model in a worker's memory, or the error that says what this host lacks for it.
-"""
+"""Loads models in a worker, and makes drafters and the engine of mode beam."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -45,14 +40,14 @@ def memory_errors(what: str) -> Iterator[None]:
         if not memory.is_out_of_memory(error) and not memory.is_device_failure(error):
             raise
         raise InfrastructureError(
-            f"{socket.gethostname()}: {what} does not fit, or its device failed: {describe(error)}; give "
-            "a task more memory, or a machine fewer tasks at once") from error
+            f"{socket.gethostname()}: {what} does not fit into memory, or the device failed: "
+            f"{describe(error)}; give each task more memory, or run fewer tasks per machine") from error
 
 
 def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
     """Raise DeviceError where the device has failed, on which rows of these ids were.
 
-    It takes its process with it: Spark starts the task anew in another.
+    This ends the worker process; Spark restarts the task in another one.
     """
     if memory.is_device_failure(error):
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error

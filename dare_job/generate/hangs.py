@@ -189,7 +189,8 @@ class Watchdog:
 
     def _bite(self, ids: list[str], seconds: float) -> None:
         _LOG.error("no forward of the model has ended for %.0f s (decode.hang_timeout_s = %g): this worker "
-                   "ends itself, and Spark starts its task anew; being decoded: %s", seconds, self._limit_s,
+                   "ends and Spark restarts its task in another one; rows being decoded: %s",
+                   seconds, self._limit_s,
                    ", ".join(map(str, ids)) or "nothing yet")
         try:
             self._note(ids, f"no forward ended within {self._limit_s:g} s (decode.hang_timeout_s)")

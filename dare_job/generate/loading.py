@@ -1,6 +1,6 @@
-"""What a worker needs to decode, loaded once a process and device: model, tokenizer, drafter.
+"""Loads what a worker needs to decode, once per process and device: model, tokenizer, pools, engine.
 
-Everything here is reached by importing the module in the worker; only ``Task`` travels.
+Workers import this module; Spark only sends the ``Task``.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from dare_job.storage.paths import path
 from pools.index import Index, length_quantile
 from pools.store import Store, open_pool
 
-# nearest first; wave: tonight's texts of the waves before
+# most specific first; wave: texts of earlier waves of this run
 _ALL = ("own", "wave", "group", "global")
 POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
                  **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
@@ -86,7 +86,7 @@ def release_memory(task: Task) -> None:
 
 
 def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
-    """A row's prompt as token ids; unless ``drafted`` is false, with its pools and its own old text."""
+    """Make the request of a row. If ``drafted``, it includes the row's pools and previous text."""
     ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.config.model.chat_template)
     name = row["entity_id"]
     key = row["entity"], name  # a user and an item of one id have random numbers of their own
@@ -113,7 +113,7 @@ def decode_text(token_ids, task: Task) -> str:
 
 
 def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
-    """A row's own old text, then its pools that exist, opened: a group without old text has none.
+    """Open the row's own previous text and its pools. A group without previous text has no pool.
 
     Raises PoolError on damage.
     """
@@ -133,13 +133,13 @@ def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
 
 @lru_cache(maxsize=2 * len(ENTITIES))
 def _wave_pool(folder: str, version: str, tokenizer: str) -> Index:
-    """A pool of the waves before, opened once; ``version`` changes when it was built anew."""
+    """The pool of the earlier waves, opened once; ``version`` changes when it is rebuilt."""
     return open_pool(local_copy(path(folder), version), tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _store(folder: str, version: str, tokenizer: str) -> Store:
-    """One store of open pools a folder; ``version`` changes when the pools were built anew."""
+    """One store of open pools per folder; ``version`` changes when the pools are rebuilt."""
     return Store(local_copy(path(folder), version), tokenizer_hash=tokenizer)
 
 

@@ -71,9 +71,9 @@ _LOG = logging.getLogger("dare_job")
 
 
 def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
-    """``entity_id, token_ids`` of a folder's texts: as written where they are this tokenizer's, else anew.
+    """``entity_id, token_ids`` of a folder's texts: as stored, or tokenized again if the tokenizer differs.
 
-    A text with an id that the model has no token for drafts nothing: it is left out.
+    Texts with ids outside the model's vocabulary are left out.
     """
     written, rest = _parts(job, folder)
     model, trust = str(job.model_path.absolute()), job.config.model.trust_remote_code
@@ -82,8 +82,9 @@ def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
     def tokenise(batches):
         yield from tokenize_batches(batches, shipping.unpack_archive(archive) if archive else model, trust)
 
-    anew = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
-    return (anew if written is None else written.unionByName(anew)).where(_sound(_size(job)))
+    tokenized = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
+    table = tokenized if written is None else written.unionByName(tokenized)
+    return table.where(_valid_ids(_size(job)))
 
 
 def _tokenizer_archive(job: Job) -> shipping.Archive | None:
@@ -100,7 +101,7 @@ def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
     if written is None:
         return
     size = _size(job)
-    bad = written.where(~F.coalesce(_sound(size), F.lit(False)))
+    bad = written.where(~F.coalesce(_valid_ids(size), F.lit(False)))
     first = [row.entity_id for row in bad.select("entity_id").orderBy("entity_id").limit(3).collect()]
     if first:
         _LOG.warning("%s: texts hold token ids outside the model's %d and draft nothing: %s%s", folder, size,
@@ -108,7 +109,7 @@ def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
 
 
 def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
-    """Texts with ids of tonight's tokenizer (None: no text can have any), and the words of the others."""
+    """Texts with token ids of the current tokenizer (None if there are none), and all other texts."""
     table = published.read_texts(job, folder, ("entity_id", "knowledge", "token_ids"))
     table = table.where(F.length("knowledge") > 0)
     columns = ["entity_id", "knowledge"]
@@ -122,5 +123,5 @@ def _size(job: Job) -> int:
     return vocabulary(job.model_path, job.config.model.trust_remote_code)
 
 
-def _sound(size: int) -> Column:
+def _valid_ids(size: int) -> Column:
     return F.forall("token_ids", lambda token: token.isNotNull() & (token >= 0) & (token < size))

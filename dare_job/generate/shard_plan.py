@@ -72,10 +72,10 @@ class ShardPlan:
         return [self.folder / f"entity={entity}" for entity in ENTITIES]
 
 
-def load_or_create(job: Job, fingerprint: str, tonight) -> ShardPlan:
-    """The cut of this fingerprint: the one on disk, or a new one of the rows of ``tonight(job.limit)``.
+def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
+    """The shard plan with this fingerprint: the existing one, or a new one for the rows of this run.
 
-    ``tonight(limit)`` is a DataFrame with ``entity`` and COLUMNS, one row for each text to write.
+    ``rows_to_write(limit)`` returns a DataFrame with ``entity`` and ROW_COLUMNS, one row per text.
     """
     folder, asked = job.space.stage("generate"), digest(job.config.waves.model_dump())
     for entity in ENTITIES:
@@ -85,8 +85,8 @@ def load_or_create(job: Job, fingerprint: str, tonight) -> ShardPlan:
         return found
     staging = atomic.stage_folder(folder)
     with atomic.remove_on_error(staging):
-        kept = _copy_finished(job, tonight(None), folder, staging)
-        rows = tonight(job.limit).cache()
+        kept = _copy_finished(job, rows_to_write(None), folder, staging)
+        rows = rows_to_write(job.limit).cache()
         record = _write(job, rows, staging)
         rows.unpersist()
         write_json(staging / SHARD_PLAN, {"token": secrets.token_hex(8), "fingerprint": fingerprint,

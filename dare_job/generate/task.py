@@ -22,7 +22,7 @@ WavePools = tuple[tuple[str, str, str], ...]
 class Task:
     """Plain values that tell a worker everything; equal tasks share one loaded model.
 
-    folder, pools  the stages' folders; pools_version changes when pools are built anew
+    folder, pools  the stages' folders; pools_version changes when pools are rebuilt
     cut            token of the cut that the rows belong to
     tokenizer      hash that the pools must have
     threads        torch threads of one worker

@@ -1,4 +1,4 @@
-"""Reads prompt sets: those of the package by name, a user's own from a YAML or a Jinja file."""
+"""Reads prompt sets: built-in sets by name, user-defined sets from a YAML or Jinja file."""
 
 from collections.abc import Mapping
 from pathlib import Path

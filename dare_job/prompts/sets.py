@@ -1,7 +1,4 @@
-"""What a prompt set is, and the prompts it writes for users and items.
-
-Templates in a sandbox: checked once, rendered often. Knows nothing about files and sets.
-"""
+"""Prompt sets and the rendering of prompts for users and items, with Jinja templates in a sandbox."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Stage encode: published texts become features: vectors, stable ids, clusters. Off unless ``encode.model``.
+"""Stage encode: turns published texts into features: vectors, stable ids, clusters.
 
-    OUT/features/entity=E/dt=D/part-*.parquet       tables.features
-    OUT/features/entity=E/dt=D/_codebook-*          centroids of the clusters, for the next night too
-    OUT/features/entity=E/dt=D/_manifest.json       what they were made from, counts, drift
-    OUT/features/ids/entity=E/ids.parquet           tables.IDS
+The stage is off unless ``encode.model`` is set.
+
+    OUT/features/entity=E/dt=D/part-*.parquet       schemas.features
+    OUT/features/entity=E/dt=D/_codebook-*          centroids of the clusters, reused by later runs
+    OUT/features/entity=E/dt=D/_manifest.json       sources, counts, drift
+    OUT/features/ids/entity=E/ids.parquet           schemas.IDS
 
 A text that an earlier table of the same encoder holds is not encoded again. A killed run goes on with the
 chunks that it finished (``features/encoding.py``); a date's features are shown in one step (``swap.show``).
@@ -27,7 +29,7 @@ from dare_job.tables import published
 from dare_job.workspace import MANIFEST, digest, write_json
 
 _LOG = logging.getLogger("dare_job")
-_VERSION = 1  # of what makes features: one more where the same texts get other ones
+_VERSION = 1  # increment when the same texts would get other features
 MAX_DRIFT = 1.25  # how many times farther from their clusters than when these were fitted: a warning
 
 

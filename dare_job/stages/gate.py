@@ -1,10 +1,10 @@
-"""Stage gate: looks at tonight's texts before anybody else does. A gate that stays shut publishes nothing.
+"""Stage gate: checks the generated texts before publication. If the gate fails, nothing is published.
 
-    _done.json             the findings by entity type and check, and whether the gate failed
-    failing_rows.parquet   the rows that checks counted (``quality.listing.ROWS``)
+    _done.json             findings by entity type and check, and whether the gate failed
+    failing_rows.parquet   the rows that checks counted (``publish.gate.findings.ROWS``)
 
-The findings are kept where the gate failed too. They hold for the rows, the text before and the limits that
-they were made from: after a change of any the gate looks again, and no text is written anew.
+The findings are kept even if the gate failed. They are valid for the rows, the previous text and the limits
+that they were computed from. If any of these changes, the gate checks again without generating texts again.
 """
 
 import time
@@ -30,7 +30,7 @@ _VERSION = 3  # of the checks: one more where they count otherwise
 
 
 def run(job: Job) -> dict:
-    """Check tonight's rows; returns the findings by entity type and check (``Finding``).
+    """Check the generated rows; returns the findings by entity type and check (``Finding``).
 
     Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
     were too many. Raises DataError where rows are gone or damaged, or the text before is another by now.
@@ -59,7 +59,7 @@ def require_passed(job: Job, generated: dict) -> dict:
     """
     record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
-        raise DataError(f"{job.space.stage('gate')} is of other rows or other limits than tonight's: run "
+        raise DataError(f"{job.space.stage('gate')} does not match the current rows or limits: run "
                         f"`dare-job run --from gate` with --date {job.space.dt} first")
     _raise_if_failed(record)
     return {entity: record[entity] for entity in ENTITIES}
@@ -102,7 +102,7 @@ def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyP
 
 
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
-    """One pass over tonight's rows of an entity type."""
+    """Scan the generated rows of an entity type once."""
     folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job run --from generate` with --date {job.space.dt}"
     rows = scan.readable(scan.batches(stage_inputs.generated_files(job, entity)), folder, fix)
@@ -113,7 +113,7 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
 def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict) -> dict[str, Finding]:
     """The limit holds for both entity types together; the share shown is of one.
 
-    Rows that failed as the night before are held against all rows of the date, with those that failed anew.
+    Rows that failed in the previous run as well count against all rows of the date, with new failures.
     """
     limit, found = job.config.limits.max_error_share, {}
     planned = Counter({each: plan[each]["rows"] - plan[each]["errors"] for each in ENTITIES})

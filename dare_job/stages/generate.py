@@ -1,4 +1,4 @@
-"""Stage generate: writes tonight's texts with the model, in Spark tasks that commit chunk by chunk."""
+"""Stage generate: generates texts with the model, in Spark tasks that commit chunk by chunk."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ _ROUTE_OF_MODE = dict.fromkeys(("resd", *MODES_WITHOUT_POOLS), GLOBAL)  # the mo
 
 
 def run(job: Job) -> dict:
-    """Write every row of tonight, wave by wave; a killed run goes on with the chunks that are missing.
+    """Generate all rows of the run, wave by wave. A resumed run generates only the missing chunks.
 
     Returns rows, those ``written_now``, the sums of ``chunks.Totals`` with their rates, those of each wave,
     ``widths`` of beams, and the baseline's.
@@ -62,7 +62,7 @@ def _beams(job: Job, work: shard_plan.ShardPlan) -> dict | None:
 
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
-    """The cut of tonight's rows: the one on disk, or a new one."""
+    """The shard plan of this run: the existing one, or a new one."""
     return shard_plan.load_or_create(job, _fingerprint(job), partial(rows_to_write, job))
 
 
@@ -76,18 +76,18 @@ def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> 
             return None
     asked, hung = job.config.decode.batch_size, hangs.hang_count(work.folder, work.token)
     if found["batch_size"] < asked:
-        _LOG.warning("memory was too short for %d rows at once: workers went down to %d and wrote on; a "
-                     "lower decode.batch_size spares them the tries", asked, found["batch_size"])
+        _LOG.warning("out of memory with %d rows in a batch: workers reduced their batch to %d rows; set "
+                     "a lower decode.batch_size to avoid the failed attempts", asked, found["batch_size"])
     if hung:
-        _LOG.warning("workers hung, or their device failed, %d times, and they were started anew: which rows "
+        _LOG.warning("workers hung, or their device failed, %d times, and were restarted: which rows "
                      "they were decoding, and what happened, is in %s", hung, work.folder / hangs.FOLDER)
     return found | {"hangs": hung}
 
 
 def rows_to_write(job: Job, limit: int | None) -> DataFrame:
-    """``entity`` and ``cut.COLUMNS`` of the rows to write: stale ones with their pool.
+    """``entity`` and ``shard_plan.ROW_COLUMNS`` of the rows to write: stale rows with their pool.
 
-    ``limit`` cuts the rows that have a prompt; those that have none cost nothing and are always there.
+    ``limit`` applies to rows with a prompt. Rows without one cost nothing and are always included.
     """
     frames = []
     for entity in ENTITIES:
@@ -107,7 +107,7 @@ def rows_to_write(job: Job, limit: int | None) -> DataFrame:
 
 
 def _with_previous_tokens(job: Job, entity: str, rows: DataFrame) -> DataFrame:
-    """Add ``own_ids``: token ids of each row's own old text, null where there is none to draft from."""
+    """Add ``own_ids``: token ids of each row's previous text, null if it has none."""
     old = published.previous_folder(job, entity)
     if old is None or not job.config.pools.own or job.config.decode.mode not in MODES_WITH_GROUP_POOLS:
         return rows.withColumn("own_ids", F.lit(None).cast("array<int>"))
@@ -189,13 +189,13 @@ def _record_tasks(file: AnyPath, stats: list) -> None:
 
 @contextmanager
 def _marking_damage(job: Job):
-    """A damaged pool makes the stage pools unfinished, so that the next run builds them anew."""
+    """A damaged pool makes the stage pools unfinished, so that the next run builds them again."""
     try:
         yield
     except errors.PoolError as error:
         (job.space.stage("pools") / DONE).unlink(missing_ok=True)
         raise errors.PoolError(f"{error} (the pools of {job.space.dt} now count as unfinished: the next "
-                               "`dare-job run` builds them anew and goes on)") from None
+                               "`dare-job run` builds them again)") from None
 
 
 def _check_pools(task: Task) -> None:

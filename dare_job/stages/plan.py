@@ -114,7 +114,7 @@ def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame
 
 
 def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
-    """Add hashes and staleness; entities that only yesterday's snapshot knows are kept and not stale.
+    """Add hashes and staleness; entities that only the previous snapshot has are kept and not stale.
 
     On its strict night a text with relaxed tokens is stale too. One without any is strict text already.
     """

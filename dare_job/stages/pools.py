@@ -84,7 +84,7 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
 
     def build(table):
         at = paths.path(target)
-        if paths.is_local(at) and not at.is_dir():  # a task that outlived its stage would make it anew
+        if paths.is_local(at) and not at.is_dir():  # the stage has ended; do not create it again
             raise InfrastructureError(f"{target} is not there: the stage has ended")
         return previous_text.build_pool(table, target, meta)
 

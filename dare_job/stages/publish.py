@@ -1,12 +1,12 @@
-"""Stage publish: tonight's rows and yesterday's others become the date's snapshot, with a manifest.
+"""Stage publish: merges the rows of this run with the previous snapshot and writes the manifest.
 
 Every entity of the plan that has a text or an error gets one row:
 
-- written tonight: the new text;
-- failed tonight: yesterday's text with ``error`` set, so that CTR training loses no feature; where there
-  was none, ``knowledge`` is null;
-- not stale, or not reached because of ``--limit``: yesterday's row as it was (``generated_dt`` and
-  ``source_run_id`` stay). An entity never written and not reached has no row.
+- generated in this run: the new text;
+- failed in this run: the previous text with ``error`` set, so that CTR training loses no feature; without a
+  previous text, ``knowledge`` is null;
+- not stale, or not reached because of ``--limit``: the previous row unchanged, with its ``generated_dt`` and
+  ``source_run_id``. An entity that was never generated and not reached has no row.
 
 Both entity types are staged with their manifests and checked before either is shown, each in one step
 (``swap.show``): users first, then items. A kill between the two leaves users of this run beside items of
@@ -79,7 +79,7 @@ def _writer_record(job: Job) -> dict:
 
 
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dict]:
-    """Counts of rows, sums over tonight's texts, and how many texts each kind of pool drafted."""
+    """Row counts, totals over the texts of this run, and the number of texts per kind of pool."""
     sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
     counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
     columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
@@ -114,7 +114,7 @@ def run(job: Job) -> dict:
 
     They are as they were where nothing changed. A report that cannot be written is a warning.
 
-    Raises DataError where the gate has not looked at tonight's rows, the text before is another than the
+    Raises DataError if the gate has not checked this run's rows, the previous text is not the
     plan's, or an id would be there twice; ThresholdError where the gate failed.
     """
     manifests = _publish(job)

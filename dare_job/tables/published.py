@@ -96,7 +96,7 @@ def text_identity(job: Job, entity: str) -> list:
 
 
 def writer_record(job: Job) -> dict:
-    """Who writes tonight, as a manifest says it: model, hashes of tokenizer and prompts, new tokens."""
+    """Model, tokenizer and prompt hashes and token limits of this run, as in a manifest."""
     from dare_job.models.files import split_revision, tokenizer_hash
 
     settings = job.config.model

@@ -108,7 +108,7 @@ def require_generated(job: Job) -> dict:
 
 
 def snapshot_identity(job: Job, entity: str) -> list:
-    """What a snapshot is made from: tonight's files, and the text before with the run that published it."""
+    """Identity of a snapshot's sources: generated files, and the previous text with its run id."""
     files = generated_files(job, entity)
     versions = paths.file_versions(files)
     rows = [[path.name, version] for path, (_, version) in zip(files, versions, strict=True)]

@@ -80,7 +80,7 @@ def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job)
     sorted(work.glob("generate/entity=user/part-*"))[0].unlink()
     cut_short(work / "pools" / "entity=user" / "global" / "suffixes.npy")
     code, said = dare_job("run", *options)
-    assert code == 7 and "the next `dare-job run` builds them anew" in last_line(said), said
+    assert code == 7 and "the next `dare-job run` builds them again" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
     after = chunks(out)
     assert sum(after[name] != file for name, file in kept.items()) == 1

@@ -58,7 +58,7 @@ CASES = {
                     environment=(("JAVA_HOME", "/no/java"),)),
     "no model": Case(6, ["gate", "--model", "/no/such/model"], "model folder /no/such/model does not exist",
                      empty_texts),
-    "damaged pool": Case(7, ["generate"], "builds them anew", truncated_pool, spark=True),
+    "damaged pool": Case(7, ["generate"], "builds them again", truncated_pool, spark=True),
 }
 
 

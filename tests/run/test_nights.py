@@ -234,7 +234,7 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
     suffixes = job.space.stage("pools") / "entity=user" / "global" / "suffixes.npy"
     whole = suffixes.read_bytes()
     suffixes.write_bytes(whole[:-8])
-    with pytest.raises(errors.PoolError, match="the next `dare-job run` builds them anew"):
+    with pytest.raises(errors.PoolError, match="the next `dare-job run` builds them again"):
         pipeline.run_stage(job, "generate")
     shutil.rmtree(suffixes.parent)  # as the message of the package `pools` says
     names = pipeline.run_stage(job, "pools")["user"]["pools"]
@@ -244,7 +244,7 @@ def test_a_truncated_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tm
         pipeline.run_stage(job, "generate")
     pipeline.run_stage(job, "pools")
     suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker
-    with pytest.raises(errors.PoolError, match="damaged.*builds them anew"):
+    with pytest.raises(errors.PoolError, match="damaged.*builds them again"):
         pipeline.run_stage(job, "generate")
     for stage in pipeline.STAGES[:-1]:  # as the same `run` would
         report = pipeline.run_stage(job, stage)

@@ -110,7 +110,7 @@ def test_rows_that_no_gate_let_through_are_not_published(prepared):
     gated(job)
     before = files(job.space.out / "knowledge")
     bad = prepared({"a": True}, [failed("a", "out of memory")])
-    with pytest.raises(errors.DataError, match="of other rows or other limits than tonight's"):
+    with pytest.raises(errors.DataError, match="does not match the current rows or limits"):
         publish.run(bad)
     with pytest.raises(errors.ThresholdError):
         gate.run(bad)

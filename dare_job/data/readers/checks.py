@@ -1,4 +1,4 @@
-"""Every rule that a row of the input has to keep, and what happens to the rows that break one."""
+"""Validates input rows and writes invalid rows to the table of rejects."""
 
 from dataclasses import dataclass, field
 

@@ -1,7 +1,4 @@
-"""Columns of Parquet files whose types are close to the contract's, as the contract has them.
-
-What a reader hands over: three raw tables, not yet checked.
-"""
+"""Casts Parquet columns to the types of the input tables; ``Source`` holds a reader's unchecked tables."""
 
 from dataclasses import dataclass
 from functools import reduce
