@@ -81,8 +81,8 @@ def test_graphs_share_an_output_buffer_and_growing_the_cache_drops_them(recorder
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=9), expected)
     cache, few = target.spare_cache, len(recorder.tapes)
-    answers = [program.answer.logits for program in cache.graphs.values()]
-    assert len(answers) == few > 1 and len(cache.logits) == max(map(len, answers))
+    outputs = [bucket.output.logits for bucket in cache.graphs.values()]
+    assert len(outputs) == few > 1 and len(cache.graph_logits) == max(map(len, outputs))
     long = prompts((COLUMN_MULTIPLE + 3, 5, 40), seed=1)
     longer = [generate(model, text) for text in long]
     assert_written(write(target, long, oracle(longer), nodes=9), longer)

@@ -345,7 +345,7 @@ def test_few_rows_may_have_many_nodes_but_draft_only_what_they_use():
         widths.append(budget.row_nodes)
         step(budget, drafts_of(np.full((1, size), 0.9)), 1)
     assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
-    assert DraftBudget(FLAT, 4).width == 4
+    assert DraftBudget(FLAT, 4).row_nodes == 4
 
 
 def test_drafting_time_per_node_counts():

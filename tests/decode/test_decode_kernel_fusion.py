@@ -21,11 +21,11 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 @pytest.fixture(autouse=True)
 def fresh():
     """Clear the caches of compiled functions."""
-    for known in (fusion._compiled, fusion._works):
+    for known in (fusion._compiled, fusion._can_compile):
         known.cache_clear()
     torch._dynamo.reset()
     yield
-    for known in (fusion._compiled, fusion._works):
+    for known in (fusion._compiled, fusion._can_compile):
         known.cache_clear()
 
 

@@ -51,7 +51,7 @@ def test_a_classifier_is_rejected(tmp_path):
 def test_a_weight_with_a_wrong_shape_is_named(folder):
     name = "model.norm.weight"
     _edit(folder, lambda weights: weights.update({name: weights[name][:-1].clone()}))
-    with pytest.raises(ModelError, match=r"other shapes.*model.norm.weight is \(31,\), not \(32,\)"):
+    with pytest.raises(ModelError, match=r"shapes differ.*model.norm.weight is \(31,\), not \(32,\)"):
         Target.load(folder)
 
 
