@@ -263,7 +263,7 @@ def test_mode_sample_uses_its_settings(monkeypatch):
     assert asked[0]["do_sample"] and (asked[0]["temperature"], asked[0]["top_k"], asked[0]["min_p"]) == (
         0.5, 3, 0.1) and "repetition_penalty" not in asked[0]  # taken from the model's config
     for changed in ({"rule": "relaxed"}, {"target": "cosine=0.98", "curve": "c.json"}):
-        with pytest.raises(ValidationError, match="the model's distribution, and relaxed rules change it; leave"):
+        with pytest.raises(ValidationError, match="model's distribution, and relaxed rules change it; leave"):
             JobConfig.model_validate(given | {"verify": changed})
 
 
