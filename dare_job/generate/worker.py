@@ -40,7 +40,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     """Decode a shard's rows, in order of position, and commit each chunk; yields one small row a chunk.
 
     A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
-    model that does not load) stops all workers and is left for the driver: ``cut.raise_failure``.
+    model that does not load) stops all workers and is left for the driver: ``shard_plan.raise_failure``.
     Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory) or
     a device that failed: Spark tries another one, and gives up after ``spark.task.maxFailures``.
     """

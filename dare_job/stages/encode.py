@@ -8,7 +8,7 @@ The stage is off unless ``encode.model`` is set.
     OUT/features/ids/entity=E/ids.parquet           schemas.IDS
 
 A text that an earlier table of the same encoder holds is not encoded again. A killed run goes on with the
-chunks that it finished (``features/encoding.py``); a date's features are shown in one step (``swap.show``).
+chunks that it finished (``features/encode_tasks.py``). A date's features are published in one step.
 """
 
 import logging

@@ -8,8 +8,8 @@ Every entity of the plan that has a text or an error gets one row:
 - not stale, or not reached because of ``--limit``: the previous row unchanged, with its ``generated_dt`` and
   ``source_run_id``. An entity that was never generated and not reached has no row.
 
-Both entity types are staged with their manifests and checked before either is shown, each in one step
-(``swap.show``): users first, then items. A kill between the two leaves users of this run beside items of
+Both entity types are staged with their manifests and checked before either is published, each in one step
+(``atomic.publish``): users first, then items. A kill between the two leaves users of this run beside items of
 the publication before, each whole; publishing again ends it. File names are new in each publication, so that
 who listed the older files finds them or misses them, and never reads some of both.
 
