@@ -72,8 +72,8 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(f"prompts: no set {name_or_path!r}; use one of {', '.join(set_names())}, or a "
-                          "path to a YAML or Jinja file") from None
+        raise ConfigError(f"prompts: no set {name_or_path!r}; use one of {', '.join(set_names())} "
+                          "or a path to a YAML or Jinja file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {path} cannot be read as text: {error}") from error
     return _jinja(path, text, side) if path.suffix in _JINJA else _yaml(path, text, domain)
