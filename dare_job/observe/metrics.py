@@ -75,8 +75,7 @@ class Metrics:
         address, handler = _with_credentials(self._settings.push)
         try:
             pushadd_to_gateway(address, self._settings.labels.get("job", "dare-job"),
-                               _registry(found, self._labels), self._labels, timeout=_TIMEOUT_S,
-                               handler=handler)
+                               _registry(found), self._labels, timeout=_TIMEOUT_S, handler=handler)
         except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or not an HTTP response
             _LOG.warning("metrics.push = %s: the metrics were not pushed, and the run continues: %s",
                          redact.text(self._settings.push), error)

@@ -128,7 +128,7 @@ def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
             pass
         assert len(came) == (2 if where == "refusing" else 0)  # not asked at each line of progress
     said = capsys.readouterr().err
-    assert ("cannot be written" if "file" in settings else "the push failed") in said
+    assert ("cannot be written" if "file" in settings else "the metrics were not pushed") in said
     assert "hunter2" not in said
 
 
@@ -142,7 +142,7 @@ def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_pat
             pass
     assert [line.split()[0] for line in came] == [b"POST", b"POST"]
     said = capsys.readouterr().err
-    assert said.count("the push failed, the run does not") == 2 and "SSH-2.0" in said
+    assert said.count("the metrics were not pushed, and the run continues") == 2 and "SSH-2.0" in said
     assert len(told) >= 2  # the thread went on
 
 
@@ -153,8 +153,8 @@ def test_a_job_without_these_settings_has_no_metrics(tmp_path):
 
 
 @pytest.mark.parametrize("settings, words", [
-    ({"file": "/var/lib/dare.txt"}, "should be a path, no URL, that ends in .prom"),
-    ({"push": "gateway:9091"}, "should be a Pushgateway's address"),
+    ({"file": "/var/lib/dare.txt"}, r"metrics.file = .*: Path \(no URL\) of a .prom file"),
+    ({"push": "gateway:9091"}, "metrics.push = .*: Address of a Pushgateway"),
     ({"labels": {"entity": "x"}}, "metrics.labels.entity"), ({"labels": {"a-b": "x"}}, "metrics.labels.a-b"),
 ])
 def test_wrong_settings_are_named(tmp_path, settings, words):
