@@ -318,7 +318,7 @@ def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of, monkey
     publish(job.space.out, DAY, texts(33), items=NONE)
     encode.run(job)
     join, stream = (re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[at]
-                    for page, at in (("features.md", 0), ("consume.md", 2)))
+                    for page, at in (("how-to/features.md", 0), ("how-to/read-the-output.md", 2)))
     names = {"rows": pd.DataFrame({"user_id": ["u032", "nobody", "u000", "u032"]})}
     exec(join.replace("OUT/", f"{job.space.out}/"), names)  # noqa: S102  ours
     assert names["rows"]["user"].tolist() == [33, 0, 1, 33]
