@@ -255,7 +255,7 @@ def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_o
     for other in (job_of(gates={"max_short_share": 0.3}), night(job_of(), texts(6)),
                   night(job_of(), texts(6), fingerprint="other")):
         with pytest.raises(errors.DataError,
-                           match="other rows or other limits.*run `dare-job run --from gate`"):
+                           match="does not match the current rows or limits: run `dare-job run --from gate`"):
             gate.require_passed(other, stage_inputs.require_generated(other))
 
 

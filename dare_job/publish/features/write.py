@@ -52,7 +52,7 @@ class Written:
     compared  rows whose text had features with the same codebooks before; ``moved`` of them have other ids
     """
 
-    storage_paths: dict[str, dict] = field(default_factory=dict)
+    files: dict[str, dict] = field(default_factory=dict)
     rows: int = 0
     reused: int = 0
     distance: float = 0.0
