@@ -17,7 +17,7 @@ from dare_job.publish.gate import failures as gate_failures
 from dare_job.publish.gate import lengths, scan
 from dare_job.publish.gate import scan as gate_scan
 from dare_job.publish.gate.failures import Failures, known_errors
-from dare_job.publish.gate.findings import NAME, OF_ERRORS, Finding, Listing, records
+from dare_job.publish.gate.findings import NAME, OF_ERRORS, FailingRows, Finding, records
 from dare_job.publish.gate.scan import Counting, Scan, counted
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
@@ -86,19 +86,19 @@ def _fingerprint(job: Job, generated: dict) -> str:
 def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
     """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
     failures, found, scans = Failures(), {}, {}
-    with Listing.below(staging) as listing, counted(rows, "checking texts") as counting:
+    with FailingRows.create(staging) as failing_rows, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
-            checked = scans[entity] = Scan(entity, job.config.gates, listing, sample)
+            checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample)
             _scan(job, entity, checked, failures, counting)
             found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
-            found[entity] |= gate_scan.compared(job, entity, sample.table(), checked)
+            found[entity] |= gate_scan.length_findings(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
         found[entity] |= _errors(job, entity, failures, checked, plan)
     failed = [f"{entity} {check}" for entity, checks in found.items()
               for check, finding in checks.items() if finding.failed]
-    said = gate_failures.of(job, failures, found, listed) if failed else None
-    return records(found) | {"failed": failed, "message": said, "commonest_errors": failures.commonest()}
+    said = gate_failures.failure_message(job, failures, found, listed) if failed else None
+    return records(found) | {"failed": failed, "message": said, "commonest_errors": failures.most_common()}
 
 
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
@@ -117,7 +117,7 @@ def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict
     """
     limit, found = job.config.limits.max_error_share, {}
     planned = Counter({each: plan[each]["rows"] - plan[each]["errors"] for each in ENTITIES})
-    counts = ((failures.failed, failures.asked, 0), (failures.again, planned, failures.failed.total()))
+    counts = ((failures.failed, failures.attempted, 0), (failures.repeated, planned, failures.failed.total()))
     for check, (failed, of, more) in zip(OF_ERRORS, counts, strict=True):
         too_many = limit is not None and failed.total() + more > limit * of.total()
         rows, whole = failed[entity], of[entity]

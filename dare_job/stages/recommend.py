@@ -186,4 +186,4 @@ def _require_few_errors(job: Job, sums: dict, table_folder: paths.AnyPath, work:
         write_json(work / RETRY, {"run_id": job.run_id})
         raise ThresholdError(f"{sums['errors']} of {sums['users']} users got no recommendations, more than "
                              f"limits.max_error_share = {limit}; nothing was published. Most common reasons: "
-                             f"{reasons.commonest()}")
+                             f"{reasons.most_common()}")

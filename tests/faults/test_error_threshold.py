@@ -32,7 +32,7 @@ def test_over_the_limit_nothing_is_published_and_below_it_no_text_is_written_aga
     code, said = dare_job("run", *options)
     assert code == 3, said
     line = last_line(said)
-    assert "limits.max_error_share = 0.05" in line and f"Commonest: {TOO_LONG} x " in line
+    assert "limits.max_error_share = 0.05" in line and f"Most common errors: {TOO_LONG} x " in line
     assert "nothing was published" in line and published(out) == before
     assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
     first = {path.name for path in (out / "_work" / f"dt={NIGHT}" / "logs").glob("*.jsonl")}

@@ -96,7 +96,7 @@ def test_too_many_errors_and_damaged_files_of_the_work_cost_their_own_chunks_alo
     options, out, _ = night_of(rows, sections={"limits": {"max_error_share": 0.01}})
     code, said = dare_job("recommend", *options)
     assert code == 3 and "1 of 24 users got no recommendations" in last_line(said), said
-    assert "nothing was published. Commonest: 1 x " in last_line(said)
+    assert "nothing was published. Most common reasons: 1 x " in last_line(said)
     assert not shown(out)
     tables = {path: pq.read_table(path) for path in chunks(out)}
     failed = [path for path, table in tables.items() if table["error"].null_count < len(table)]

@@ -132,14 +132,14 @@ def test_a_host_with_another_encoder_is_named(bert):
 SHORT = """
 import resource, sys
 import pyarrow as pa
-from dare_job.features import encoding
-from dare_job.features.encoder import Encoder
+from dare_job.publish.features import encode_tasks
+from dare_job.publish.features.encoder import Encoder
 encoder = Encoder(sys.argv[1], "cpu", batch_size=256)
 encoder.encode(["war films"])
 text = " ".join(["war"] * 500)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
-encoding.encoded(encoder, [text] * 256)
+encode_tasks.encoded(encoder, [text] * 256)
 """
 
 

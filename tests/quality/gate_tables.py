@@ -1,4 +1,4 @@
-"""Hand-made tables of a night for the gate: plan, what generate left, and the snapshot before."""
+"""Hand-made tables for the gate: the plan, the generated rows and the previous snapshot."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ DAY, BEFORE = "2026-01-02", "2026-01-01"
 
 
 def text(identifier: str, tokens: int = 20, words: str = "a text worth reading", **columns) -> dict:
-    """A good row of KNOWLEDGE, without a loop, of so many tokens."""
+    """A good row of KNOWLEDGE with this number of tokens, without a loop."""
     return {"entity_id": identifier, "knowledge": words, "token_ids": list(range(tokens)), "tokens": tokens,
             "finish_reason": "eos", "relaxed_tokens": 0, "generated_dt": DAY, "prompt_sha256": "s",
             "text_key": "k", "run_id": "run-1", **columns}
@@ -30,10 +30,10 @@ def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
 
 def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[dict] = (),
           fingerprint: str = "g", fresh: int = 0, **manifest) -> Job:
-    """Write a night's tables.
+    """Write the tables of a run.
 
-    old    users of the date before, by tonight's writer but for ``manifest``
-    fresh  how many more users the plan counts, which are not written tonight
+    old : users of the previous date, generated with the same settings except for ``manifest``
+    fresh : number of additional users in the plan, which are not stale
     """
     rows = {"user": users, "item": items}
     for entity in ENTITIES:

@@ -1,4 +1,4 @@
-"""Lengths of the same entities' texts on two nights."""
+"""Lengths of the texts of the same entities on two dates."""
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,9 @@ def before(*batches: dict[str, int | None]):
                                           "tokens": pa.array(batch.values(), pa.int32())})
 
 
-def test_only_entities_with_text_on_both_nights_are_compared():
-    tonight = sample({"a": 10, "b": 20, "new": 5, "empty": 0, "failed": 7})
-    pairs = lengths.pair(tonight, before({"b": 40, "gone": 3}, {"empty": 4, "failed": None, "a": 10}))
+def test_only_entities_with_text_on_both_dates_are_compared():
+    new = sample({"a": 10, "b": 20, "new": 5, "empty": 0, "failed": 7})
+    pairs = lengths.pair(new, before({"b": 40, "gone": 3}, {"empty": 4, "failed": None, "a": 10}))
     assert pairs.ids.to_pylist() == ["a", "b"] and pairs.texts.to_pylist() == ["text of a", "text of b"]
     assert (pairs.new.tolist(), pairs.old.tolist()) == ([10, 20], [10, 40])
     assert pairs.ratio.tolist() == [1.0, 0.5] and pairs.median_ratio() == 0.75

@@ -1,4 +1,4 @@
-"""Checks of tonight's texts before they are published: docs/how-to/quality-gates.md says what each counts.
+"""Checks generated texts before they are published; docs/how-to/quality-gates.md describes each check.
 
 Reads Arrow batches of KNOWLEDGE in bounded memory; starts no Spark and loads no model.
 """

@@ -1,6 +1,6 @@
-"""Tonight's rows that failed, those that fail every night apart.
+"""Counts the rows that failed, and writes the message of a failed gate.
 
-What an operator reads when the gate stays shut.
+Rows that failed with the same error in the previous run are counted separately.
 """
 
 import re
@@ -15,11 +15,11 @@ from dare_job.publish.gate.findings import CHECKS, OF_ERRORS, Finding
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
-_COMMONEST = 10
+_MAX_REASONS = 10  # in a message
 
 
 class Reasons:
-    """Counts why rows failed, as one where only numbers differ: a reason may name the row's own tokens."""
+    """Counts error messages; messages that differ only in numbers count as one."""
 
     def __init__(self):
         self._counts: Counter[str] = Counter()
@@ -31,56 +31,55 @@ class Reasons:
         self._examples.setdefault(kind, reason)
 
     def __add__(self, other: "Reasons") -> "Reasons":
-        found = Reasons()
-        found._counts, found._examples = self._counts + other._counts, other._examples | self._examples
-        return found
+        total = Reasons()
+        total._counts, total._examples = self._counts + other._counts, other._examples | self._examples
+        return total
 
-    def commonest(self) -> str:
-        """The ten commonest with their counts; numbers in them are the first row's."""
+    def most_common(self) -> str:
+        """The ten most common messages with their counts; numbers are those of the first row."""
         return "; ".join(f"{count} x {self._examples[kind]}"
-                         for kind, count in self._counts.most_common(_COMMONEST))
+                         for kind, count in self._counts.most_common(_MAX_REASONS))
 
 
 class Failures:
-    """Counts the failed rows of both entity types; those without a prompt (no history, no title) are none.
+    """Counts the failed rows of both entity types; rows without a prompt (no history, no title) do not count.
 
-    Rows that the snapshot before has with the same error count apart (``again``): held against the few rows
-    of a quiet night they would keep it from being published, held against all rows of the date they tell of
-    a fault that stays.
+    Rows that have the same error in the previous snapshot count separately (``repeated``). They are compared
+    with all rows of the date: among the few rows of a low-volume run they would always exceed the limit.
     """
 
     def __init__(self):
-        self.asked: Counter[str] = Counter()  # tonight's rows with a prompt but ``again``, by entity type
+        self.attempted: Counter[str] = Counter()  # rows with a prompt, without ``repeated``, by entity type
         self.failed: Counter[str] = Counter()
-        self.again: Counter[str] = Counter()
+        self.repeated: Counter[str] = Counter()
         self._reasons = {check: Reasons() for check in OF_ERRORS}
 
-    def add(self, entity: str, batch: pa.RecordBatch, known: dict[str, str]
+    def add(self, entity: str, batch: pa.RecordBatch, known_errors: dict[str, str]
             ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Count a batch; returns the rows that failed anew, and those that failed again.
+        """Count a batch. Returns the rows with a new error and those with the error of the previous snapshot.
 
-        known  errors by id of the snapshot before
+        known_errors : errors of the previous snapshot by id
         """
         batch = batch.filter(pc.is_valid(batch["prompt_sha256"]))
         failed = batch.filter(pc.is_valid(batch["error"]))
-        found = zip(failed["entity_id"].to_pylist(), failed["error"].to_pylist(), strict=True)
-        is_new = pa.array([known.get(name) != reason for name, reason in found], pa.bool_())
-        anew, again = failed.filter(is_new), failed.filter(pc.invert(is_new))
-        self.asked[entity] += batch.num_rows - again.num_rows
-        self.failed[entity] += anew.num_rows
-        self.again[entity] += again.num_rows
-        for check, rows in zip(OF_ERRORS, (anew, again), strict=True):
+        pairs = zip(failed["entity_id"].to_pylist(), failed["error"].to_pylist(), strict=True)
+        is_new = pa.array([known_errors.get(name) != error for name, error in pairs], pa.bool_())
+        new, repeated = failed.filter(is_new), failed.filter(pc.invert(is_new))
+        self.attempted[entity] += batch.num_rows - repeated.num_rows
+        self.failed[entity] += new.num_rows
+        self.repeated[entity] += repeated.num_rows
+        for check, rows in zip(OF_ERRORS, (new, repeated), strict=True):
             for reason in rows["error"].to_pylist():
                 self._reasons[check].add(reason)
-        return anew, again
+        return new, repeated
 
-    def commonest(self, checks: Collection[str] = OF_ERRORS) -> str:
-        """The ten commonest reasons of some checks with their counts."""
-        return sum((self._reasons[check] for check in checks), Reasons()).commonest()
+    def most_common(self, checks: Collection[str] = OF_ERRORS) -> str:
+        """The ten most common errors of these checks with their counts."""
+        return sum((self._reasons[check] for check in checks), Reasons()).most_common()
 
 
 def known_errors(job: Job, entity: str) -> dict[str, str]:
-    """Errors by id of the snapshot before; none where the text came from elsewhere."""
+    """Errors of the previous snapshot by id; empty if no manifest says who generated it."""
     snapshot = published.previous_folder(job, entity)
     if snapshot is None or not published.read_manifest(snapshot):
         return {}
@@ -88,51 +87,52 @@ def known_errors(job: Job, entity: str) -> dict[str, str]:
     rows = published.dataset(snapshot).to_table(columns=["entity_id", "error"], filter=failed)
     return dict(zip(rows["entity_id"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
-_ADVICE = ("Either mend what wrote them (model, prompts, decode, verify: what a change concerns is written "
-           "anew) and run again; or, if they are right, raise the setting and run again: no finished text is "
-           "written anew")
+
+_ADVICE = ("If the texts are bad, fix the cause (model, prompts, decode, verify) and run again: the affected "
+           "texts are generated again. If they are good, raise the setting and run again: finished texts are "
+           "kept")
 
 
-def of(job: Job, failures: Failures, found: dict[str, dict[str, Finding]], listed: AnyPath) -> str:
-    """Each failed check with share, limit, setting and first ids; where the rows are; what can be done.
-
-    listed  the table of rows
-    """
-    failed = [(entity, check, finding) for entity, checks in found.items()
+def failure_message(job: Job, failures: Failures, findings: dict[str, dict[str, Finding]],
+                    rows_file: AnyPath) -> str:
+    """Each failed check with its share, limit, setting and first ids, the file of the rows, and the fix."""
+    failed = [(entity, check, finding) for entity, checks in findings.items()
               for check, finding in checks.items() if finding.failed]
-    parts = [_words(*each) for each in failed if each[1] not in OF_ERRORS]
+    parts = [_check_message(*each) for each in failed if each[1] not in OF_ERRORS]
     if len(parts) < len(failed):
         checks = [check for check in OF_ERRORS if any(check == each[1] for each in failed)]
-        parts.insert(0, _errors(job, failures, checks, found))
+        parts.insert(0, _error_message(job, failures, checks, findings))
     return (f"the quality gate failed and nothing was published: {'. '.join(parts)}. "
-            f"The rows are in {listed}. {_ADVICE}")
+            f"The rows are in {rows_file}. {_ADVICE}")
 
 
-def _errors(job: Job, failures: Failures, checks: Sequence[str],
-            found: dict[str, dict[str, Finding]]) -> str:
-    """Both entity types together."""
-    counts = {"errors": (failures.failed.total(), failures.asked.total()),
-              "errors_again": (failures.again.total(), sum(of["errors_again"].of for of in found.values()))}
-    limit, (again, planned) = job.config.limits.max_error_share, counts["errors_again"]
-    if len(checks) > 1 and again <= limit * planned:  # alone it would have passed
+def _error_message(job: Job, failures: Failures, checks: Sequence[str],
+                   findings: dict[str, dict[str, Finding]]) -> str:
+    """The failed rows of both entity types together."""
+    counts = {"errors": (failures.failed.total(), failures.attempted.total()),
+              "errors_again": (failures.repeated.total(),
+                               sum(checks["errors_again"].of for checks in findings.values()))}
+    limit, (repeated, planned) = job.config.limits.max_error_share, counts["errors_again"]
+    if len(checks) > 1 and repeated <= limit * planned:  # this check would have passed without new errors
         checks = checks[:1]
-    said = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}"
-                        for check in checks)
+    shares = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}" for check in checks)
     if checks == ["errors_again"] and failures.failed.total():
-        said, checks = f"{said} and {failures.failed.total()} anew", OF_ERRORS
-    return (f"{said}, more than limits.max_error_share = {limit}; the next run "
-            f"tries these rows again. Commonest: {failures.commonest(checks)}")
+        shares, checks = f"{shares}, and {failures.failed.total()} with a new error", OF_ERRORS
+    return (f"{shares}, more than limits.max_error_share = {limit}; the next run "
+            f"tries these rows again. Most common errors: {failures.most_common(checks)}")
 
 
-def _words(entity: str, check: str, finding: Finding) -> str:
+def _check_message(entity: str, check: str, finding: Finding) -> str:
     what, setting = CHECKS[check]
+    limit = f"more than {setting} = {finding.limit}"
     if check == "length_ratio":
-        found = f"{entity}s: {what} is {finding.value:.3g} times ({finding.of} texts), longer or shorter by"
+        value = f"{what} is {finding.value:.3g} ({finding.of} texts)"
+        limit = f"outside {1 / finding.limit:.3g} to {finding.limit:.3g} ({setting} = {finding.limit})"
     elif check == "length_distance":
-        found = f"{entity}s: {what} is {finding.value:.3g} ({finding.of} texts)"
+        value = f"{what} is {finding.value:.3g} ({finding.of} texts)"
     elif check == "relaxed":
-        found = f"{entity}s: {finding.value:.2%} of the {what}, in {finding.rows} texts more than the limit"
+        value = f"{finding.value:.2%} of the {what}, in {finding.rows} texts more than the limit"
     else:
-        found = f"{entity}s: {finding.rows} of {finding.of} {what} ({finding.value:.2%})"
+        value = f"{finding.rows} of {finding.of} {what} ({finding.value:.2%})"
     first = f"; first: {', '.join(finding.first)}" if finding.first else ""
-    return f"{found}, more than {setting} = {finding.limit}{first}"
+    return f"{entity}s: {value}, {limit}{first}"

@@ -1,7 +1,7 @@
-"""How long tonight's texts are beside the same entities' texts of the night before.
+"""Compares the lengths of new texts with those of the previous texts of the same entities.
 
-Entity by entity: tonight's stale rows are not like all rows (they are active, or new), so that the lengths of
-two nights differ although nothing is wrong. A seeded sample bounds memory.
+Texts are paired by entity: stale rows belong to active or new entities, so unpaired lengths of two runs
+differ even if nothing is wrong. A seeded sample bounds memory.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-SAMPLE = 100_000  # texts of each entity type that are compared
+SAMPLE = 100_000  # texts compared per entity type, about
 
 
 class Sample:
-    """About SAMPLE of tonight's texts, drawn by seed, by id with their tokens and their start.
+    """A seeded random sample of about SAMPLE new texts: id, number of tokens, first 200 characters.
 
-    rows  how many rows there are to draw from
+    rows : number of rows to sample from
     """
 
     def __init__(self, rows: int, seed: int = 0):
@@ -26,9 +26,9 @@ class Sample:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, ids: pa.Array, tokens: np.ndarray, texts: pa.Array) -> None:
-        drawn = (self._random.random(len(ids)) < self._share) & (tokens > 0)
-        rows = pa.array(drawn)
-        columns = {"id": ids.filter(rows), "tokens": pa.array(tokens[drawn]),
+        chosen = (self._random.random(len(ids)) < self._share) & (tokens > 0)
+        rows = pa.array(chosen)
+        columns = {"id": ids.filter(rows), "tokens": pa.array(tokens[chosen]),
                    "text": pc.utf8_slice_codeunits(texts.filter(rows), 0, 200)}
         self._batches.append(pa.RecordBatch.from_pydict(columns))
 
@@ -41,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Texts of the same entities: ``new`` and ``old`` are (N,) tokens, tonight's and those before."""
+    """Texts of the same entities; ``new`` and ``old``: (N,) number of tokens of the new and previous text."""
 
     ids: pa.Array
     texts: pa.Array
@@ -50,42 +50,42 @@ class Pairs:
 
     @property
     def ratio(self) -> np.ndarray:
-        """(N,) how many times as long as before each text is."""
+        """(N,) new length divided by previous length."""
         return self.new / self.old
 
     def median_ratio(self) -> float:
         return float(np.median(self.ratio))
 
     def distance(self) -> float:
-        """Largest difference of the two distributions' cumulative shares (Kolmogorov and Smirnov), 0 to 1."""
+        """Two-sample Kolmogorov-Smirnov statistic of the lengths, 0 to 1."""
         at = np.union1d(self.new, self.old)
         below = (np.searchsorted(np.sort(side), at, "right") for side in (self.new, self.old))
         return float(np.abs(np.subtract(*below)).max() / len(self.new))
 
-    def outside(self, most: float) -> np.ndarray:
-        """(N,) bool: more than ``most`` times as long as before, or as short."""
-        return self._change() > most
+    def outside(self, max_ratio: float) -> np.ndarray:
+        """(N,) bool: the lengths differ by more than the factor ``max_ratio``, in either direction."""
+        return self._change() > max_ratio
 
-    def farthest(self, share: float) -> np.ndarray:
-        """(N,) bool: the share of the texts whose length changed most."""
-        bad = np.zeros(len(self.ratio), bool)
-        count = int(np.ceil(share * len(bad) - 1e-9))
-        bad[np.argsort(-self._change(), kind="stable")[:count]] = True
-        return bad
+    def most_changed(self, share: float) -> np.ndarray:
+        """(N,) bool: the ``share`` of the texts whose length changed most."""
+        chosen = np.zeros(len(self.ratio), bool)
+        count = int(np.ceil(share * len(chosen) - 1e-9))
+        chosen[np.argsort(-self._change(), kind="stable")[:count]] = True
+        return chosen
 
     def _change(self) -> np.ndarray:
         return np.maximum(self.ratio, 1 / self.ratio)
 
 
-def pair(sample: pa.Table, before: Iterator[pa.RecordBatch]) -> Pairs:
-    """Join a sample with the texts before (entity_id, tokens): those that have one of a token or more."""
+def pair(sample: pa.Table, previous: Iterator[pa.RecordBatch]) -> Pairs:
+    """Join a sample with batches (entity_id, tokens) of the previous texts; empty texts are left out."""
     ids = sample["id"].combine_chunks() if sample.num_rows else pa.array([], pa.string())
     old = np.zeros(len(ids), np.int64)
-    for batch in before if len(ids) else ():
-        place = pc.index_in(batch["entity_id"], value_set=ids)
-        there = pc.is_valid(place)
-        tokens = pc.fill_null(batch["tokens"], 0).filter(there)
-        old[place.filter(there).to_numpy(zero_copy_only=False)] = tokens.to_numpy(zero_copy_only=False)
+    for batch in previous if len(ids) else ():
+        positions = pc.index_in(batch["entity_id"], value_set=ids)
+        matched = pc.is_valid(positions)
+        tokens = pc.fill_null(batch["tokens"], 0).filter(matched)
+        old[positions.filter(matched).to_numpy(zero_copy_only=False)] = tokens.to_numpy(zero_copy_only=False)
     kept = pa.array(old > 0)
     new = sample["tokens"].filter(kept).to_numpy()
     texts = sample["text"].filter(kept)
