@@ -40,53 +40,53 @@ from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
 
-ENGINE, GENERATE = "engine", "generate"
+ENGINE, GENERATE = "engine", "generate"  # the two methods
 
 GREEDY = {"do_sample": False, "num_beams": 1}
 
-_WHAT = "the rows are written; some are decoded plainly, to compare"
+_ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
 
 _STATS = "method string, tokens long, seconds double"
 
 
 def measure_baseline(job: Job, cut) -> dict | None:
-    """Rates by method and ``tokens_per_s`` of the faster, tried once a cut and setting.
+    """Rates by method and ``tokens_per_s`` of the faster one. Measured once per shard plan and settings.
 
-    None: no rows, or it could not be measured, of which a warning says why.
+    None if there are no rows or the measurement failed. A warning gives the reason of a failure.
     """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
     fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.seed,
                           job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
-        measured = _measured(job, cut) if settings.rows and cut.rows else None
+        measured = _try_measure(job, cut) if settings.rows and cut.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
 
 
-def _measured(job: Job, cut) -> dict | None:
+def _try_measure(job: Job, cut) -> dict | None:
     try:
-        with executors.one_line_errors(), progress.doing(_WHAT):
+        with executors.one_line_errors(), progress.doing(_ACTIVITY):
             return _measure(job, cut)
     except Exception as error:
-        known = isinstance(error, DareJobError)
+        expected = isinstance(error, DareJobError)
         _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline. All texts "
-                     "are complete: %s", error if known else failure_cause(error),
-                     exc_info=None if known else error)
+                     "are complete: %s", error if expected else failure_cause(error),
+                     exc_info=None if expected else error)
         return None
 
 
 def _measure(job: Job, cut) -> dict | None:
     from pyspark.sql import functions as F
 
-    task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # whose hangs are no row's
+    task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
     settings, batch = job.config.baseline, job.config.decode.batch_size
-    rows = _written(job, cut)
+    rows = _generated(job, cut)
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
-    asked = sample_size(settings.rows, cut.rows, batch)
-    sample = rows.orderBy(order, "entity_id").limit(asked)
-    workers = max(1, min(task_slots(job.spark), asked // (2 * batch)))
+    size = sample_size(settings.rows, cut.rows, batch)
+    sample = rows.orderBy(order, "entity_id").limit(size)
+    workers = max(1, min(task_slots(job.spark), size // (2 * batch)))
 
     def decode(batches):
         yield from decode_baseline(batches, task)
@@ -100,36 +100,36 @@ def _measure(job: Job, cut) -> dict | None:
             rates[method] = tokens / seconds
     if not rates:
         return None
-    return {"rows": asked, "workers": workers, "batch_size": batch, "rates": rates,
+    return {"rows": size, "workers": workers, "batch_size": batch, "rates": rates,
             "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
 
 
-def sample_size(asked: int, rows: int, batch: int) -> int:
-    """Number of baseline rows: at most a quarter of the run's, but at least a full batch.
+def sample_size(requested: int, rows: int, batch: int) -> int:
+    """Number of baseline rows: at most a quarter of the run's, but at least a full batch if requested.
 
     A batch that is not full would make autoregressive decoding look slower than it is.
     """
-    return min(asked, max(rows // 4, batch))
+    return min(requested, max(rows // 4, batch))
 
 
-def _written(job: Job, cut):
-    """``entity, entity_id, prompt`` of the rows of a cut that have a text."""
+def _generated(job: Job, cut):
+    """``entity, entity_id, prompt`` of the rows of a shard plan that have a text."""
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
     frames = []
     for entity, folder in zip(ENTITIES, cut.entities, strict=True):
-        asked = stage_inputs.stage_table(job, "plan", entity).where(F.col("prompt").isNotNull())
+        planned = stage_inputs.stage_table(job, "plan", entity).where(F.col("prompt").isNotNull())
         if any(folder.glob("*.parquet")):
             done = read_parquet(job.spark, folder, columns=["entity_id", "error"])
             done = done.where(F.col("error").isNull()).select("entity_id")
-            frames.append(asked.join(done, "entity_id", "left_semi").select(
+            frames.append(planned.join(done, "entity_id", "left_semi").select(
                 F.lit(entity).alias("entity"), "entity_id", "prompt"))
     return reduce(DataFrame.unionByName, frames)
 
 
 def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
-    """Runs in a Spark task: yields one row per method with its tokens and seconds.
+    """Measure both methods in a Spark task. Yields one row per method: method, tokens, seconds.
 
     Raises InfrastructureError if a worker has already hung on the baseline.
     """
@@ -142,20 +142,20 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
     loading.start_task_log(task, "generate")
     limit_s = task.config.decode.hang_timeout_s
     if hangs.hang_count(path(task.folder), task.cut):
-        raise InfrastructureError(f"no forward ended within {limit_s:g} s (decode.hang_timeout_s)")
+        raise InfrastructureError(f"no forward pass finished within {limit_s:g} s (decode.hang_timeout_s)")
     dog = Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
     task = task.here()
-    context = loading.load_task_model(task).target.traits.context or np.inf  # longer prompts are refused
+    context = loading.load_task_model(task).target.traits.context or np.inf  # longer prompts are skipped
     requests = [loading.make_request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
-    with dog.on():
-        for method, decode in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
+    with dog.running():
+        for method, count_tokens in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
             began = time.perf_counter()
             try:
-                tokens = decode(requests, task, dog)
-            except Exception as error:  # a figure is missing, the texts are not
+                tokens = count_tokens(requests, task, dog)
+            except Exception as error:  # loses only this figure
                 _LOG.warning("autoregressive decoding with %s could not be measured: %s", method, error)
                 continue
             stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
@@ -167,17 +167,17 @@ def _by_engine(requests, task: Task, dog) -> int:
     from dare_job.generate import loading
 
     engine = loading.make_engine(task, mode="autoregressive")
-    return sum(len(result.token_ids) for result in dog.over(engine, engine.run(requests)))
+    return sum(len(result.token_ids) for result in dog.watch(engine, engine.run(requests)))
 
 
 def _by_generate(requests, task: Task, dog) -> int:
     clock = _Clock()
     counts = (count_generated_tokens(batch, task, stopping_criteria=[clock]) for batch in [requests])
-    return sum(dog.over(clock, counts))
+    return sum(dog.watch(clock, counts))
 
 
 class _Clock:
-    """Shows a watchdog, as an engine does, that ``generate`` goes on: which asks it at each token to stop."""
+    """Stopping criterion that never stops. ``generate`` calls it per token, which moves the clock."""
 
     clock_s = 0.0
 
@@ -192,35 +192,40 @@ class _Clock:
 
 
 def count_generated_tokens(requests, task: Task, **options) -> int:
-    """New tokens of ``generate`` with a task's settings: greedy, or drawn by the law of mode sample."""
+    """Number of new tokens of ``generate`` with a task's settings: greedy, or sampled in mode ``sample``."""
     from dare_job.generate import loading
 
     decode = task.config.decode
-    how = _drawn(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
+    method = _sampling_arguments(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
     target = loading.load_task_model(task).target
     texts = generate_texts(target, requests, decode.batch_size, decode.max_new_tokens,
-                           min_new_tokens=decode.min_new_tokens or None, **how, **options)
+                           min_new_tokens=decode.min_new_tokens or None, **method, **options)
     return sum(map(len, texts))
 
 
-def _drawn(sampling) -> dict:
-    """``generate``'s arguments for a ``Sampling``; a penalty that it leaves to the model is left to it."""
-    found = sampling.warp.generate_arguments()
+def _sampling_arguments(sampling) -> dict:
+    """Arguments of ``generate`` for a ``Sampling``. Without a repetition penalty, the model's own applies."""
+    arguments = sampling.warp.generate_arguments()
     if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
-        del found["repetition_penalty"]
-    return found
+        del arguments["repetition_penalty"]
+    return arguments
 
 
 def generate_greedy(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
-    """What greedy ``generate`` writes; otherwise as ``generated``."""
+    """``generate_texts`` with greedy decoding."""
     return generate_texts(target, requests, batch_size, max_new_tokens, **GREEDY, **options)
 
 
 def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
-    """What ``generate`` writes on left-padded batches, by request: int32 (new tokens,).
+    """Run transformers' ``generate`` on left-padded batches.
 
-    Each text ends with its end-of-text token, where it has one.
-    options  more of ``generate``'s, such as do_sample, prompt_lookup_num_tokens and stopping_criteria
+    Parameters
+    ----------
+    options : further arguments of ``generate``, such as do_sample and stopping_criteria
+
+    Returns
+    -------
+    New tokens of each request, int32 (new tokens,), up to and including the end-of-text token
     """
     import torch
 
@@ -237,20 +242,20 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
             for row, prompt in enumerate(prompts):
                 ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
                 mask[row, longest - len(prompt):] = 1
-            room = max_new_tokens
+            capacity = max_new_tokens
             if target.traits.max_length is not None:
-                room = min(room, target.traits.max_length - longest)
+                capacity = min(capacity, target.traits.max_length - longest)
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device),
-                max_new_tokens=room, pad_token_id=pad, **options)
+                max_new_tokens=capacity, pad_token_id=pad, **options)
             texts += [_text(row, ends) for row in output[:, longest:].cpu().numpy()]
     return texts
 
 
 def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
-    """A row up to its first end-of-text token, that one included."""
-    found = np.flatnonzero(np.isin(row, ends))
-    return row[: found[0] + 1 if len(found) else len(row)].astype(np.int32)
+    """A row up to and including its first end-of-text token."""
+    places = np.flatnonzero(np.isin(row, ends))
+    return row[: places[0] + 1 if len(places) else len(row)].astype(np.int32)
 
 _PROBED = 4  # rows of each entity type that are decoded if there is no previous run
 
@@ -270,7 +275,7 @@ def estimate_run(job: Job) -> dict:
     Uses the previous manifest if it has the same model and text settings. Otherwise it decodes a few rows
     without drafts in this process, which gives an upper bound.
     """
-    rows = {entity: _todo(job, entity) for entity in ENTITIES}
+    rows = {entity: _rows_to_generate(job, entity) for entity in ENTITIES}
     workers = task_slots(job.spark)
     tokens = seconds = 0.0
     bases = []
@@ -285,25 +290,25 @@ def estimate_run(job: Job) -> dict:
             "seconds": round(seconds / workers, 1), "workers": workers, "basis": basis}
 
 
-def _todo(job: Job, entity: str):
+def _rows_to_generate(job: Job, entity: str):
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     return stage_inputs.rows_to_generate(plan, job.limit)
 
 
 def _previous_cost(job: Job, entity: str) -> _Cost | None:
     old = published.previous_folder(job, entity)
-    written = published.read_manifest(old) if old else {}
-    same = written.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
-    if not same or not written.get("tokens_per_s"):
+    manifest = published.read_manifest(old) if old else {}
+    same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
+    if not same or not manifest.get("tokens_per_s"):
         return None
-    if not written["counts"]["written"]:
+    if not manifest["counts"]["written"]:
         return None
-    tokens = written["totals"]["tokens"] / written["counts"]["written"]
-    return _Cost(tokens, 1 / written["tokens_per_s"], f"figures of {written['date']}")
+    tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
+    return _Cost(tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}")
 
 
 def _probe(job: Job, entity: str, rows) -> _Cost:
-    """Decode some rows without drafts, in this process and with a worker's threads."""
+    """Decode some rows without drafts in this process, with the threads of one worker."""
     task = loading.Task.of(job)
     requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
                 for row in rows.to_pylist()]
@@ -311,4 +316,4 @@ def _probe(job: Job, entity: str, rows) -> _Cost:
     began = time.perf_counter()
     tokens = sum(len(result.token_ids) for result in engine.run(requests))
     seconds = time.perf_counter() - began
-    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded plainly now")
+    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded without drafts")

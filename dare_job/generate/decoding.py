@@ -65,9 +65,9 @@ def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
     """
     feed, size = _RequestQueue(rows, task, dog, hung), batch_size_of(task)
     while feed.more():
-        engine, asked, short, reason = _engine(task, batch_size_of(task)), feed.asked, False, None
+        engine, consumed, short, reason = _engine(task, batch_size_of(task)), feed.consumed, False, None
         try:
-            for result in dog.over(engine, engine.run(feed)):
+            for result in dog.watch(engine, engine.run(feed)):
                 yield from feed.failed()
                 if result.finish_reason == "timeout":
                     feed.put_aside(result.id)
@@ -75,10 +75,10 @@ def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
                     yield feed.taken(result.id), result
         except Exception as error:
             raise_if_fatal(error, engine)
-            if feed.asked == asked:
+            if feed.consumed == consumed:
                 raise _unusable(error) from error
             short, reason = memory.is_out_of_memory(error), describe(error)
-        del engine  # nor is its exception held: their caches must go before the next engine makes its own
+        del engine  # frees its cache before the next engine allocates one; no exception may refer to it
         yield from feed.failed()
         if short:
             loading.release_memory(task)
@@ -99,7 +99,7 @@ def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog
     for row, request in under_way:
         short = False
         try:
-            outcome = next(dog.over(engine, engine.run([request])))
+            outcome = next(dog.watch(engine, engine.run([request])))
         except Exception as error:
             raise_if_fatal(error, engine)
             short = memory.is_out_of_memory(error)
@@ -131,9 +131,11 @@ def _unusable(error: Exception) -> InfrastructureError:
 
 
 class _RequestQueue:
-    """Turns rows into requests as the engine asks for them, and remembers which are under way.
+    """Makes requests from rows when the engine takes them, and keeps those without a result.
 
-    asked  rows asked for so far, each time they were
+    Attributes
+    ----------
+    consumed : requests made so far; a row that is decoded again counts again
     """
 
     def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, Sequence[str]]):
@@ -143,10 +145,10 @@ class _RequestQueue:
         self._again: deque[tuple[dict, Request]] = deque()
         self._aside: list[tuple[dict, Request]] = []
         self._failed: list[tuple[dict, str]] = []
-        self.asked = 0
+        self.consumed = 0
 
     def more(self) -> bool:
-        """True where a row is left to be asked for."""
+        """Whether a row is waiting."""
         if self._again:
             return True
         if self._next is None:
@@ -156,7 +158,7 @@ class _RequestQueue:
 
     def __iter__(self) -> Iterator[Request]:
         while self.more():
-            self.asked += 1
+            self.consumed += 1
             if self._again:
                 row, request = self._again.popleft()
             else:
@@ -167,7 +169,7 @@ class _RequestQueue:
                 yield request
 
     def _request(self, row: dict) -> Request | None:
-        """What the engine is asked for a row now, if anything."""
+        """The request of a row; None if the row failed or is decoded at the end."""
         hung = self._hung.get(row["entity_id"], ())
         reason = row["error"] or hangs.give_up_reason(hung)
         if reason is None:
@@ -188,33 +190,35 @@ class _RequestQueue:
         return self._requests.pop(request_id)[0]
 
     def put_aside(self, request_id: str) -> None:
-        """Keep a row for the end."""
+        """Decode a row at the end."""
         self._aside.append(self._requests.pop(request_id))
 
     def again(self) -> None:
-        """Ask for the rows without a result once more, before new ones."""
+        """Return the rows without a result to the front of the queue."""
         self._again.extend(self._requests.values())
         self._requests = {}
 
     def aside(self) -> list[tuple[dict, Request]]:
-        """Rows kept for the end."""
+        """Rows to decode at the end."""
         return self._aside
 
     def failed(self) -> list[tuple[dict, str]]:
-        """Rows that could not become requests, each given once."""
+        """Rows without a request and the reason. Returns each row once."""
         failed, self._failed = self._failed, []
         return failed
 
     def under_way(self) -> list[tuple[dict, Request]]:
-        """Requests without a result, each given once."""
+        """Requests without a result. Returns each once."""
         under_way, self._requests = list(self._requests.values()), {}
         return under_way
 
 
 def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
-    """Raise again, as one of the project's errors, what would fail every row alike.
+    """Raise an error that affects every row, as one of the project's errors.
 
-    engine  over whose rows a device may have failed
+    Parameters
+    ----------
+    engine : the engine whose rows were being decoded
     """
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Loads models in a worker, and makes drafters and the engine of mode beam."""
+"""Loads models in a worker and creates drafters and the engine of mode ``beam``."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,9 @@ from pools.draft import DraftSettings
 
 
 def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
-    """gpu: the one that Spark gave this task. Raises ModelError, and InfrastructureError where the model does
-    not fit or its device failed.
+    """Load a model onto its device. ``gpu`` is the address of the GPU that Spark assigned to this task.
+
+    Raises ModelError, or InfrastructureError if the model does not fit into memory or its device failed.
     """
     with memory_errors("the model"):
         return Target.load(Path(folder), dtype, workers.select_device(device, gpu), trust_remote_code)
@@ -33,7 +34,7 @@ def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remo
 
 @contextmanager
 def memory_errors(what: str) -> Iterator[None]:
-    """Raise InfrastructureError where memory is too short to load something, or the device failed."""
+    """Raise InfrastructureError if ``what`` does not fit into memory or the device fails in the block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -45,24 +46,24 @@ def memory_errors(what: str) -> Iterator[None]:
 
 
 def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
-    """Raise DeviceError where the device has failed, on which rows of these ids were.
+    """Raise DeviceError if ``error`` is a device failure. ``ids`` are the rows that were being decoded.
 
-    This ends the worker process; Spark restarts the task in another one.
+    The error ends the worker process, and Spark restarts the task in another one.
     """
     if memory.is_device_failure(error):
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error
 
 
 def make_drafter(task: Task, target: Target) -> Drafter:
-    """A fresh one for an engine with this target, by the section drafter of the task's settings."""
-    asked = task.config.drafter
-    if asked.model is None:
+    """A new drafter for an engine with this target, from the section ``drafter`` of the task's settings."""
+    drafter = task.config.drafter
+    if drafter.model is None:
         return _retrieval(task)
-    return ModelDrafter(load_draft_model(task), asked.tree, target.vocabulary)
+    return ModelDrafter(load_draft_model(task), drafter.tree, target.vocabulary)
 
 
 def load_draft_model(task: Task) -> Target:
-    """The draft model of a task, loaded on the first call in this process, where the target is."""
+    """The draft model of a task, on the target's device. The first call in a process loads it."""
     settings = task.config.model
     return _load(task.draft, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code)
 
@@ -70,15 +71,15 @@ def load_draft_model(task: Task) -> Target:
 _load = lru_cache(maxsize=1)(load_model)
 
 
-def default_nodes(asked: DrafterSettings) -> int:
-    """Draft nodes of a row where decode.nodes is auto and each has as many, whatever its company."""
-    return TreeShape.parse(asked.tree).nodes if asked.model else EngineSettings.nodes
+def default_nodes(drafter: DrafterSettings) -> int:
+    """Draft nodes per row if ``decode.nodes`` is auto and the number must not depend on the batch."""
+    return TreeShape.parse(drafter.tree).nodes if drafter.model else EngineSettings.nodes
 
 
 def drafter_key(task: Task) -> tuple:
-    """Differs where drafts cost or are accepted otherwise."""
-    asked = task.config.drafter
-    return (task.draft, asked.tree) if asked.model else ()
+    """A key that differs for drafters with different costs or acceptance."""
+    drafter = task.config.drafter
+    return (task.draft, drafter.tree) if drafter.model else ()
 
 
 def _retrieval(task: Task) -> RetrievalDrafter:
@@ -88,16 +89,17 @@ def _retrieval(task: Task) -> RetrievalDrafter:
                                           threads=task.threads))
 
 
-def make_beam_engine(task: Task, target: Target, settings: EngineSettings, plain: bool) -> BeamEngine:
-    """A fresh engine with the task's settings; plain: without its draft model."""
-    asked = task.config
-    drafted = not plain and asked.drafter.model is not None and asked.beam.layers > 0
+def make_beam_engine(task: Task, target: Target, settings: EngineSettings,
+                     undrafted: bool) -> BeamEngine:
+    """A new engine of mode ``beam`` with the task's settings. ``undrafted``: without the draft model."""
+    config = task.config
+    drafted = not undrafted and config.drafter.model is not None and config.beam.layers > 0
     return BeamEngine(target, settings, beam_settings(task, drafted),
                       BeamDrafter(load_draft_model(task)) if drafted else None)
 
 
 def beam_settings(task: Task, drafted: bool) -> Beams:
-    """The section ``beam``."""
+    """``Beams`` from the sections ``beam`` and ``sample`` of a task's settings."""
     sample, beam = task.config.sample, task.config.beam
     law, draft_law = BEAM_METHODS[beam.method]
     values = values_for(Beams, beam) | ({} if drafted else {"layers": 0})

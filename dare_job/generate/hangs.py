@@ -41,7 +41,7 @@ FOLDER = "hung"
 
 MAX_ROW_HANGS = 2  # hangs after which a row is given up: once in its batch, once alone
 
-MAX_SHARD_HANGS = 16  # hangs of one shard in a run; more are no rows' fault, but a device's
+MAX_SHARD_HANGS = 16  # hangs of one shard in a run; more indicate a faulty device, not faulty rows
 
 
 class HangScope(Protocol):
@@ -61,28 +61,28 @@ def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: s
 
 
 def hang_reasons(task: HangScope, shard: int) -> dict[str, list[str]]:
-    """Why workers ended over the rows of a shard of this cut: for each row's id, one reason a time."""
-    found = defaultdict(list)
+    """Reasons of the hangs of a shard, oldest first, by row id."""
+    reasons = defaultdict(list)
     for hang in sorted(_of(paths.path(task.folder), task.cut, f"{shard:05d}-*.json"), key=itemgetter("at_s")):
         for name in hang["ids"]:
-            found[name].append(hang["why"])
-    return found
+            reasons[name].append(hang["why"])
+    return reasons
 
 
 def give_up_reason(whys: Sequence[str]) -> str | None:
-    """The ``error`` of a row over which workers ended for these reasons; None: it is tried once more."""
+    """The ``error`` of a row that ended workers for these reasons; None if it is tried again."""
     if len(whys) < MAX_ROW_HANGS:
         return None
     return f"ended {len(whys)} workers, the last with this row alone: {whys[-1]}"
 
 
 def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
-    """What an attempt at all that is left gives, one Spark job each.
+    """Call ``attempt`` and return its result. Calls it again after hangs and device failures.
 
-    A row that hangs, or that a device fails over, ends two attempts at its shard before it is given up, so a
-    few of them end Spark's job (``spark.task.maxFailures``). Where workers ended so, and rows were noted for
-    it, what is left is therefore tried again, until a shard has had ``MOST`` of them. Any other failure
-    ends as Spark lets it.
+    An attempt is one Spark job over all remaining rows. A row that hangs or makes a device fail ends two
+    attempts at its shard before it is given up, so a few such rows end a Spark job
+    (``spark.task.maxFailures``). If a failed job recorded new hangs, the remaining rows are therefore tried
+    again, until a shard has had ``MAX_SHARD_HANGS`` hangs. Other failures are raised.
     """
     before = seen = hangs_by_shard(folder, cut)
     while True:
@@ -90,12 +90,12 @@ def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
             with executors.one_line_errors():
                 return attempt()
         except InfrastructureError as error:
-            found = hangs_by_shard(folder, cut)
-            if found == seen or max((found - before).values()) >= MAX_SHARD_HANGS:
+            hung = hangs_by_shard(folder, cut)
+            if hung == seen or max((hung - before).values()) >= MAX_SHARD_HANGS:
                 raise
-            _LOG.warning("workers hung, or their device failed, %d times; what is left is tried again: %s",
-                         (found - seen).total(), error)
-            seen = found
+            _LOG.warning("workers hung or their device failed %d times; retrying the remaining rows: %s",
+                         (hung - seen).total(), error)
+            seen = hung
 
 
 def hangs_by_shard(folder: AnyPath, cut: str) -> Counter[int]:
@@ -116,32 +116,34 @@ EXIT_CODE = 75  # "try again"
 
 
 class Watched(Protocol):
-    """An engine, or whatever else has forwards of its own: ``clock_s`` moves whenever one of them ends."""
+    """An engine, or another source of forward passes. ``clock_s`` changes when a forward pass ends."""
 
     clock_s: float
 
     def active_ids(self) -> Sequence[str]:
-        """Ids of the rows that are under way."""
+        """Ids of the rows that are being decoded."""
 
 
 class Watchdog:
-    """Watches the engines of one task.
+    """Ends the process if no forward pass of a task's engines finishes within a time limit.
 
-    limit_s  seconds without a forward's end; None: for ever
-    note     is told the ids of the rows that were being decoded, and why, before the process ends
-    end      ends the process
+    Parameters
+    ----------
+    limit_s : maximum seconds between finished forward passes; None for no limit
+    note : called before the process ends, with the ids of the rows being decoded and the reason
+    end : ends the process, with an exit code
     """
 
     def __init__(self, limit_s: float | None, note: Callable[[list[str], str], None],
                  end: Callable[[int], None] = os._exit):
         self._limit_s, self._note, self._end = limit_s, note, end
-        self._engine: Watched | None = None  # which is at work
-        self._turns = 0  # how often one was set to work
+        self._engine: Watched | None = None  # the engine that is computing
+        self._turns = 0  # number of times that an engine started computing
         self._stop = threading.Event()
 
     @contextmanager
-    def on(self) -> Iterator[None]:
-        """Watch while the block runs."""
+    def running(self) -> Iterator[None]:
+        """Run the watchdog during the block."""
         if self._limit_s is None:
             yield
             return
@@ -153,8 +155,8 @@ class Watchdog:
             self._stop.set()
             thread.join()
 
-    def over(self, engine: Watched, results: Iterator[T]) -> Iterator[T]:
-        """The same results; the engine is watched until each is there."""
+    def watch(self, engine: Watched, results: Iterator[T]) -> Iterator[T]:
+        """Yield ``results`` and watch the engine while it computes each of them."""
         while True:
             self._turns += 1
             self._engine = engine
@@ -184,16 +186,15 @@ class Watchdog:
             if state is None or state != last:
                 last, since = state, now
             elif now - since >= self._limit_s:
-                self._bite(engine.active_ids(), now - since)
+                self._end_process(engine.active_ids(), now - since)
                 return
 
-    def _bite(self, ids: list[str], seconds: float) -> None:
-        _LOG.error("no forward of the model has ended for %.0f s (decode.hang_timeout_s = %g): this worker "
-                   "ends and Spark restarts its task in another one; rows being decoded: %s",
-                   seconds, self._limit_s,
-                   ", ".join(map(str, ids)) or "nothing yet")
+    def _end_process(self, ids: list[str], seconds: float) -> None:
+        _LOG.error("no forward pass has finished for %.0f s (decode.hang_timeout_s = %g): this worker ends "
+                   "and Spark restarts its task in another one; rows being decoded: %s",
+                   seconds, self._limit_s, ", ".join(map(str, ids)) or "none yet")
         try:
-            self._note(ids, f"no forward ended within {self._limit_s:g} s (decode.hang_timeout_s)")
+            self._note(ids, f"no forward pass finished within {self._limit_s:g} s (decode.hang_timeout_s)")
             faulthandler.dump_traceback(sys.__stderr__)
         finally:
             self._end(EXIT_CODE)

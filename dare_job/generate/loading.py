@@ -1,4 +1,4 @@
-"""Loads what a worker needs to decode, once per process and device: model, tokenizer, pools, engine.
+"""Loads model, tokenizer, pools and engine in a worker, once per process and device.
 
 Workers import this module; Spark only sends the ``Task``.
 """
@@ -38,7 +38,7 @@ POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
 
 
 def start_task_log(task: Task, stage: str, **fields) -> None:
-    """Log this worker's records with the run's id and these fields, beside the run's own file."""
+    """Log this worker's records with the run id and ``fields`` to a file in the run's log folder."""
     logs = atomic.base_folder(path(task.folder)).parent / "logs"
     log.in_worker(task.config.log, logs, task.run_id, date=task.dt, stage=stage, **fields)
 
@@ -54,7 +54,7 @@ class LoadedModel:
 @lru_cache(maxsize=1)
 def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
           threads: int) -> LoadedModel:
-    """Loads again where Spark gives this process another GPU than before."""
+    """Load the model; again if Spark assigns another GPU to this process."""
     import torch
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -69,19 +69,19 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
 
 
 def load_task_model(task: Task) -> LoadedModel:
-    """The model of a task, loaded on the first call in this process."""
+    """The model of a task. The first call in a process loads it."""
     settings = task.config.model
     return _load(task.model, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code,
                  task.threads)
 
 
 def load_count() -> int:
-    """How often this process has loaded a model."""
+    """Number of models that this process has loaded."""
     return _load.cache_info().misses
 
 
 def release_memory(task: Task) -> None:
-    """Give back what engines of this process left."""
+    """Release the device memory of engines that no longer exist."""
     memory.release(load_task_model(task).target)
 
 
@@ -89,18 +89,21 @@ def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     """Make the request of a row. If ``drafted``, it includes the row's pools and previous text."""
     ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.config.model.chat_template)
     name = row["entity_id"]
-    key = row["entity"], name  # a user and an item of one id have random numbers of their own
+    key = row["entity"], name  # a user and an item with the same id get different random numbers
     if not drafted:
         return Request(name, ids, key=key)
     own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
     pools = open_row_pools(row, task)
-    guard = None if row["strict"] else length_limit(pools, task)
-    return Request(name, ids, pools, previous_ids=own, strict=bool(row["strict"]), max_relaxed_tokens=guard,
+    limit = None if row["strict"] else length_limit(pools, task)
+    return Request(name, ids, pools, previous_ids=own, strict=bool(row["strict"]), max_relaxed_tokens=limit,
                    key=key)
 
 
 def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
-    """Tokens behind which a row's text is long for its group, where relaxed text may run on; else None."""
+    """Number of tokens after which relaxed verification of a row ends; None if there is no limit.
+
+    It is the quantile ``verify.length_quantile`` of the text lengths in the row's pools.
+    """
     verify = task.config.verify
     if verify.length_quantile is None or verify.rule == "strict" or task.config.decode.mode != "dare":
         return None
@@ -108,32 +111,32 @@ def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
 
 
 def decode_text(token_ids, task: Task) -> str:
-    """Generated token ids as text."""
+    """Decode generated token ids to text, without special tokens."""
     return load_task_model(task).tokenizer.decode(token_ids, skip_special_tokens=True).strip()
 
 
 def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
-    """Open the row's own previous text and its pools. A group without previous text has no pool.
+    """Open the pools of a row, most specific first, with an index of its previous text.
 
-    Raises PoolError on damage.
+    A group without previous text has no pool. Raises PoolError if a pool is damaged.
     """
     store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
-    found = []
+    opened = []
     for kind in POOLS_OF_MODE[task.config.decode.mode]:
         name = row["pool"] if kind == "group" else GLOBAL
         if kind == "own":
-            found += [Index.build([row["own_ids"]], kind="own")] if row["own_ids"] else []
+            opened += [Index.build([row["own_ids"]], kind="own")] if row["own_ids"] else []
         elif kind == "wave":
-            found += [_wave_pool(folder, version, task.tokenizer)
-                      for entity, folder, version in task.wave_pools if entity == row["entity"]]
+            opened += [_wave_pool(folder, version, task.tokenizer)
+                       for entity, folder, version in task.wave_pools if entity == row["entity"]]
         elif name in store and (kind, name) != ("group", GLOBAL):
-            found.append(store.get(name))
-    return tuple(found)
+            opened.append(store.get(name))
+    return tuple(opened)
 
 
 @lru_cache(maxsize=2 * len(ENTITIES))
 def _wave_pool(folder: str, version: str, tokenizer: str) -> Index:
-    """The pool of the earlier waves, opened once; ``version`` changes when it is rebuilt."""
+    """The pool of the earlier waves. ``version`` changes when it is rebuilt."""
     return open_pool(local_copy(path(folder), version), tokenizer)
 
 
@@ -144,44 +147,44 @@ def _store(folder: str, version: str, tokenizer: str) -> Store:
 
 
 def make_engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:
-    """A fresh engine with the task's settings; ``mode`` "autoregressive" drafts nothing."""
+    """A new engine with the task's settings. The mode "autoregressive" uses no drafts."""
     decode, verify = task.config.decode, task.config.verify
     mode = mode or decode.mode
-    plain = mode == "autoregressive"
+    undrafted = mode == "autoregressive"
     sampled = decode.mode == "sample"
     rule = verify.rule if mode == "dare" else "strict"
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
-        "nodes": 0 if plain else _nodes(task, rule)})
+        "nodes": 0 if undrafted else _nodes(task, rule)})
     target = load_task_model(task).target
     if decode.mode == "beam":
-        return engines.make_beam_engine(task, target, settings, plain)
-    drafter = None if plain else engines.make_drafter(task, target)
+        return engines.make_beam_engine(task, target, settings, undrafted)
+    drafter = None if undrafted else engines.make_drafter(task, target)
     if sampled:
         return SamplingEngine(target, settings, sampling_settings(task), drafter)
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
            settings.delta, settings.batch_size, settings.nodes, engines.drafter_key(task))
-    shared = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
-    measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))  # fewer rows too
-    scheduler = _scheduler(key, target, measured) if shared else None
-    return Engine(target, settings, drafter, _scoring(key), scheduler)
+    budgeted = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
+    measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
+    budget = _draft_budget(key, target, measured) if budgeted else None
+    return Engine(target, settings, drafter, _reuse_estimator(key), budget)
 
 
 def sampling_settings(task: Task) -> Sampling:
-    """What the section sample of a task's settings asks for."""
+    """``Sampling`` from the section ``sample`` of a task's settings."""
     sample = task.config.sample
     values = values_for(Warp, sample)
     model_penalty = sample.repetition_penalty is None
     warp = Warp(**values | ({"repetition_penalty": 1.0} if model_penalty else {}))
-    rule, law = SAMPLE_METHODS[sample.method]
-    return Sampling(warp, task.config.seed, law, rule, model_penalty)
+    rule, distribution = SAMPLE_METHODS[sample.method]
+    return Sampling(warp, task.config.seed, distribution, rule, model_penalty)
 
 
 def _nodes(task: Task, rule: str) -> int:
-    """Draft nodes of a row: at most where the scheduler gives them out, else each row's."""
-    asked = task.config.decode.nodes
-    if asked != "auto":
-        return asked
+    """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
+    nodes = task.config.decode.nodes
+    if nodes != "auto":
+        return nodes
     fixed = task.config.verify.reproducible and rule != "strict"
     fixed |= task.config.decode.mode == "sample"
     if fixed:
@@ -190,7 +193,7 @@ def _nodes(task: Task, rule: str) -> int:
 
 
 def _score(task: Task, mode: str) -> str:
-    """decode.score, or what follows where text must depend on neither company nor time."""
+    """``decode.score``, or its replacement if text must not depend on batch composition or timing."""
     decode, verify = task.config.decode, task.config.verify
     if mode == "beam" or decode.mode == "beam":
         return "never"
@@ -203,16 +206,16 @@ def _score(task: Task, mode: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _scoring(key: tuple) -> ReuseEstimator:
-    """What this process has seen of old text, for the engines that cost and accept alike."""
+def _reuse_estimator(key: tuple) -> ReuseEstimator:
+    """The estimator of engines with the same settings; it learns from all their rows in this process."""
     return ReuseEstimator()
 
 
-_schedulers: dict[tuple, DraftBudget] = {}
+_budgets: dict[tuple, DraftBudget] = {}
 
 
-def _scheduler(key: tuple, target: Target, settings: EngineSettings) -> DraftBudget:
-    """The scheduler of the engines that cost and accept alike; the first one measures what forwards cost."""
-    if key not in _schedulers:
-        _schedulers[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes)
-    return _schedulers[key]
+def _draft_budget(key: tuple, target: Target, settings: EngineSettings) -> DraftBudget:
+    """The draft budget of engines with the same settings; the first call measures forward latency."""
+    if key not in _budgets:
+        _budgets[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes)
+    return _budgets[key]

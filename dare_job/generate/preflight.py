@@ -1,4 +1,4 @@
-"""Checks on the driver, before a run starts, that its drafting and sampling settings are possible."""
+"""Checks on the driver, before a run starts, that its drafting and sampling settings are valid."""
 
 from dare_job.config.settings import JobConfig
 from dare_job.decode.settings import SAMPLE_METHODS
@@ -11,16 +11,20 @@ _ADVICE = ("dare-job drafter train trains a draft model on published text; witho
 
 
 def check_drafting(job: Job) -> None:
-    """Raises ConfigError, ModelError or InfrastructureError that names the setting, its value and the fix.
+    """Check the settings of drafting and sampling without loading weights.
 
-    Of a draft model: its folder, its tokens, its tree against the budget, and in mode sample whether the rule
-    is exact for what its law draws. No weights are loaded.
+    For a draft model, check its folder, its tokenizer, its tree size, and in mode ``sample`` whether the
+    verification rule is exact for the draft distribution.
+
+    Raises
+    ------
+    ConfigError, ModelError, InfrastructureError : with the setting, its value and the fix
     """
     _require_biased_tokens(job)
     if job.config.drafter.model is None:
         return
     _require_folder(job)
-    if job.config.decode.mode != "beam":  # whose forests are as the section beam says
+    if job.config.decode.mode != "beam":  # the section beam determines its drafts
         _require_tree(job.config)
     _require_same_tokens(job)
 
@@ -29,14 +33,14 @@ def _require_biased_tokens(job: Job) -> None:
     bias = job.config.sample.logit_bias
     if not bias or job.config.decode.mode != "sample":
         return
-    known = files.vocabulary(job.model_path, job.config.model.trust_remote_code)
-    if max(bias) >= known:
+    size = files.vocabulary(job.model_path, job.config.model.trust_remote_code)
+    if max(bias) >= size:
         raise ConfigError(f"sample.logit_bias = {bias}: {job.config.model.name} has token ids up to "
-                          f"{known - 1}; leave {max(bias)} out")
+                          f"{size - 1}; remove {max(bias)}")
 
 
 def _require_folder(job: Job) -> str:
-    """Returns the fingerprint of what is there."""
+    """The fingerprint of the draft model."""
     try:
         files.tokenizer_hash(job.draft_path)
         return job.draft_hash
@@ -52,7 +56,7 @@ def _require_tree(config: JobConfig) -> None:
         shape.require(decode.nodes)
     if shape.depth > decode.depth:
         raise ConfigError(f"drafter.tree = {shape} has {shape.depth} levels, more than decode.depth = "
-                          f"{decode.depth}; raise that, or take a tree of fewer levels")
+                          f"{decode.depth}; raise decode.depth or use a tree with fewer levels")
     if decode.mode == "sample":
         _require_exact(config, shape.widths)
 
@@ -60,9 +64,9 @@ def _require_tree(config: JobConfig) -> None:
 def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
     from dare_job.decode.sampling.engine import Sampling
 
-    rule, law = SAMPLE_METHODS[config.sample.method]
+    rule, distribution = SAMPLE_METHODS[config.sample.method]
     try:
-        Sampling(law=law, rule=rule).require(widths)
+        Sampling(law=distribution, rule=rule).require(widths)
     except ConfigError as error:
         raise ConfigError(f"sample.method = {config.sample.method}, drafter.tree = "
                           f"{config.drafter.tree}: {error}") from error
@@ -73,14 +77,14 @@ def _require_same_tokens(job: Job) -> None:
 
     from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 
-    trust, found = job.config.model.trust_remote_code, []
+    trust, tokenizers = job.config.model.trust_remote_code, []
     for setting, folder in (("model.name", job.model_path), ("drafter.model", job.draft_path)):
         try:
-            found.append(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust))
+            tokenizers.append(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust))
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ModelError(f"{setting}: {folder} has no tokenizer that can be loaded: {error}") from error
     names = job.config.model.name, job.config.drafter.model
     try:
-        require_same_tokenizer(*found, files.vocabulary(job.draft_path, trust), names)
+        require_same_tokenizer(*tokenizers, files.vocabulary(job.draft_path, trust), names)
     except ConfigError as error:
         raise ConfigError(f"drafter.model = {names[1]!r}: {error}") from error

@@ -1,4 +1,4 @@
-"""Token ids of previous texts, which pools and rows draft from, and the index of one pool."""
+"""Token ids of previous texts, from which pools and rows draft, and the index of one pool."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ def _tokenizer(model: str, trust_remote_code: bool):
 
 def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
              trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
-    """``entity_id, knowledge`` -> TOKENS, the end-of-text token included, as the model writes it."""
+    """Tokenize batches of ``entity_id, knowledge`` to TOKENS, with an end-of-text token after each text."""
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -46,7 +46,16 @@ def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
 
 
 def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
-    """One pool's ``pool, kind, token_ids`` -> its folder, written whole or not at all; returns STATS."""
+    """Index one pool and write it atomically to its subfolder of ``folder``.
+
+    Parameters
+    ----------
+    table : rows (entity_id, pool, kind, token_ids) of one pool
+
+    Returns
+    -------
+    One row with the columns of ``POOL_STATS``
+    """
     began = time.perf_counter()
     name, kind = table["pool"][0].as_py(), table["kind"][0].as_py()
     ordered = table.sort_by("entity_id")["token_ids"].combine_chunks()
@@ -73,7 +82,7 @@ _LOG = logging.getLogger("dare_job")
 def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
     """``entity_id, token_ids`` of a folder's texts: as stored, or tokenized again if the tokenizer differs.
 
-    Texts with ids outside the model's vocabulary are left out.
+    Excludes texts with token ids outside the model's vocabulary.
     """
     written, rest = _parts(job, folder)
     model, trust = str(job.model_path.absolute()), job.config.model.trust_remote_code
@@ -96,7 +105,7 @@ def _tokenizer_archive(job: Job) -> shipping.Archive | None:
 
 
 def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
-    """Log which texts ``token_ids`` leaves out for the ids that they were written with, where any."""
+    """Log a warning that names texts with token ids outside the model's vocabulary, if any."""
     written, _ = _parts(job, folder)
     if written is None:
         return
@@ -104,8 +113,8 @@ def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
     bad = written.where(~F.coalesce(_valid_ids(size), F.lit(False)))
     first = [row.entity_id for row in bad.select("entity_id").orderBy("entity_id").limit(3).collect()]
     if first:
-        _LOG.warning("%s: texts hold token ids outside the model's %d and draft nothing: %s%s", folder, size,
-                     ", ".join(first), " ..." if len(first) == 3 else "")
+        _LOG.warning("%s: texts have token ids outside the model's vocabulary of %d and are not used as "
+                     "drafts: %s%s", folder, size, ", ".join(first), " ..." if len(first) == 3 else "")
 
 
 def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
@@ -115,8 +124,8 @@ def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
     columns = ["entity_id", "knowledge"]
     if published.read_manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
         return None, table.select(columns)
-    there = F.coalesce(F.size("token_ids"), F.lit(0)) > 0
-    return table.where(there).select("entity_id", "token_ids"), table.where(~there).select(columns)
+    tokenized = F.coalesce(F.size("token_ids"), F.lit(0)) > 0
+    return table.where(tokenized).select("entity_id", "token_ids"), table.where(~tokenized).select(columns)
 
 
 def _size(job: Job) -> int:

@@ -32,14 +32,14 @@ class PoolStatistics:
     Attributes
     ----------
     rows : number of rows
-    asked : rows with a prompt; rows without one cost almost nothing
-    read : tokens of the prompts
+    prompted : rows with a prompt; rows without one cost almost nothing
+    prompt_tokens : tokens of the prompts
     old_rows, old_tokens : rows with a prompt and a previous text, and the tokens of these texts
     """
 
     rows: int
-    asked: int
-    read: int
+    prompted: int
+    prompt_tokens: int
     old_rows: int
     old_tokens: int
 
@@ -62,36 +62,36 @@ def token_cost(per_step: float) -> int:
     return max(1, round(STEP_COST / max(1.0, per_step)))
 
 
-def pool_statistics(rows: DataFrame, most: int) -> dict[tuple, PoolStatistics]:
-    """Statistics by (wave, entity type, pool). most: maximum tokens of a text."""
-    old, asked = _previous_tokens(most), _has_prompt()
-    found = rows.groupBy("wave", "entity", "pool").agg(
-        F.count("*"), F.count_if(asked), F.sum(F.when(asked, _prompt_tokens()).otherwise(0)), F.count(old),
-        F.coalesce(F.sum(old), F.lit(0))).collect()
-    return {tuple(row[:3]): PoolStatistics(*row[3:]) for row in found}
+def pool_statistics(rows: DataFrame, max_tokens: int) -> dict[tuple, PoolStatistics]:
+    """Statistics by (wave, entity type, pool). ``max_tokens``: maximum tokens of a text."""
+    old, prompted = _previous_tokens(max_tokens), _has_prompt()
+    counts = rows.groupBy("wave", "entity", "pool").agg(
+        F.count("*"), F.count_if(prompted), F.sum(F.when(prompted, _prompt_tokens()).otherwise(0)),
+        F.count(old), F.coalesce(F.sum(old), F.lit(0))).collect()
+    return {tuple(row[:3]): PoolStatistics(*row[3:]) for row in counts}
 
 
-def mean_tokens(known: Mapping[tuple, PoolStatistics], most: int) -> dict[tuple, int]:
+def mean_tokens(pools: Mapping[tuple, PoolStatistics], max_tokens: int) -> dict[tuple, int]:
     """Estimated tokens of a row without a previous text, at least 1, by the same keys.
 
-    ``most`` is the estimate if no row of the entity type has a previous text.
+    ``max_tokens`` is the estimate if no row of the entity type has a previous text.
     """
-    whole = {entity: _mean_tokens([one for key, one in known.items() if key[1] == entity])
-             for entity in {key[1] for key in known}}
-    found = {key: _mean_tokens([one]) or whole[key[1]] or most for key, one in known.items()}
-    return {key: max(1, tokens) for key, tokens in found.items()}
+    overall = {entity: _mean_tokens([pool for key, pool in pools.items() if key[1] == entity])
+               for entity in {key[1] for key in pools}}
+    means = {key: _mean_tokens([pool]) or overall[key[1]] or max_tokens for key, pool in pools.items()}
+    return {key: max(1, tokens) for key, tokens in means.items()}
 
 
-def pool_loads(known: Mapping[tuple, PoolStatistics], means: Mapping[tuple, int],
-               token: int) -> dict[tuple, Load]:
-    """Rows and their cost by the same keys. token: cost of a generated token."""
-    return {key: Load(one.rows, one.rows + one.read + token * (
-        one.old_tokens + (one.asked - one.old_rows) * means[key])) for key, one in known.items()}
+def pool_loads(pools: Mapping[tuple, PoolStatistics], means: Mapping[tuple, int],
+               token_cost: int) -> dict[tuple, Load]:
+    """Rows and their cost by the same keys. ``token_cost``: cost of a generated token."""
+    return {key: Load(pool.rows, pool.rows + pool.prompt_tokens + token_cost * (
+        pool.old_tokens + (pool.prompted - pool.old_rows) * means[key])) for key, pool in pools.items()}
 
 
-def cost_column(token: int, most: int) -> Column:
+def cost_column(token_cost: int, max_tokens: int) -> Column:
     """Cost of a row, at least 1. Column ``mean`` holds the estimate of ``mean_tokens``."""
-    text = token * F.coalesce(_previous_tokens(most), F.col("mean"))
+    text = token_cost * F.coalesce(_previous_tokens(max_tokens), F.col("mean"))
     return F.when(_has_prompt(), 1 + _prompt_tokens() + text).otherwise(1).cast("long")
 
 
@@ -104,17 +104,17 @@ def _prompt_tokens() -> Column:
     return F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)
 
 
-def _previous_tokens(most: int) -> Column:
+def _previous_tokens(max_tokens: int) -> Column:
     """Tokens of a row's previous text; null if it has no previous text or no prompt."""
-    return F.when(_has_prompt() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(most)))
+    return F.when(_has_prompt() & (F.size("own_ids") > 0), F.least(F.size("own_ids"), F.lit(max_tokens)))
 
 
-def _mean_tokens(parts: Iterable[PoolStatistics]) -> int:
-    rows, tokens = (sum(getattr(one, name) for one in parts) for name in ("old_rows", "old_tokens"))
+def _mean_tokens(pools: Iterable[PoolStatistics]) -> int:
+    rows, tokens = (sum(getattr(pool, name) for pool in pools) for name in ("old_rows", "old_tokens"))
     return tokens // rows if rows else 0
 
 _ASSIGNMENT = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
-          "shards array<int>, head int, tail int, mean int")  # of a pool: its Placement, and costs.means
+          "shards array<int>, head int, tail int, mean int")  # of a pool: its PoolAssignment and mean_tokens
 
 
 def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
@@ -126,27 +126,29 @@ def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataF
     -------
     (rows, shards) of each wave, and ``rows`` with columns ``cost``, ``shard``, ``chunk`` and ``position``
     """
-    settings, most, token = job.config, job.config.decode.max_new_tokens, text_token_cost(job)
-    known, slots = pool_statistics(rows, most), task_slots(job.spark)
-    means = mean_tokens(known, most)
+    settings, cost = job.config, text_token_cost(job)
+    max_tokens, slots = settings.decode.max_new_tokens, task_slots(job.spark)
+    pools = pool_statistics(rows, max_tokens)
+    means = mean_tokens(pools, max_tokens)
     record, table = sharding.assign_waves(
-        pool_loads(known, means, token),
+        pool_loads(pools, means, cost),
         lambda rows: sharding.shard_count(rows, slots, settings.decode.batch_size, settings.spark.shards))
-    where = job.spark.createDataFrame([(*line, means[line[:3]]) for line in table], _ASSIGNMENT)
-    rows = rows.join(F.broadcast(where), ["wave", "entity", "pool"])
-    placed = _with_positions(rows.withColumn("cost", cost_column(token, most)))
+    assignment = job.spark.createDataFrame([(*line, means[line[:3]]) for line in table], _ASSIGNMENT)
+    rows = rows.join(F.broadcast(assignment), ["wave", "entity", "pool"])
+    placed = _with_positions(rows.withColumn("cost", cost_column(cost, max_tokens)))
     chunk = F.floor(F.col("position") / settings.spark.rows_per_commit).cast("int")
     return record, placed.withColumn("chunk", chunk)
 
 
 def task_slots(spark: SparkSession) -> int:
     """Number of concurrent tasks, limited by cores, and by GPUs if tasks request them."""
-    cores, asked = spark.sparkContext.defaultParallelism, spark.conf.get
-    slots = cores // int(asked("spark.task.cpus", "1"))
-    gpus, a_task = (float(asked(f"spark.{who}.resource.gpu.amount", "0")) for who in ("executor", "task"))
-    if gpus and a_task:
-        executors = max(1, cores // int(asked("spark.executor.cores", "1")))
-        slots = min(slots, int(executors * gpus / a_task))
+    cores, setting = spark.sparkContext.defaultParallelism, spark.conf.get
+    slots = cores // int(setting("spark.task.cpus", "1"))
+    gpus, gpus_per_task = (float(setting(f"spark.{role}.resource.gpu.amount", "0"))
+                           for role in ("executor", "task"))
+    if gpus and gpus_per_task:
+        executors = max(1, cores // int(setting("spark.executor.cores", "1")))
+        slots = min(slots, int(executors * gpus / gpus_per_task))
     return max(1, slots)
 
 

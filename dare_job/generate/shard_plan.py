@@ -33,7 +33,7 @@ FAILED = "_failed.json"  # written by a worker that stopped the run
 RETRY = "_retry.json"  # written by the gate if too many rows failed: the next run retries them
 ROW_COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
            "strict")
-ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # what the cut adds to them
+ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # added by the shard plan
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
 
@@ -48,7 +48,7 @@ class ShardPlan:
     token : unique id of the plan. Workers of an earlier plan have a different one.
     waves : [rows, shards] of each wave; shards are numbered consecutively over the waves
     drafting : entity types whose waves draft from the texts of earlier waves
-    asked : digest of the settings of waves
+    asked : digest of the section ``waves``
     """
 
     folder: AnyPath
@@ -77,12 +77,12 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
 
     ``rows_to_write(limit)`` returns a DataFrame with ``entity`` and ROW_COLUMNS, one row per text.
     """
-    folder, asked = job.space.stage("generate"), digest(job.config.waves.model_dump())
+    folder, wave_settings = job.space.stage("generate"), digest(job.config.waves.model_dump())
     for entity in ENTITIES:
         chunk_files.discard_unreadable(folder / f"entity={entity}")
-    found = read_plan(folder)
-    if found and found.fingerprint == fingerprint and _covers(found, job.limit, asked):
-        return found
+    plan = read_plan(folder)
+    if plan and plan.fingerprint == fingerprint and _covers(plan, job.limit, wave_settings):
+        return plan
     staging = atomic.stage_folder(folder)
     with atomic.remove_on_error(staging):
         kept = _copy_finished(job, rows_to_write(None), folder, staging)
@@ -90,32 +90,32 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
         record = _write(job, rows, staging)
         rows.unpersist()
         write_json(staging / SHARD_PLAN, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
-                                      "limit": job.limit, "kept": kept, "asked": asked, **record,
+                                      "limit": job.limit, "kept": kept, "asked": wave_settings, **record,
                                       "rows": record["rows"] + kept})
         atomic.replace(staging, folder)
     return read_plan(job.space.stage("generate"))
 
 
-def _covers(found: ShardPlan, limit: int | None, asked: str) -> bool:
+def _covers(plan: ShardPlan, limit: int | None, wave_settings: str) -> bool:
     """True if a plan has the requested limit and waves, or covers more rows and all of them are finished."""
-    if (found.folder / RETRY).exists() or not _is_complete(found):
+    if (plan.folder / RETRY).exists() or not _is_complete(plan):
         return False
-    if found.limit == limit and found.asked == asked:
+    if plan.limit == limit and plan.asked == wave_settings:
         return True
-    covers = found.limit is None or (limit is not None and limit <= found.limit)
-    return covers and chunk_files.Tally(found.entities).update().rows == found.rows
+    covers = plan.limit is None or (limit is not None and limit <= plan.limit)
+    return covers and chunk_files.Tally(plan.entities).update().rows == plan.rows
 
 
-def _is_complete(found: ShardPlan) -> bool:
+def _is_complete(plan: ShardPlan) -> bool:
     """False if files of the plan itself or of the kept rows are missing or damaged."""
-    kept = (path for entity in found.entities for path in entity.glob("kept-*.parquet"))
+    kept = (path for entity in plan.entities for path in entity.glob("kept-*.parquet"))
     try:
-        waiting = sum(paths.map_paths(row_count, (found.folder / "cut").glob("*.parquet")))
+        waiting = sum(paths.map_paths(row_count, (plan.folder / "cut").glob("*.parquet")))
     except (pa.ArrowException, OSError):
         return False
-    there = all(entity.is_dir() or not paths.is_local(entity) for entity in found.entities)
-    return (waiting == found.rows - found.kept and there
-            and sum(chunk_files.read_totals(path).rows for path in kept) == found.kept)
+    folders = all(entity.is_dir() or not paths.is_local(entity) for entity in plan.entities)
+    return (waiting == plan.rows - plan.kept and folders
+            and sum(chunk_files.read_totals(path).rows for path in kept) == plan.kept)
 
 
 def read_plan(folder: AnyPath) -> ShardPlan | None:
@@ -133,8 +133,8 @@ def record_failure(folder: AnyPath, error: DareJobError) -> None:
 
 def is_active(folder: AnyPath, token: str) -> bool:
     """False if workers must stop writing: a worker recorded a failure, or a later run made a new plan."""
-    found = read_plan(folder)
-    return found is not None and found.token == token and not (folder / FAILED).exists()
+    plan = read_plan(folder)
+    return plan is not None and plan.token == token and not (folder / FAILED).exists()
 
 
 def raise_failure(folder: AnyPath) -> None:

@@ -52,15 +52,15 @@ class PoolAssignment:
         return self.shards[part], offset + rank
 
 
-def shard_count(rows: int, slots: int, batch_size: int, asked: int | str) -> int:
-    """Number of shards for ``rows`` rows; ``asked`` is a number or "auto".
+def shard_count(rows: int, slots: int, batch_size: int, requested: int | str) -> int:
+    """Number of shards for ``rows`` rows; ``requested`` is a number or "auto".
 
     Batch slots idle at the end of each shard, which favours few shards. The last task finishes late by a
     fraction of a shard, which favours many. So "auto" makes up to four shards per task slot with at least 16
     batches each, more than four only with at least 64 batches, and at least two if they have two batches.
     """
-    if asked != "auto":
-        return min(asked, max(rows, 1))
+    if requested != "auto":
+        return min(requested, max(rows, 1))
     batches = rows // (batch_size * slots)
     per_slot = max(min(batches // _USUAL_BATCHES, _USUAL_PER_SLOT),
                    min(batches // _LONG_BATCHES, _MAX_PER_SLOT))
@@ -82,9 +82,9 @@ def assign_pools(pools: Mapping[PoolKey, Load], shards: int) -> tuple[dict[PoolK
     sizes: list[float] = []  # cost of each shard, in order of creation
     for entity, parts in _shards_per_entity({entity: sum(load.cost for load in line.values())
                                  for entity, line in lines.items()}, shards).items():
-        line, found = _assign_line(lines[entity], parts)
+        line, costs = _assign_line(lines[entity], parts)
         placed |= {key: (where, len(sizes)) for key, where in line.items()}
-        sizes += found
+        sizes += costs
     order = sorted(range(len(sizes)), key=lambda shard: (-sizes[shard], shard))
     rank = {shard: number for number, shard in enumerate(order)}
     return {key: PoolAssignment(*where[:4], tuple(rank[offset + part] for part in where[4]), *where[5:])

@@ -10,8 +10,8 @@ from dare_job.spark import shipping
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
 
-# A worker says of each chunk: loads, the models that its process has loaded so far; began, the task's start;
-# ended, the chunk's end.
+# One row per chunk. loads: models that the process has loaded so far; began: start of the task; ended: end of
+# the chunk.
 CHUNK_STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
          "ended double")
 
@@ -20,16 +20,19 @@ WavePools = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True)
 class Task:
-    """Plain values that tell a worker everything; equal tasks share one loaded model.
+    """Everything that a worker needs, as plain values. Equal tasks share one loaded model.
 
-    folder, pools  the stages' folders; pools_version changes when pools are rebuilt
-    cut            token of the cut that the rows belong to
-    tokenizer      hash that the pools must have
-    threads        torch threads of one worker
-    wave_pools     (entity type, folder, checksum of its manifest) of the pool of the waves before
-    model_hash     what the model's files must be on every host; empty: it is the driver's, or shipped
-    draft          folder of the draft model; empty: none drafts. draft_hash: as model_hash
-    archives       the shipped ones of these folders; ``here`` says where they are
+    Attributes
+    ----------
+    model, draft : folders of the model and of the draft model; empty if there is no draft model
+    model_hash, draft_hash : required hash of these folders on every host; empty if no check is needed
+    tokenizer : tokenizer hash that the pools must have
+    folder, pools : folders of the stages generate and pools
+    pools_version : changes when pools are rebuilt
+    cut : token of the shard plan that the rows belong to
+    threads : torch threads of one worker
+    wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
+    archives : shipped copies of these folders; ``here`` unpacks them
     """
 
     config: JobConfig
@@ -50,7 +53,7 @@ class Task:
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
-        """The task of a job; ships its models, and its pools where ``pools_version`` says which."""
+        """The task of a job. Ships its models, and also its pools if ``pools_version`` is not empty."""
         model, pools = job.model_path.absolute(), job.space.stage("pools").resolve()
         shipped = [shipping.ship_model(job, model, job.model_hash, files.files)]
         if job.draft_path:
@@ -65,7 +68,7 @@ class Task:
                    str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":
-        """The same task with the pools of the waves before, which are shipped like the others."""
+        """The same task with the pools of earlier waves. Ships them if the other pools are shipped."""
         archives = self.archives
         if shipping.should_ship(job, "pools"):
             archives += tuple(shipping.ship_folder(job.spark, Path(folder), version)
@@ -73,10 +76,12 @@ class Task:
         return replace(self, wave_pools=wave_pools, archives=archives)
 
     def here(self) -> "Task":
-        """In a Spark task: the same with the folders of this host.
+        """The same task with the folders of this host. Call it in a Spark task.
 
-        Raises ModelError where the host has another model under the same path, InfrastructureError where
-        a shipped folder cannot be unpacked.
+        Raises
+        ------
+        ModelError : the host has another model under the same path
+        InfrastructureError : a shipped folder cannot be unpacked
         """
         at = {archive.folder: shipping.unpack_archive(archive) for archive in self.archives}
         for folder, expected in ((self.model, self.model_hash), (self.draft, self.draft_hash)):

@@ -44,8 +44,8 @@ def wave_name(work: ShardPlan, wave: int) -> str:
 
 def require_complete(work: ShardPlan, wave: int) -> None:
     """Raise InfrastructureError if rows of a wave are missing after all its tasks have ended."""
-    if left := unfinished_rows(work, wave):
-        raise InfrastructureError(f"{work.folder} lacks {left} of the {work.waves[wave - 1][0]} rows of "
+    if missing := unfinished_rows(work, wave):
+        raise InfrastructureError(f"{work.folder} lacks {missing} of the {work.waves[wave - 1][0]} rows of "
                                   f"{wave_name(work, wave)} after all tasks ended: run it again")
 
 
@@ -54,13 +54,13 @@ def wave_record(work: ShardPlan) -> dict[str, list[dict]]:
     several = range(1, 1 + len(work.waves)) if len(work.waves) > 1 else ()
     totals = {entity: [_totals(work, wave, folder) for wave in several]
               for entity, folder in zip(ENTITIES, work.entities, strict=True)}
-    return {entity: [{"rows": found.rows, **found.record()} for found in waves]
+    return {entity: [{"rows": total.rows, **total.record()} for total in waves]
             for entity, waves in totals.items()}
 
 
 def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str, str], ...]:
     """Build missing indexes for a wave from the texts of earlier waves; returns its ``Task.wave_pools``."""
-    found = []
+    indexes = []
     for entity, folder in zip(ENTITIES, work.entities, strict=True):
         texts = [*folder.glob("kept-*.parquet"), *_chunks(work, range(1, wave), folder)]
         if entity not in work.drafting or not texts:
@@ -68,8 +68,8 @@ def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str,
         pool = work.folder / "waves" / folder.name / f"wave-{wave}"
         checksum = _opened(pool, tokenizer_hash(job.model_path)) or _build(job, entity, texts, pool)
         if checksum:
-            found.append((entity, str(pool.resolve()), checksum))
-    return tuple(found)
+            indexes.append((entity, str(pool.resolve()), checksum))
+    return tuple(indexes)
 
 
 def _texts(path: AnyPath) -> pa.Table:
@@ -78,8 +78,8 @@ def _texts(path: AnyPath) -> pa.Table:
 
 
 def _totals(work: ShardPlan, wave: int, folder: AnyPath) -> chunk_files.Totals:
-    found = _chunks(work, range(wave, wave + 1), folder)
-    return sum(paths.map_paths(chunk_files.read_totals, found), chunk_files.Totals())
+    chunks = _chunks(work, range(wave, wave + 1), folder)
+    return sum(paths.map_paths(chunk_files.read_totals, chunks), chunk_files.Totals())
 
 
 def _chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:

@@ -37,13 +37,13 @@ def wave_sizes(sizes: Sequence[int], waiting: int, texts: int = 0) -> list[int]:
     waiting : rows to generate
     texts : texts that are already in the index
     """
-    found = []
+    waves = []
     for size in sizes:
         rows = min(size - texts, waiting // (_SHARE if texts else _FIRST_SHARE))
         if rows >= max(_MIN_ROWS, texts):
-            found.append(rows)
+            waves.append(rows)
             texts, waiting = texts + rows, waiting - rows
-    return found
+    return waves
 
 _WAVE_ROWS = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 
@@ -70,8 +70,8 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
     """
     drafting = [entity for entity in ENTITIES if uses_waves(job, entity)]
     has_prompt = F.col("prompt").isNotNull() & F.col("error").isNull()
-    asked = rows.where(F.col("entity").isin(drafting) & has_prompt)
-    counts = asked.groupBy("entity", "pool").count().collect() if drafting else []
+    candidates = rows.where(F.col("entity").isin(drafting) & has_prompt)
+    counts = candidates.groupBy("entity", "pool").count().collect() if drafting else []
     members: dict[str, dict[str, int]] = {entity: {} for entity in drafting}
     for row in counts:
         members[row["entity"]][row["pool"]] = row["count"]
@@ -80,7 +80,7 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
                                        texts.get(entity, 0))).items()}
     if not shares:
         return rows.withColumn("wave", F.lit(1)), drafting
-    first = job.spark.createDataFrame(_choose_rows(job, asked, shares))
+    first = job.spark.createDataFrame(_choose_rows(job, candidates, shares))
     rest = 1 + max(wave for waves in shares.values() for wave in waves)
     rows = rows.join(F.broadcast(first), ["entity", "entity_id"], "left")
     return rows.withColumn("wave", F.coalesce("wave", F.lit(rest))), drafting
@@ -88,27 +88,27 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
 
 def _waves_by_pool(members: dict[str, int], waves: list[int]) -> dict[str, list[int]]:
     """Wave of each representative that a pool provides, as in ``{"collaborative-0001": [1, 1, 2]}``."""
-    left, found = dict(members), {}
+    remaining, waves_of = dict(members), {}
     for wave, rows in enumerate(waves, start=1):
-        for pool, count in kmeans.quotas(left, rows).items():
-            found.setdefault(pool, []).extend([wave] * count)
-            left[pool] -= count
-    return found
+        for pool, count in kmeans.quotas(remaining, rows).items():
+            waves_of.setdefault(pool, []).extend([wave] * count)
+            remaining[pool] -= count
+    return waves_of
 
 
-def _choose_rows(job: Job, asked: DataFrame, shares: dict[tuple[str, str], list[int]]) -> pa.Table:
+def _choose_rows(job: Job, candidates: DataFrame, shares: dict[tuple[str, str], list[int]]) -> pa.Table:
     """``_WAVE_ROWS`` of the rows in all waves before the last."""
-    giving = F.broadcast(job.spark.createDataFrame(list(shares), "entity string, pool string"))
+    pools = F.broadcast(job.spark.createDataFrame(list(shares), "entity string, pool string"))
     vectors = [read_parquet(job.spark, job.space.stage("embed") / f"entity={entity}").withColumn(
         "entity", F.lit(entity)) for entity in sorted({entity for entity, _ in shares})]
-    known = reduce(DataFrame.unionByName, vectors)
-    wanted = asked.select("entity", "entity_id", "pool", F.xxhash64("entity_id").alias("rank"))
-    wanted = wanted.join(giving, ["entity", "pool"]).join(known, ["entity", "entity_id"], "left")
+    vectors = reduce(DataFrame.unionByName, vectors)
+    members = candidates.select("entity", "entity_id", "pool", F.xxhash64("entity_id").alias("rank"))
+    members = members.join(pools, ["entity", "pool"]).join(vectors, ["entity", "entity_id"], "left")
 
     def choose(key, table):
         return choose_representatives(table, shares[key[0].as_py(), key[1].as_py()])
 
-    picked = wanted.groupBy("entity", "pool").applyInArrow(
+    picked = members.groupBy("entity", "pool").applyInArrow(
         choose, "entity string, entity_id string, wave int").toArrow()
     return picked.sort_by([("entity", "ascending"), ("entity_id", "ascending")])
 
@@ -124,10 +124,10 @@ def choose_representatives(members: pa.Table, waves: list[int]) -> pa.Table:
     members : table (entity, entity_id, rank, vector) of one pool
     """
     members = members.sort_by("entity_id")
-    known = members.filter(pc.is_valid(members["vector"]))
-    lists = known["vector"].combine_chunks()
+    embedded = members.filter(pc.is_valid(members["vector"]))
+    lists = embedded["vector"].combine_chunks()
     vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1) if len(lists) else []
-    names = known["entity_id"].to_pylist()
+    names = embedded["entity_id"].to_pylist()
     ids = [names[place] for place in kmeans.farthest_points(vectors, len(waves))]
     others = members.filter(pc.is_null(members["vector"]))
     others = others.sort_by([("rank", "ascending"), ("entity_id", "ascending")])

@@ -1,7 +1,7 @@
 """What one Spark task does in the stage generate: decode the rows of a shard and commit them in chunks.
 
-Runs in Python workers. The module is imported there, never shipped by value, so that the model is loaded
-once a worker and serves all its tasks.
+Runs in Python workers. Workers import this module instead of receiving it by value, so that the model is
+loaded once per worker and serves all its tasks.
 """
 
 import logging
@@ -33,16 +33,19 @@ _STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.in
 
 
 class _Stopped(Exception):
-    """Another worker, or a later run, ended this one."""
+    """Another worker recorded a failure, or a later run made a new shard plan."""
 
 
 def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
-    """Decode a shard's rows, in order of position, and commit each chunk; yields one small row a chunk.
+    """Decode a shard's rows in order of position and commit each chunk. Yields statistics per chunk.
 
-    A row that cannot be written is committed with ``error``. What concerns every row (a damaged pool, a
-    model that does not load) stops all workers and is left for the driver: ``shard_plan.raise_failure``.
-    Raises InfrastructureError for what this host lacks (the folder, its GPU, room on a disk or in memory) or
-    a device that failed: Spark tries another one, and gives up after ``spark.task.maxFailures``.
+    A row that cannot be generated is committed with ``error``. An error that affects every row (a damaged
+    pool, a model that does not load) stops all workers; ``shard_plan.raise_failure`` raises it on the driver.
+
+    Raises
+    ------
+    InfrastructureError : this host lacks something (the folder, its GPU, disk space, memory) or its device
+        failed. Spark retries the task on another host, up to ``spark.task.maxFailures`` times.
     """
     folder = path(task.folder)
     if is_local(folder) and not folder.is_dir():
@@ -62,7 +65,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         loading.load_task_model(task)  # before the clock starts
         _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
-        with dog.on():
+        with dog.running():
             for row, result in decode_rows(collector.watched(chain([first], rows)), task, dog,
                                       hangs.hang_reasons(task, shard)):
                 yield from collector.add(row, knowledge_row(row, result, task),
@@ -84,31 +87,31 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
 
 def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
-    """Rows without those of chunks that an earlier attempt at the shard committed."""
-    chunk, there = None, False
+    """Rows whose chunk no earlier attempt at the shard has committed."""
+    chunk, committed = None, False
     for row in rows:
         if row["chunk"] != chunk:
-            chunk, there = row["chunk"], _path(row, task).exists()
-        if not there:
+            chunk, committed = row["chunk"], _path(row, task).exists()
+        if not committed:
             yield row
 
 
 def _path(row: dict, task: Task) -> AnyPath:
-    """File of a row's chunk."""
+    """The file of a row's chunk."""
     return path(task.folder) / f"entity={row['entity']}" / chunk_files.name(row["shard"], row["chunk"])
 
 
 def _name() -> str:
-    """This process, as chunk files name it."""
+    """Name of this process in chunk files: hostname and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class Collector:
-    """Gathers finished rows, in any order, and writes a chunk's file when its last row is there."""
+    """Collects finished rows in any order and writes a chunk's file when its last row is finished."""
 
     def __init__(self, task: Task):
         self._task = task
-        self._waiting: dict[int, int] = {}  # chunk -> rows handed out and not finished
+        self._waiting: dict[int, int] = {}  # chunk -> rows in decoding
         self._ready: dict[int, list[dict]] = {}
         self._widths: dict[int, worker_stats.BeamTotals] = {}
         self._newest = -1
@@ -116,7 +119,7 @@ class Collector:
         self._started = time.time()
 
     def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
-        """The same rows; notes which chunk each belongs to as it is taken."""
+        """Yield the same rows and count the rows in decoding of each chunk."""
         for row in rows:
             self._newest = row["chunk"]
             self._waiting[self._newest] = self._waiting.get(self._newest, 0) + 1
@@ -124,7 +127,7 @@ class Collector:
         self._newest = -1
 
     def add(self, row: dict, finished: dict, beams: worker_stats.BeamTotals) -> Iterator[pa.RecordBatch]:
-        """Take a finished row; commits the chunks that are complete: no later row can belong to them."""
+        """Add a finished row and commit complete chunks. The newest chunk can still receive rows."""
         self._waiting[row["chunk"]] -= 1
         self._widths[row["chunk"]] = self._widths.get(row["chunk"], worker_stats.BeamTotals()) + beams
         self._ready.setdefault(row["chunk"], []).append((row, finished))
@@ -132,7 +135,7 @@ class Collector:
             yield self._commit(chunk)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Commit what is left once all rows were taken and added."""
+        """Commit the remaining chunks after all rows have been added."""
         for chunk in sorted(self._ready):
             yield self._commit(chunk)
 
@@ -156,7 +159,7 @@ class Collector:
 
 
 def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
-    """A row of KNOWLEDGE from what was asked and what came out; a reason alone is its ``error``."""
+    """A row of KNOWLEDGE from a planned row and its result. A string is the reason of an error."""
     common = {"entity_id": row["entity_id"], "run_id": task.run_id, "prompt_sha256": row["prompt_sha256"]}
     if isinstance(outcome, str) or outcome.error is not None:
         reason = outcome if isinstance(outcome, str) else outcome.error

@@ -42,10 +42,10 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
             sizes[maker.worker] = min(maker.batch_size, sizes.get(maker.worker, maker.batch_size))
     if not sizes:
         return None
-    most = sum(max(busy.values()) for busy in seconds.values())
+    busiest = sum(max(busy.values()) for busy in seconds.values())
     mean = sum(busy.total() / len(busy) for busy in seconds.values())
-    return {"workers": len(sizes), "imbalance": round(most / mean, 3) if mean else None,
-            "waited_s": round(most - mean, 1), "batch_size": min(sizes.values()),
+    return {"workers": len(sizes), "imbalance": round(busiest / mean, 3) if mean else None,
+            "waited_s": round(busiest - mean, 1), "batch_size": min(sizes.values()),
             "busy_s": {worker: round(sum(busy[worker] for busy in seconds.values()), 2)
                        for worker in sorted(sizes)}}
 
@@ -58,8 +58,13 @@ _NOTE = "beams"
 
 @dataclass(frozen=True)
 class BeamTotals:
-    """Sums of ``BeamStatistics`` over rows: layers and their beams; layers of drafts that were
-    judged, and those that passed with their beams.
+    """Sums of ``BeamStatistics`` over rows.
+
+    Attributes
+    ----------
+    layers, beams : layers, and beams of all layers
+    judged : draft layers that were verified
+    passed, passed_beams : draft layers that were accepted, and their beams
     """
 
     layers: int = 0
@@ -77,20 +82,22 @@ class BeamTotals:
 
 
 def beam_totals(outcome: "Result | str") -> BeamTotals:
-    """Of one row."""
-    found = getattr(outcome, "beams", None)
-    if found is None:
+    """Beam statistics of one row; zeros if it was not generated in mode beam."""
+    beams = getattr(outcome, "beams", None)
+    if beams is None:
         return BeamTotals()
-    return BeamTotals(found.layers, found.width * found.layers, found.verified, found.passed,
-                  found.passed_width * found.passed)
+    return BeamTotals(beams.layers, beams.width * beams.layers, beams.verified, beams.passed,
+                      beams.passed_width * beams.passed)
 
 
 def beam_statistics(paths: list[AnyPath]) -> dict | None:
-    """Of all rows in files, as JSON values; None where none was written by beams.
+    """Beam statistics of all rows in some files, as JSON values; None if no row was generated in mode beam.
 
-    width           mean beams of a layer
-    judged, passed  layers of drafts
-    passed_width    mean beams of those that passed; None where none did
+    Returns
+    -------
+    width : mean beams per layer
+    judged, passed : draft layers that were verified, and that were accepted
+    passed_width : mean beams of accepted draft layers; None if there are none
     """
     total = sum((BeamTotals(**note) for note in map_paths(_read, paths) if note), BeamTotals())
     if not total.layers:

@@ -130,8 +130,8 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
         began, note = time.perf_counter(), partial(hangs.record_hang, task, chunk, worker)
         dog = Watchdog(task.hang_timeout_s, note)
         try:
-            with dog.on():
-                made = list(dog.over(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
+            with dog.running():
+                made = list(dog.watch(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
         except DeviceError as error:
             note(error.ids, str(error))
             raise

@@ -51,7 +51,7 @@ SAMPLED = {"mode": "sample"}
     ({"decode": SAMPLED, "sample": {"method": "traversal/iid"}}, ConfigError, "sample a token twice"),
     ({"decode": SAMPLED, "sample": {"method": "rrs/spechub"}}, ConfigError, "exactly 2 candidates, not 4"),
     ({"decode": SAMPLED, "sample": {"logit_bias": {999999: 1.0}}}, ConfigError,
-     r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; leave 999999 out")])
+     r"sample.logit_bias = {999999: 1.0}: embedded has token ids up to \d+; remove 999999")])
 def test_invalid_settings_are_refused_before_anything_is_written(job_of, tmp_path, sections, error, message):
     for begin in (pipeline.run, pipeline.dry_run, lambda job: pipeline.run_stage(job, "plan")):
         with pytest.raises(error, match=message):

@@ -165,27 +165,27 @@ class Slow:
     ids=["results come", "steps end", "nothing ends"])
 def test_the_watchdog_ends_the_process_where_nothing_ends(job_log, seconds, steps, bites):
     noted, ended, engine = [], [], Slow()
-    dog = Watchdog(0.4, lambda *said: noted.append(said), ended.append)
-    with dog.on():
-        for _ in dog.over(engine, engine.run(seconds, steps)):
+    dog = Watchdog(0.4, lambda *arguments: noted.append(arguments), ended.append)
+    with dog.running():
+        for _ in dog.watch(engine, engine.run(seconds, steps)):
             time.sleep(0.02)
     assert ended == [EXIT_CODE] * bites
-    assert noted == [(["a", "b"], "no forward ended within 0.4 s (decode.hang_timeout_s)")] * bites
-    assert [("no forward of the model has ended for" in line, line.endswith("being decoded: a, b"))
+    assert noted == [(["a", "b"], "no forward pass finished within 0.4 s (decode.hang_timeout_s)")] * bites
+    assert [("no forward pass has finished for" in line, line.endswith("being decoded: a, b"))
             for line in job_log] == [(True, True)] * bites
 
 
 def test_the_watchdog_waits_for_rows_and_for_readers():
     ended, engine = [], Slow()
-    dog = Watchdog(0.3, lambda *said: ended.append(said), ended.append)
+    dog = Watchdog(0.3, lambda *arguments: ended.append(arguments), ended.append)
 
     def results():
         with dog.paused():
             time.sleep(0.7)  # Spark has no rows yet
         yield 1
 
-    with dog.on():
-        for _ in dog.over(engine, results()):
+    with dog.running():
+        for _ in dog.watch(engine, results()):
             time.sleep(0.7)
     assert not ended
 
@@ -238,7 +238,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
     written = committed(task)
     assert sorted(written) == sorted(prompts)
     assert [name for name, row in sorted(written.items()) if row["error"]] == late
-    given_up = "ended 2 workers, the last with this row alone: no forward ended within 4 s"
+    given_up = "ended 2 workers, the last with this row alone: no forward pass finished within 4 s"
     assert all(given_up in written[name]["error"] for name in late)
     assert {name: row["token_ids"] for name, row in written.items() if not row["error"]} == {
         name: ids for name, ids in texts.items() if name in prompts and name not in late}
@@ -265,7 +265,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
         generate._write_wave(job, work, 1, task)
     count = hangs.hang_count(work.folder, work.token)
     assert hangs.MAX_SHARD_HANGS <= count < hangs.MAX_SHARD_HANGS + 4  # Spark's tries
-    assert sum(" failed, 4 times; what is left is tried again" in line for line in job_log) == 3
+    assert sum(" failed 4 times; retrying the remaining rows" in line for line in job_log) == 3
 
 
 @pytest.mark.spark
@@ -321,7 +321,7 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
     assert {row["method"]: row["tokens"] for row in stats}[method] == 12
     assert ended == [EXIT_CODE] * bites and hangs.hang_count(tmp_path, task.cut) == bites
     if bites:
-        with pytest.raises(InfrastructureError, match="no forward ended within 0.8 s"):
+        with pytest.raises(InfrastructureError, match="no forward pass finished within 0.8 s"):
             list(baseline.decode_baseline(rows.to_batches(), task))
 
 
@@ -330,11 +330,11 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
 def test_a_baseline_that_hangs_is_tried_once_and_costs_no_night(cut_of, sleepy, monkeypatch, job_log):
     job, work, _ = cut_of({"u00": PROMPTS["u00"]}, name=str(sleepy), trust_remote_code=True)
     rows = [("user", f"u{n:02d}", f"User of {MARK} {n}.") for n in range(4)]
-    monkeypatch.setattr(baseline, "_written", lambda job, cut: job.spark.createDataFrame(
+    monkeypatch.setattr(baseline, "_generated", lambda job, cut: job.spark.createDataFrame(
         rows, "entity string, entity_id string, prompt string"))
     assert baseline.measure_baseline(job, work) is None
     assert baseline.measure_baseline(job, work) is None  # and is not tried again
     (line,) = [line for line in job_log if "no baseline" in line]
-    assert line.endswith("no forward ended within 4 s (decode.hang_timeout_s)")
+    assert line.endswith("no forward pass finished within 4 s (decode.hang_timeout_s)")
     assert len(list((work.folder / hangs.FOLDER).glob("*.json"))) == 1
     assert hangs.hang_count(work.folder, work.token) == 0  # of the rows

@@ -157,7 +157,7 @@ def test_a_worker_is_watched_while_it_searches(task_of, batches, monkeypatch, un
     assert ended == [EXIT_CODE] * bites
     noted = [json.loads(path.read_text()) for path in (Path(task.folder) / hangs.FOLDER).glob("*.json")]
     assert [("u05" in hang["ids"], len(hang["ids"]), hang["why"]) for hang in noted] == [
-        (True, 4, "no forward ended within 0.8 s (decode.hang_timeout_s)")] * bites
+        (True, 4, "no forward pass finished within 0.8 s (decode.hang_timeout_s)")] * bites
 
 
 @pytest.mark.parametrize("error", [SHORT, ALLOCATOR, MemoryError()], ids=["device", "processor", "Python"])
@@ -231,7 +231,7 @@ def test_a_hanging_forward_pass_affects_its_user_only(
     chunks.write(job, task, 1, len(USERS))
     found = lists(task)
     assert sorted(errors(found)) == late
-    assert all("the last with this row alone: no forward ended within 4 s" in message
+    assert all("the last with this row alone: no forward pass finished within 4 s" in message
                for message in errors(found).values())
     assert items(found) == {user: message for user, message in undisturbed.items() if user not in late}
     assert hangs.hang_count(Path(task.folder), task.cut) == 4
