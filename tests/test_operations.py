@@ -16,6 +16,7 @@ from dare_job.cli import app
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
+FAMILIES = ("config", "data", "drafter", "lab", "recommender")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
@@ -36,17 +37,18 @@ def submit_options() -> set[str]:
 
 
 @lru_cache
-def options_of(command: str) -> set[str]:
+def options_of(*command: str) -> set[str]:
     plain = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    done = CliRunner().invoke(app, [command, "--help"], env=plain)
-    assert done.exit_code == 0, f"dare-job {command} is no command"
+    done = CliRunner().invoke(app, [*command, "--help"], env=plain)
+    assert done.exit_code == 0, f"unknown command: dare-job {' '.join(command)}"
     return set(re.findall(r"--[a-z-]+", done.output))
 
 
 def check_job(arguments: list[str]) -> None:
-    """Raise where a command line of dare-job names a command, option or file that is not there."""
-    command, *rest = arguments
-    assert {word for word in rest if word.startswith("--")} <= options_of(command)
+    """Raise if a command line of dare-job names an unknown command, option or file."""
+    command = arguments[:2] if arguments[0] in FAMILIES else arguments[:1]
+    rest = arguments[len(command):]
+    assert {word for word in rest if word.startswith("--")} <= options_of(*command)
     for option, value in zip(rest, rest[1:], strict=False):
         assert option != "--config" or (ROOT / value).is_file(), value
 
