@@ -171,5 +171,5 @@ def test_inexact_combinations_are_rejected(pair, sampling, shape, rule, message)
 def test_a_model_penalty_that_overflows_float32_is_rejected():
     small = tiny("llama")
     small.generation_config.repetition_penalty = 1e20
-    with pytest.raises(ModelError, match=r"repetition_penalty is 1e\+20.*from 0.001 to 1000"):
+    with pytest.raises(ModelError, match=r"repetition_penalty is 1e\+20.*at least 0.001 and at most 1000"):
         SamplingEngine(Target(small), settings(4), Sampling())

@@ -115,7 +115,8 @@ class SamplingEngine(Engine):
             try:
                 self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
             except ConfigError as error:
-                raise ModelError(f"generation_config.{error}: set sample.repetition_penalty") from error
+                reason = str(error).removeprefix("sample.")
+                raise ModelError(f"generation_config.{reason}: set sample.repetition_penalty") from error
         config = copy.deepcopy(self.rules.config)
         config.repetition_penalty = None  # warping applies it
         self.rules = replace(self.rules, config=config, penalty=1.0)
