@@ -33,7 +33,7 @@ def tokenizer():
 
 def text(identifier: str, words: str = WORDS, dt: str = DAY, kind: str | None = "collaborative",
          accepted: int = 3, scored: int = 0, **columns) -> dict:
-    """A written row: ``scored`` tokens with the prompt's forward, then steps of ``accepted`` draft tokens."""
+    """A generated row: ``scored`` reused tokens, then steps of ``accepted`` draft tokens."""
     ids = tokenizer()(words)["input_ids"]
     steps = [min(scored + 1, len(ids))]
     while sum(steps) < len(ids):
@@ -55,7 +55,7 @@ def failed(identifier: str, error: str, dt: str = DAY) -> dict:
 
 
 def publish(out: Path, users: list[dict], items: list[dict], dt: str = DAY, **manifest) -> None:
-    """Write a date as the stage publish leaves it; ``manifest`` is laid over both manifests."""
+    """Write a date as the stage publish leaves it; ``manifest`` overrides keys of both manifests."""
     for entity, rows in (("user", users), ("item", items)):
         folder = out / "knowledge" / f"entity={entity}" / f"dt={dt}"
         folder.mkdir(parents=True)
@@ -88,7 +88,7 @@ def describe(rows: list[dict], dt: str, entity: str) -> dict:
 
 
 def rich(out: Path) -> Path:
-    """Eight dates; tonight has three kinds of pools, old text, errors, hostile words, waves, gates."""
+    """Eight dates; the last has three kinds of draft index, reused tokens, errors, waves, gates."""
     for before in range(7, 0, -1):
         rows = [text(f"u{n:03d}", dt=day(before)) for n in range(40 + before)]
         publish(out, rows, [text(f"i{n}", dt=day(before)) for n in range(12)], day(before))

@@ -15,7 +15,7 @@ SECTIONS = ("cost", "week", "gates", "accepted", "latency", "pools", "router", "
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     folder = published.rich(tmp_path_factory.mktemp("browser") / "out")
-    for before in (1, 0, 1):  # the day before's again: now it links tonight's
+    for before in (1, 0, 1):  # the day before's again: now it links the next one
         report.write(folder, published.day(before))
     return folder
 
@@ -28,7 +28,7 @@ def chromium():
 
 @pytest.fixture
 def page(chromium, out):
-    """Tonight's report at 1366 x 768, with what the console said and what was asked of the network."""
+    """The newest report at 1366 x 768, with what the console said and what was asked of the network."""
     opened = chromium.new_page(viewport={"width": 1366, "height": 768}, reduced_motion="reduce")
     opened.said, opened.asked = [], []
     opened.on("console", lambda message: opened.said.append(message.text))
@@ -50,8 +50,8 @@ def test_it_renders_without_a_word_on_the_console_and_from_one_file(page, out):
 
 
 def test_the_first_screen_says_status_rows_errors_cost_and_what_is_unusual(page):
-    for words in ("Published, worth a look", "Rows", "Errors", "Against plain decoding", "2.50×",
-                  "To look at", "9 rows (", "the median of the last 7 dates is"):
+    for words in ("Published with warnings", "Rows", "Errors", "Speedup", "2.50×",
+                  "Needs attention", "9 rows (", "the median of the last 7 dates is"):
         box = page.get_by_text(words).first.bounding_box()
         assert box and box["y"] + box["height"] <= 768, words
 

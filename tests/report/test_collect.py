@@ -1,4 +1,4 @@
-"""The pass over a snapshot finds what reading all of its rows at once finds."""
+"""The statistics of one pass over a snapshot equal those computed from all of its rows at once."""
 
 from collections import Counter
 
@@ -32,20 +32,20 @@ def found(folder, request):
         yield collect.collect(folder, "user", published.DAY)
 
 
-def tonight(rows):
+def generated(rows):
     return [row for row in rows if row["generated_dt"] == published.DAY]
 
 
 def test_counts_of_rows_dates_and_ends(found, rows):
-    assert (found.rows, found.fresh) == (len(rows), len(tonight(rows)))
+    assert (found.rows, found.fresh) == (len(rows), len(generated(rows)))
     assert found.written == Counter(row["generated_dt"] for row in rows)
-    assert found.finished == Counter(row["finish_reason"] for row in tonight(rows))
+    assert found.finished == Counter(row["finish_reason"] for row in generated(rows))
 
 
 def test_accepted_lengths_and_times_by_kind_of_pool(found, rows):
     assert {kind.name for kind in found.kinds} == set(published.KINDS)
     for kind in found.kinds:
-        mine = [row for row in tonight(rows) if row["pool_kind"] == kind.name]
+        mine = [row for row in generated(rows) if row["pool_kind"] == kind.name]
         lengths = Counter(emitted - 1 for row in mine for emitted in row["step_tokens"][1:])
         assert kind.texts == len(mine)
         assert {n: count for n, count in enumerate(kind.accepted.counts.tolist()) if count} == lengths
@@ -56,30 +56,30 @@ def test_accepted_lengths_and_times_by_kind_of_pool(found, rows):
 
 def test_sums_by_pool(found, rows):
     names = ("tokens", "target_steps", "accepted_tokens")
-    expected = {row["pool"]: Counter() for row in tonight(rows)}
-    for row in tonight(rows):
+    expected = {row["pool"]: Counter() for row in generated(rows)}
+    for row in generated(rows):
         expected[row["pool"]].update({name: row[name] for name in names} | {"texts": 1})
     names = ("texts", *names)
     assert {pool["pool"]: {name: pool[name] for name in names} for pool in found.pools} == expected
     assert sum(pool["decode_ms"] for pool in found.pools) == pytest.approx(
-        sum(row["decode_ms"] for row in tonight(rows)), rel=1e-5)
+        sum(row["decode_ms"] for row in generated(rows)), rel=1e-5)
 
 
 def test_slowest_and_worst_rows(found, rows):
-    slow = sorted((row["decode_ms"] for row in tonight(rows)), reverse=True)
+    slow = sorted((row["decode_ms"] for row in generated(rows)), reverse=True)
     assert [row["decode_ms"] for row in found.slowest] == slow[:collect.LISTED]
-    rates = sorted(row["accepted_tokens"] / row["target_steps"] for row in tonight(rows)
-                   if row["target_steps"] >= collect.LEAST_STEPS)
+    rates = sorted(row["accepted_tokens"] / row["target_steps"] for row in generated(rows)
+                   if row["target_steps"] >= collect.MIN_STEPS)
     assert [row["accepted_tokens"] / row["target_steps"] for row in found.worst] == rates[:collect.LISTED]
     assert found.worst[0]["entity_id"] == published.HOSTILE_ID
 
 
 def test_errors_that_differ_in_numbers_alone_are_one(found):
-    commonest = found.reasons.commonest(10)
-    assert commonest[0]["rows"] == 7
-    assert commonest[0]["reason"] == "prompt of … tokens, more than the model's …"
-    assert len(commonest[0]["ids"]) == 3 and commonest[0]["example"].startswith("prompt of 20")
-    assert found.reasons.rows == sum(reason["rows"] for reason in commonest) == 9 and len(found.reasons) == 3
+    top = found.reasons.most_common(10)
+    assert top[0]["rows"] == 7
+    assert top[0]["reason"] == "prompt of … tokens, more than the model's …"
+    assert len(top[0]["ids"]) == 3 and top[0]["example"].startswith("prompt of 20")
+    assert found.reasons.rows == sum(reason["rows"] for reason in top) == 9 and len(found.reasons) == 3
 
 
 def test_a_listed_row_is_found_again_at_its_place(found):
@@ -90,11 +90,12 @@ def test_a_listed_row_is_found_again_at_its_place(found):
 
 
 def test_distinct_errors_are_bounded(monkeypatch):
-    monkeypatch.setattr("dare_job.publish.report.sections._MOST", 2)
+    monkeypatch.setattr("dare_job.publish.report.sections._MAX_REASONS", 2)
     reasons = collect.Reasons()
     names = pa.array(["a", "b", "c", "d"])
     reasons.add(pa.record_batch({"entity_id": names, "error": names}))
-    assert {row["reason"]: row["rows"] for row in reasons.commonest(9)} == {"a": 1, "b": 1, "other errors": 2}
+    rows = {row["reason"]: row["rows"] for row in reasons.most_common(9)}
+    assert rows == {"a": 1, "b": 1, "other errors": 2}
 
 
 def test_columns_that_an_older_snapshot_lacks_count_as_missing(tmp_path):

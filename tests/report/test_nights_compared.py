@@ -1,4 +1,4 @@
-"""What a night is compared with, and what counts as unusual."""
+"""Which dates are compared, and which statistics are unusual."""
 
 import published
 import pytest
@@ -26,21 +26,21 @@ BEFORE = [night(published.day(n), accepted_tokens=8000 + 50 * n) for n in range(
 
 def test_cost_is_that_of_as_many_tokens_at_both_rates():
     found = night(published.DAY)
-    assert (found.worker_s, found.plain_s, found.times_plain) == (20.0, 50.0, 2.5)
+    assert (found.worker_s, found.autoregressive_s, found.speedup) == (20.0, 50.0, 2.5)
     without = night(published.DAY, baseline=None)
-    assert without.worker_s == 20.0 and without.plain_s is None and without.times_plain is None
+    assert without.worker_s == 20.0 and without.autoregressive_s is None and without.speedup is None
 
 
 @pytest.mark.parametrize(("over", "names"), [
     ({}, set()), ({"accepted_tokens": 8300}, set()), ({"accepted_tokens": 4000}, {"accepted"}),
     ({"errors": 40}, {"errors"}), ({"errors": 2}, set()), ({"rows": 600}, {"rows"}),
-    ({"tokens_per_s": 100.0}, {"tokens_per_s", "times_plain"}), ({"written": 900}, {"written", "length"}),
+    ({"tokens_per_s": 100.0}, {"tokens_per_s", "speedup"}), ({"written": 900}, {"written", "length"}),
 ])
 def test_what_leaves_the_median_far_enough_is_unusual(over, names):
     assert {one.measure.name for one in nights.unusual(night(published.DAY, **over), BEFORE)} == names
 
 
-def test_two_dates_say_nothing_of_what_is_usual():
+def test_two_earlier_dates_are_too_few():
     odd = night(published.DAY, errors=900)
     assert nights.unusual(odd, BEFORE[-2:]) == [] and len(nights.unusual(odd, BEFORE[-3:])) == 1
 
@@ -74,7 +74,7 @@ def test_gates_of_any_form_become_rows():
     rows = {row["check"]: row for row in found}
     assert {name: row["result"] for name, row in rows.items()} == {
         "near": "near", "over": "failed", "length_ratio": "passed", "bare": "unknown", "odd": "unknown",
-        "shut": "failed", "none": "unknown", "off": "off", "unseen": "not looked at"}
+        "shut": "failed", "none": "unknown", "off": "off", "unseen": "not checked"}
     assert (rows["over"]["more"], rows["over"]["value"], rows["bare"]["value"]) == ("rows 4", "20 %", "50 %")
     assert (rows["length_ratio"]["value"], rows["over"]["ids"]) == ("1.2", ["a"])
     assert rows["unseen"]["more"] == "why another model before"

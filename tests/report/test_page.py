@@ -1,4 +1,4 @@
-"""Every kind of night has a report, written whole or not at all, and none of them fails a run."""
+"""Every kind of run gets a report, which is written atomically and never fails the run."""
 
 import json
 import os
@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import cli, workspace
+from dare_job import workspace
+from dare_job.cli.snapshots import report as report_command
 from dare_job.errors import DataError
 from dare_job.publish import report
 from dare_job.publish.report import page
@@ -34,15 +35,17 @@ def test_a_rich_night_escapes_all_text_of_the_data(tmp_path):
 
 def test_the_first_screen_names_numbers_of_the_manifests(tmp_path):
     seen = words(written(published.rich(tmp_path)))
-    assert "109 rows" not in seen and "Rows 109 91 written tonight, 9 carried over, 9 without text" in seen
+    assert "109 rows" not in seen
+    assert "Rows 109 91 generated in this run, 9 carried over, 9 without text" in seen
     assert "Errors 9 8.3 % of the rows" in seen
-    assert "2.50×" in seen and "short" in seen and "near its limit" in seen
+    assert "2.50×" in seen and "short" in seen and "near the limit" in seen
 
 
 def test_the_first_night_has_nothing_to_compare_with(tmp_path):
     published.publish(tmp_path, [published.text("a", kind="global")], [published.text("b", kind="global")])
     seen = words(written(tmp_path))
-    assert "The first published date: nothing to compare with." in seen and "nothing unusual" in seen
+    assert "This is the first published date, so there is nothing to compare with." in seen
+    assert "nothing unusual" in seen
 
 
 def test_a_night_on_which_nothing_was_stale(tmp_path):
@@ -50,15 +53,16 @@ def test_a_night_on_which_nothing_was_stale(tmp_path):
         rows = [published.text("a", dt=published.day(1))]
         published.publish(tmp_path, rows, [], dt, baseline=None, tokens_per_s=0.0)
     seen = words(written(tmp_path))
-    assert "No text was written tonight; all rows are carried over" in seen
-    assert "nothing was written" in seen and "Published, nothing unusual" in seen
+    assert "This run generated no text; all rows are carried over" in seen
+    assert "no text was generated" in seen and "Published, nothing unusual" in seen
 
 
 def test_a_night_with_errors_only(tmp_path):
     rows = [published.failed(str(n), "out of memory") for n in range(5)]
     published.publish(tmp_path, rows, [], tokens_per_s=None, baseline=None)
     seen = words(written(tmp_path))
-    assert "5 rows (100 %) have an error, most often: out of memory" in seen and "No text was written" in seen
+    assert "5 rows (100 %) have an error, most often: out of memory" in seen
+    assert "This run generated no text" in seen
 
 
 def test_a_night_without_rows(tmp_path):
@@ -66,22 +70,23 @@ def test_a_night_without_rows(tmp_path):
     assert "The snapshot has no rows." in words(written(tmp_path))
 
 
-def test_a_night_of_plain_decoding_has_no_pools(tmp_path):
+def test_autoregressive_decoding_has_no_draft_indexes(tmp_path):
     rows = [published.text(str(n), kind=None, accepted=0) for n in range(4)]
     published.publish(tmp_path, rows, [], mode="autoregressive")
     seen = words(written(tmp_path))
-    assert "Plain decoding (mode autoregressive): no pools, no drafts." in seen and "users, no pool" in seen
+    assert "Autoregressive decoding: no draft indexes and no drafts." in seen
+    assert "users, no draft index" in seen
 
 
 def test_a_night_without_a_baseline_says_so(tmp_path):
     published.publish(tmp_path, [published.text("a")], [], baseline=None)
     seen = words(written(tmp_path))
-    assert "no baseline was measured" in seen and "what plain decoding would have cost is not known" in seen
+    assert "no baseline was measured" in seen and "the cost of autoregressive decoding is unknown" in seen
 
 
-def test_a_night_slower_than_plain_decoding_says_so(tmp_path):
+def test_a_run_slower_than_autoregressive_decoding_says_so(tmp_path):
     published.publish(tmp_path, [published.text("a")], [], tokens_per_s=100.0)
-    assert "Slower than plain decoding: 0.50× its rate." in words(written(tmp_path))
+    assert "Slower than autoregressive decoding: 0.50×." in words(written(tmp_path))
 
 
 def test_manifests_of_older_versions_and_rows_without_newer_columns(tmp_path):
@@ -93,20 +98,20 @@ def test_manifests_of_older_versions_and_rows_without_newer_columns(tmp_path):
             (folder / "_manifest.json").write_text(json.dumps({"run_id": "r"}))
             pq.write_table(pa.Table.from_pylist([row]), folder / "part-0.parquet")
     seen = words(written(tmp_path))
-    assert "Rows 2 2 written tonight" in seen and "Errors 0" in seen
+    assert "Rows 2 2 generated in this run" in seen and "Errors 0" in seen
 
 
 def test_users_and_items_of_two_runs_are_a_fault(tmp_path):
     published.publish(tmp_path, [published.text("a")], [published.text("b")])
     path = tmp_path / "knowledge" / "entity=item" / f"dt={published.DAY}" / "_manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "other"}))
-    assert "Published, with a fault" in words(written(tmp_path))
+    assert "Published with faults" in words(written(tmp_path))
 
 
 def test_a_text_whose_tokenizer_is_gone_is_shown_plain(tmp_path):
     published.publish(tmp_path, [published.text("a")], [], model={"path": str(tmp_path / "gone")})
     seen = words(written(tmp_path))
-    assert published.WORDS in seen and "its steps cannot be shown" in seen
+    assert published.WORDS in seen and "its steps are not shown" in seen
 
 
 def test_a_report_that_fails_is_a_warning_and_leaves_the_older_one(tmp_path, monkeypatch, caplog):
@@ -142,7 +147,7 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
     for before in (2, 1):
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
-    cli.report(str(tmp_path))
+    report_command(str(tmp_path))
     assert capsys.readouterr().out.strip() == str(workspace.report_page(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"{published.DAY} are not published.*{there}"):

@@ -57,7 +57,7 @@ def test_two_nights_are_written_and_nothing_else_is_left(runs, place, tmp_path, 
     names = list(paths.listing(out))
     assert not [name for name in names if "_lock" in name or "/." in name]
     assert [row["date"] for row in history(out)] == [NIGHT_1, NIGHT_2]
-    assert "written tonight" in workspace.report_page(out, NIGHT_2).read_text(encoding="utf-8")
+    assert "generated in this run" in workspace.report_page(out, NIGHT_2).read_text(encoding="utf-8")
 
 
 def test_a_second_run_writes_nothing(runs, job_at, place):

@@ -1,7 +1,7 @@
-"""The report of a published date: OUT/reports/dt=D/index.html, one page that needs nothing else.
+"""The report of a published date: OUT/reports/dt=D/index.html, one self-contained page.
 
-    collect.py  one pass over the rows     nights.py  manifests of this date and those before
-    charts.py   inline SVG                 page.py    all of it into templates/
+    collect.py  one pass over the rows     nights.py  manifests of this date and of earlier ones
+    svg.py      inline charts              page.py    renders templates/
 """
 
 import logging
@@ -16,9 +16,9 @@ _LOG = logging.getLogger("dare_job")
 
 
 def write(out: AnyPath, dt: str) -> AnyPath:
-    """Write the report of a published date, complete or not at all; an older one is replaced.
+    """Write the report of a published date atomically, replacing an older one.
 
-    Raises DataError where the date is not published or its manifest is damaged.
+    Raises DataError if the date is not published or its manifest is damaged.
     """
     from dare_job.publish.report.page import render
 
@@ -30,25 +30,25 @@ def write(out: AnyPath, dt: str) -> AnyPath:
 
 
 def write_again(out: AnyPath, dt: str | None) -> AnyPath:
-    """For the command line: ``write`` for a date, None: the newest published one.
+    """Write the report of a date, by default the newest published one. For the command line.
 
-    Raises DataError where there is none.
+    Raises DataError if no date is published.
     """
     from dare_job.errors import DataError
     from dare_job.publish.report import nights
     from dare_job.storage import atomic
 
     atomic.recover(out)
-    there = nights.dates(out)
-    if not dt and not there:
+    dates = nights.dates(out)
+    if not dt and not dates:
         raise DataError(f"{out} has no published date; run `dare-job run` with --out {out} first")
-    return write(out, dt or there[-1])
+    return write(out, dt or dates[-1])
 
 
 def write_or_warn(out: AnyPath, dt: str) -> None:
-    """Write the report after publishing; whatever keeps it from being written is a warning, no failure.
+    """Write the report after publishing. Errors are logged as warnings.
 
-    One that is newer than the date's manifests stays as it is.
+    A report that is newer than the manifests of the date is kept.
     """
     began = time.monotonic()
     try:

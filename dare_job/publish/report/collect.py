@@ -1,9 +1,7 @@
-"""One pass over a published snapshot, batch by batch: all that the report says of single rows.
+"""Collects the statistics of the report in one pass over the batches of a published snapshot.
 
-What is kept grows with the number of pools and of distinct errors (cut at a bound), not with rows. Columns
+Memory grows with the number of draft indexes and of distinct errors (up to a limit), not with rows. Columns
 that an older snapshot lacks are null.
-
-Keeps the few rows of a stream with the largest keys.
 """
 
 import heapq
@@ -27,7 +25,7 @@ from dare_job.tables import published
 
 
 class Top:
-    """The ``size`` rows with the largest keys; rows with the key NaN are never among them."""
+    """Keeps the ``size`` rows with the largest keys. Rows whose key is NaN are ignored."""
 
     def __init__(self, size: int):
         self._size = size
@@ -35,12 +33,12 @@ class Top:
         self._offered = 0
 
     def offer(self, keys: np.ndarray, row: Callable[[int], dict]) -> None:
-        """Take a batch: keys (rows,); ``row(n)`` makes the n-th one, and is asked for few."""
-        least = self._heap[0][0] if len(self._heap) == self._size else -np.inf
-        found = np.flatnonzero(keys > least)
-        if len(found) > self._size:
-            found = found[np.argpartition(keys[found], -self._size)[-self._size:]]
-        for n in found:
+        """Add a batch: keys (rows,); ``row(n)`` returns its n-th row, and is called for few rows."""
+        smallest = self._heap[0][0] if len(self._heap) == self._size else -np.inf
+        rows = np.flatnonzero(keys > smallest)
+        if len(rows) > self._size:
+            rows = rows[np.argpartition(keys[rows], -self._size)[-self._size:]]
+        for n in rows:
             self._offered += 1
             entry = (float(keys[n]), -self._offered, row(int(n)))
             if len(self._heap) < self._size:
@@ -49,14 +47,13 @@ class Top:
                 heapq.heappushpop(self._heap, entry)
 
     def rows(self) -> list[dict]:
-        """Largest key first; among equals the one that came first."""
+        """The rows by descending key; rows with equal keys in the order of their arrival."""
         return [row for _, _, row in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
-LISTED = 8  # slowest rows, worst rows
 
-SAMPLED = 64  # rows among which texts are chosen
-
-LEAST_STEPS = 16  # a text of fewer says little of its drafts
+LISTED = 8  # slowest rows, rows with the lowest acceptance
+SAMPLED = 64  # rows from which example texts are chosen
+MIN_STEPS = 16  # acceptance of shorter texts is not compared
 
 _FIGURES = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "decode_ms", "retrieval_ms")
 
@@ -64,22 +61,19 @@ _COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool
             *_FIGURES)
 
 _BATCH = 1 << 16
-
-_MERGED_AFTER = 32  # batches whose sums by pool are added up at once
-
-_SAY_EVERY_S = 5.0
-
+_MERGED_AFTER = 32  # batches between two merges of the sums by draft index
+_LOG_EVERY_S = 5.0
 _LOG = logging.getLogger("dare_job")
 
-Place = tuple[ds.Fragment, int]  # a file of a snapshot, and the number of a row in it
+Place = tuple[ds.Fragment, int]  # a file of the snapshot, and a row number in it
 
 
 @dataclass
 class Kind:
-    """Texts of one entity type and kind of pool that were written tonight.
+    """Generated texts of one entity type and kind of draft index.
 
-    accepted  draft tokens accepted by each forward after the prompt's
-    latency   milliseconds of worker time a text
+    accepted : draft tokens accepted in each forward pass after the prompt
+    latency : milliseconds of worker time per text
     """
 
     entity: str
@@ -91,14 +85,14 @@ class Kind:
 
 @dataclass
 class Collected:
-    """What one pass over an entity type's snapshot found; rows of ``slowest``, ... are dicts of _COLUMNS."""
+    """Statistics of one entity type; ``slowest``, ``worst`` and ``sampled`` are rows as dicts of _COLUMNS."""
 
     entity: str
     folder: AnyPath
     rows: int = 0
-    fresh: int = 0
-    written: Counter = field(default_factory=Counter)  # rows by the date that wrote their text
-    finished: Counter = field(default_factory=Counter)  # tonight's texts by finish_reason
+    fresh: int = 0  # texts generated on this date
+    written: Counter = field(default_factory=Counter)  # rows by the date on which their text was generated
+    finished: Counter = field(default_factory=Counter)  # texts generated on this date, by finish_reason
     kinds: list[Kind] = field(default_factory=list)
     pools: list[dict] = field(default_factory=list)  # pool, pool_kind, texts and sums of _FIGURES
     reasons: Reasons = field(default_factory=Reasons)
@@ -108,7 +102,7 @@ class Collected:
 
 
 def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
-    """Read the snapshot of a date once. Progress goes to the log every few seconds."""
+    """Read the snapshot of a date once, and log the progress every few seconds."""
     found, tally = Collected(entity, folder), _Tally(dt)
     rows, last = published.dataset(folder).count_rows(), time.monotonic()
     for place, batch in _batches(folder):
@@ -116,7 +110,7 @@ def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
         _add(found.written, batch["generated_dt"])
         found.reasons.add(batch)
         tally.add(place, batch)
-        if time.monotonic() - last > _SAY_EVERY_S:
+        if time.monotonic() - last > _LOG_EVERY_S:
             last = time.monotonic()
             _LOG.info("report: %d of %d %ss", found.rows, rows, entity)
     found.fresh, found.finished = tally.fresh, tally.finished
@@ -126,7 +120,7 @@ def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
 
 
 def texts(rows: list[dict]) -> list[dict]:
-    """The whole rows of KNOWLEDGE of what ``collect`` listed, read from their places."""
+    """Read the complete rows (KNOWLEDGE) of rows that ``collect`` returned."""
     found = []
     for row in rows:
         fragment, number = row["place"]
@@ -150,18 +144,18 @@ def _batches(folder: AnyPath) -> Iterator[tuple[Place, pa.RecordBatch]]:
 
 
 class _Tally:
-    """Adds up tonight's texts, from batches of _COLUMNS."""
+    """Statistics of the texts generated on this date, from batches of _COLUMNS."""
 
     def __init__(self, dt: str):
         self.fresh, self.finished = 0, Counter()
         self.tops = [Top(LISTED), Top(LISTED), Top(SAMPLED)]
         self._dt, self._sums = dt, []
-        self._counts: dict[str | None, list] = {}  # kind of pool: texts, accepted lengths, times
+        self._counts: dict[str | None, list] = {}  # kind of draft index: texts, accepted tokens, times
         self._random = np.random.default_rng(0)
 
     def add(self, place: Place, batch: pa.RecordBatch) -> None:
         new = pc.fill_null(pc.equal(batch["generated_dt"], self._dt), False)
-        numbers = np.flatnonzero(new.to_numpy(zero_copy_only=False))
+        row_numbers = np.flatnonzero(new.to_numpy(zero_copy_only=False))
         batch = batch.filter(new)
         if not batch.num_rows:
             return
@@ -172,21 +166,21 @@ class _Tally:
 
         def row(n: int) -> dict:
             values = batch.slice(n, 1).to_pylist()[0]
-            return values | {"place": (place[0], place[1] + int(numbers[n]))}
+            return values | {"place": (place[0], place[1] + int(row_numbers[n]))}
 
         for top, keys in zip(self.tops, self._keys(batch), strict=True):
             top.offer(keys, row)
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """How slow, how badly drafted, and whether sampled, (rows,) each; NaN: not to be listed."""
+        """Sort keys (rows,) of slowness, low acceptance and the random sample; NaN: not eligible."""
         took, steps, accepted = (_floats(batch[name])
                                  for name in ("decode_ms", "target_steps", "accepted_tokens"))
-        steps[steps < LEAST_STEPS] = np.nan
-        badly = -accepted / steps + steps * 1e-9  # among equals the longest
-        badly[_floats(pc.is_valid(batch["pool_kind"])) == 0] = np.nan
-        chance = self._random.random(batch.num_rows)
-        chance[np.isnan(_floats(pc.list_value_length(batch["step_tokens"])))] = np.nan
-        return took, badly, chance
+        steps[steps < MIN_STEPS] = np.nan
+        low_acceptance = -accepted / steps + steps * 1e-9  # longer texts first among equal ones
+        low_acceptance[_floats(pc.is_valid(batch["pool_kind"])) == 0] = np.nan
+        sample = self._random.random(batch.num_rows)
+        sample[np.isnan(_floats(pc.list_value_length(batch["step_tokens"])))] = np.nan
+        return took, low_acceptance, sample
 
     def _count(self, batch: pa.RecordBatch) -> None:
         kinds = batch["pool_kind"].dictionary_encode()
@@ -196,7 +190,7 @@ class _Tally:
         steps = pc.list_value_length(batch["step_tokens"]).fill_null(0).to_numpy()
         emitted = batch["step_tokens"].flatten().to_numpy().astype(np.int64)
         later = np.ones(len(emitted), bool)
-        later[(np.cumsum(steps) - steps)[steps > 0]] = False  # the prompt's forward is no step
+        later[(np.cumsum(steps) - steps)[steps > 0]] = False  # the prompt's forward pass is not a step
         accepted = np.clip(emitted - 1, 0, format.LONGEST)
         lengths = _crossed(np.repeat(code, steps)[later], accepted[later], len(names), format.LONGEST + 1)
         took = _floats(batch["decode_ms"])
@@ -215,7 +209,7 @@ class _Tally:
             self._sums = [_added(pa.concat_tables(self._sums))]
 
     def kinds(self, entity: str) -> list[Kind]:
-        """Largest first; without a pool: kind "none"."""
+        """Most texts first; the kind of texts without a draft index is "none"."""
         found = [
             Kind(entity, name or "none", int(texts), format.lengths(lengths), format.times_histogram(times))
             for name, (texts, lengths, times) in self._counts.items()
@@ -228,7 +222,7 @@ class _Tally:
 
 
 def _added(table: pa.Table) -> pa.Table:
-    """Sums by pool, under the same names and types as before."""
+    """Sums by draft index, with the names and types of the input columns."""
     sums = table.group_by(["pool", "pool_kind"]).aggregate([(name, "sum") for name in ("texts", *_FIGURES)])
     names = [name.removesuffix("_sum") for name in sums.column_names]
     types = dict.fromkeys(names, pa.int64()) | dict.fromkeys(("decode_ms", "retrieval_ms"), pa.float64())
@@ -237,13 +231,13 @@ def _added(table: pa.Table) -> pa.Table:
 
 
 def _crossed(group: np.ndarray, value: np.ndarray, groups: int, values: int) -> np.ndarray:
-    """Counts (groups, values)."""
+    """Number of occurrences of each pair, (groups, values)."""
     places = group.astype(np.int64) * values + value
     return np.bincount(places, minlength=groups * values).reshape(groups, values)
 
 
 def _floats(values: pa.Array) -> np.ndarray:
-    """As float64, a copy; null is NaN."""
+    """A copy as float64; null becomes NaN."""
     return values.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
 
 

@@ -1,4 +1,4 @@
-"""What the first screen tells someone to look at, most urgent first."""
+"""What the first screen of the report points out, most urgent first."""
 
 from dataclasses import dataclass
 
@@ -6,22 +6,22 @@ from dare_job.publish.report import format
 from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night, unusual
 
-_CUT_OFF = 0.05  # share of tonight's texts that ended at decode.max_new_tokens
+_CUT_OFF = 0.05  # share of the generated texts that hit decode.max_new_tokens
 
 
 @dataclass(frozen=True)
 class Point:
-    """level: bad | warn | note; section: id of the part of the page that says more."""
+    """A line of the list. level: bad | warn | note; section: id of the section with the details."""
 
     level: str
-    says: str
+    message: str
     section: str
 
 
 def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict]) -> list[Point]:
     found = [*_broken(night, collected), *_gates(gates), *_errors(night, collected), *_cost(night)]
-    found += [_unusual(one, before) for one in unusual(night, before) if one.measure.name != "times_plain"
-              or night.times_plain >= 1]
+    found += [_unusual(one, before) for one in unusual(night, before) if one.measure.name != "speedup"
+              or night.speedup >= 1]
     found += [*_cut_off(collected), *_input(night)]
     return sorted(found, key=lambda point: ("bad", "warn", "note").index(point.level))
 
@@ -30,16 +30,17 @@ def _broken(night: Night, collected: list[Collected]) -> list[Point]:
     found = []
     runs = {manifest.get("run_id") for manifest in night.manifests.values()}
     if len(runs) > 1:
-        found.append(Point("bad", "Users and items are of two runs: publishing was cut off between them. Run "
-                                  f"dare-job run --from publish --date {night.dt} with its options.", "run"))
-    said, there = night.total("counts", "rows"), sum(part.rows for part in collected)
-    if said is not None and said != there:
-        found.append(Point("bad", f"The files hold {format.count(there)} rows, the manifests say "
-                                  f"{format.count(said)}.", "run"))
-    if not there:
+        found.append(Point("bad", "Users and items are from different runs: publishing was interrupted. Run "
+                                  f"dare-job run --from publish --date {night.dt} with the same settings.",
+                           "run"))
+    expected, rows = night.total("counts", "rows"), sum(part.rows for part in collected)
+    if expected is not None and expected != rows:
+        found.append(Point("bad", f"The files contain {format.count(rows)} rows, but the manifests count "
+                                  f"{format.count(expected)}.", "run"))
+    if not rows:
         found.append(Point("bad", "The snapshot has no rows.", "run"))
     elif not sum(part.fresh for part in collected):
-        found.append(Point("note", "No text was written tonight; all rows are carried over or have none.",
+        found.append(Point("note", "This run generated no text; all rows are carried over or have no text.",
                            "age"))
     return found
 
@@ -57,33 +58,33 @@ def _errors(night: Night, collected: list[Collected]) -> list[Point]:
     rows = sum(part.rows for part in collected)
     if not failed:
         return []
-    reasons = [one for part in collected for one in part.reasons.commonest(1)]
-    commonest = _short(max(reasons, key=lambda one: one["rows"])["reason"])
+    reasons = [one for part in collected for one in part.reasons.most_common(1)]
+    most_common = _short(max(reasons, key=lambda one: one["rows"])["reason"])
     return [Point("warn", f"{format.count(failed)} rows ({format.share(failed / rows)}) have an error, most "
-                          f"often: {commonest}", "errors")]
+                          f"often: {most_common}", "errors")]
 
 
 def _cost(night: Night) -> list[Point]:
-    if night.times_plain is not None and night.times_plain < 1:
-        return [Point("warn", f"Slower than plain decoding: {format.times(night.times_plain)} its rate.",
+    if night.speedup is not None and night.speedup < 1:
+        return [Point("warn", f"Slower than autoregressive decoding: {format.times(night.speedup)}.",
                       "cost")]
     if night.total("counts", "written") and not night.baseline:
-        return [Point("note", "No baseline was measured tonight, so the cost cannot be compared.", "cost")]
+        return [Point("note", "This run measured no baseline, so its cost cannot be compared.", "cost")]
     return []
 
 
 def _unusual(one, before: list[Night]) -> Point:
     kind = one.measure.kind
     return Point("warn", f"{one.measure.title}: {format.of_kind(kind, one.value)}; the median of the last "
-                         f"{len(before)} dates is {format.of_kind(kind, one.usual)}.", "week")
+                         f"{len(before)} dates is {format.of_kind(kind, one.median)}.", "week")
 
 
 def _cut_off(collected: list[Collected]) -> list[Point]:
     fresh = sum(part.fresh for part in collected)
     cut = sum(part.finished["length"] for part in collected)
     if fresh and cut / fresh > _CUT_OFF:
-        return [Point("warn", f"{format.share(cut / fresh)} of tonight's texts were cut off at their longest "
-                              "length (decode.max_new_tokens, or the model's positions).", "run")]
+        return [Point("warn", f"{format.share(cut / fresh)} of the generated texts were cut off at the "
+                              "length limit (decode.max_new_tokens or the model's context).", "run")]
     return []
 
 
@@ -93,10 +94,10 @@ def _input(night: Night) -> list[Point]:
     if broken:
         found.append(Point("note", f"{format.count(broken)} rows of the input were rejected.", "run"))
     if pending:
-        found.append(Point("note", f"{format.count(pending)} known entities have no row yet: never written, "
-                                   "and not reached tonight.", "run"))
+        found.append(Point("note", f"{format.count(pending)} known entities have no row yet: no run has "
+                                   "reached them.", "run"))
     return found
 
 
-def _short(reason: str, most: int = 120) -> str:
-    return reason if len(reason) <= most else f"{reason[:most]}…"
+def _short(reason: str, max_length: int = 120) -> str:
+    return reason if len(reason) <= max_length else f"{reason[:max_length]}…"

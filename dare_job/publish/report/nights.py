@@ -1,4 +1,4 @@
-"""Published dates by their manifests: what a night cost and wrote, what is unusual against the last ones."""
+"""Statistics of published dates from their manifests, and which of them are unusual."""
 
 import statistics
 from collections.abc import Callable
@@ -13,25 +13,25 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace
 
-BEFORE = 7  # dates before the report's that it is compared with
-JUDGED = 3  # fewer say nothing of what is usual
+EARLIER_DATES = 7  # compared with the date of the report
+MIN_DATES = 3  # with fewer, nothing is unusual
 
 
 @dataclass(frozen=True)
 class Night:
-    """One date's manifests by entity type. A figure that they lack is None."""
+    """The manifests of a date by entity type. Values that they lack are None."""
 
     dt: str
     manifests: dict[str, dict]
 
     def total(self, group: str, name: str) -> float | None:
-        """Sum over entity types of a number of ``counts``, ``totals``, ``rejects``."""
+        """Sum over entity types of a number in ``counts``, ``totals`` or ``rejects``."""
         found = [manifest.get(group, {}).get(name) for manifest in self.manifests.values()]
         known = [value for value in found if value is not None]
         return sum(known) if known else None
 
     def first(self, name: str):
-        """A value that is the same for all entity types."""
+        """A value that all entity types share."""
         return next((m[name] for m in self.manifests.values() if m.get(name) is not None), None)
 
     @cached_property
@@ -40,18 +40,18 @@ class Night:
 
     @cached_property
     def worker_s(self) -> float | None:
-        """Seconds of workers' decoding time that tonight's texts took."""
+        """Decoding time summed over workers, in seconds."""
         return _ratio(self.total("totals", "tokens"), self.first("tokens_per_s"))
 
     @cached_property
-    def plain_s(self) -> float | None:
-        """What the night's own baseline would have taken for as many tokens."""
+    def autoregressive_s(self) -> float | None:
+        """Seconds that the same number of tokens take at the rate of this run's baseline."""
         rate = self.baseline["tokens_per_s"] if self.baseline else None
         return _ratio(self.total("totals", "tokens"), rate)
 
     @cached_property
-    def times_plain(self) -> float | None:
-        return _ratio(self.plain_s, self.worker_s)
+    def speedup(self) -> float | None:
+        return _ratio(self.autoregressive_s, self.worker_s)
 
     def share(self, name: str, of: str) -> float | None:
         return _ratio(self.total("totals", name), self.total("totals", of))
@@ -63,32 +63,34 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that nights are compared by.
+    """A statistic by which dates are compared.
 
-    apart  how far from the median of the earlier nights is unusual at least, as a share of it
-    floor  and in the figure's own unit: less is never unusual
+    min_change : smaller differences from the median of the earlier dates, as a share of it, are not unusual
+    min_difference : smaller differences in the unit of the statistic are not unusual
     """
 
     name: str
     title: str
-    kind: str  # count | rate | share | times: how it is written
+    kind: str  # count | rate | share | times: its format
     of: Callable[[Night], float | None]
-    apart: float = 0.25
-    floor: float = 0.0
+    min_change: float = 0.25
+    min_difference: float = 0.0
 
 
 MEASURES = (
     Measure("rows", "Rows", "count", lambda night: night.total("counts", "rows"), 0.1, 10),
-    Measure("written", "Written tonight", "count", lambda night: night.total("counts", "written"), 0.5, 10),
+    Measure("written", "Generated rows", "count", lambda night: night.total("counts", "written"), 0.5, 10),
     Measure("errors", "Rows with an error", "count", lambda night: night.total("counts", "errors"), 0.25, 2),
-    Measure("accepted", "Accepted a step", "rate",
+    Measure("accepted", "Accepted per step", "rate",
             lambda night: night.share("accepted_tokens", "target_steps"), 0.15, 0.1),
-    Measure("tokens_per_s", "Tokens/s a worker", "count", lambda night: night.first("tokens_per_s") or None),
-    Measure("times_plain", "Times plain decoding", "times", lambda night: night.times_plain),
-    Measure("length", "Tokens a text", "count",
+    Measure("tokens_per_s", "Tokens/s per worker", "count",
+            lambda night: night.first("tokens_per_s") or None),
+    Measure("speedup", "Speedup", "times", lambda night: night.speedup),
+    Measure("length", "Tokens per text", "count",
             lambda night: _ratio(night.total("totals", "tokens"), night.total("counts", "written")), 0.15),
-    Measure("busy", "Busy slots", "share", lambda night: night.share("target_steps", "slot_steps"), 0.1),
-    Measure("scored", "Old text kept", "share",
+    Measure("utilization", "Batch utilization", "share",
+            lambda night: night.share("target_steps", "slot_steps"), 0.1),
+    Measure("reused", "Reused tokens", "share",
             lambda night: night.share("scored_tokens", "tokens"), 0.25, 0.1),
     Measure("relaxed", "Relaxed tokens", "share",
             lambda night: night.share("relaxed_tokens", "tokens"), 0.5, 0.002),
@@ -100,25 +102,25 @@ def folder(out: AnyPath, entity: str, dt: str) -> AnyPath:
 
 
 def read(out: AnyPath, dt: str) -> Night:
-    """A published date. Raises DataError where it is not, or a manifest is damaged."""
+    """Read a published date. Raises DataError if it is not published or a manifest is damaged."""
     folders = {entity: folder(out, entity, dt) for entity in ENTITIES}
     missing = [entity for entity, found in folders.items() if not (found / MANIFEST).exists()]
     if missing:
         there = dates(out)
-        raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; there are "
-                        f"{', '.join(there[-BEFORE:]) or 'none of any date'}")
+        raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; published dates: "
+                        f"{', '.join(there[-EARLIER_DATES:]) or 'none'}")
     return Night(dt, {entity: published.read_manifest(found) for entity, found in folders.items()})
 
 
 def dates(out: AnyPath) -> list[str]:
-    """Dates for which every entity type is published, oldest first."""
+    """Dates on which every entity type is published, ascending."""
     return Workspace(out, date.max).published_dates()
 
 
 def earlier(out: AnyPath, dt: str) -> list[Night]:
-    """The last ``BEFORE`` published dates before one, oldest first, without those of a damaged manifest."""
+    """The last ``EARLIER_DATES`` published dates before ``dt``, ascending, without damaged ones."""
     found = []
-    for before in [before for before in dates(out) if before < dt][-BEFORE:]:
+    for before in [before for before in dates(out) if before < dt][-EARLIER_DATES:]:
         with suppress(DataError):
             found.append(read(out, before))
     return found
@@ -128,23 +130,23 @@ def earlier(out: AnyPath, dt: str) -> list[Night]:
 class Unusual:
     measure: Measure
     value: float
-    usual: float  # median of the earlier nights
+    median: float  # of the earlier dates
 
 
 def unusual(night: Night, before: list[Night]) -> list[Unusual]:
-    """Figures further from the median of the earlier nights than three of their median deviations.
+    """Statistics more than three median absolute deviations from the median of the earlier dates.
 
-    Scaled as for a normal distribution (1.4826), and never nearer than ``Measure.apart`` and ``floor``.
-    Nothing where fewer than ``JUDGED`` nights have the figure.
+    The deviation is scaled by 1.4826, as for a normal distribution. Differences below ``min_change`` or
+    ``min_difference`` do not count, nor do statistics that fewer than ``MIN_DATES`` dates have.
     """
     found = []
     for measure in MEASURES:
         value = measure.of(night)
         known = [past for past in map(measure.of, before) if past is not None]
-        if value is None or len(known) < JUDGED:
+        if value is None or len(known) < MIN_DATES:
             continue
-        usual = statistics.median(known)
-        spread = 3 * 1.4826 * statistics.median(abs(past - usual) for past in known)
-        if abs(value - usual) > max(spread, measure.apart * abs(usual), measure.floor):
-            found.append(Unusual(measure, value, usual))
+        median = statistics.median(known)
+        spread = 3 * 1.4826 * statistics.median(abs(past - median) for past in known)
+        if abs(value - median) > max(spread, measure.min_change * abs(median), measure.min_difference):
+            found.append(Unusual(measure, value, median))
     return found

@@ -1,4 +1,4 @@
-"""Puts the report's parts into its templates. All text of the data is escaped by the template engine."""
+"""Renders the report from its templates. The template engine escapes all text of the data."""
 
 from functools import cache
 
@@ -6,14 +6,15 @@ import jinja2
 
 from dare_job import workspace
 from dare_job.publish.report import format, highlights, nights, sections, svg, texts
-from dare_job.publish.report.collect import LEAST_STEPS, Collected, Kind, collect
+from dare_job.publish.report.collect import MIN_STEPS, Collected, Kind, collect
 from dare_job.publish.report.nights import MEASURES, Night
 from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
 
-ERRORS = 10  # commonest reasons of each entity type
-POOLS = 10  # pools with the fewest accepted tokens
-_LEAST_TEXTS = 5  # a pool that drafted fewer says little
+ERRORS = 10  # most common errors of each entity type
+POOLS = 10  # draft indexes with the lowest acceptance
+LISTED = 10  # rows of a table of single rows
+_MIN_TEXTS = 5  # draft indexes of fewer texts are not listed
 
 
 @cache
@@ -32,7 +33,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(out: AnyPath, dt: str) -> str:
-    """The page of a published date. Raises DataError where it is not published."""
+    """Return the page of a published date as HTML. Raises DataError if the date is not published."""
     night, before = nights.read(out, dt), nights.earlier(out, dt)
     collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
     checks = sections.rows(night)
@@ -43,15 +44,16 @@ def render(out: AnyPath, dt: str) -> str:
         week=_week(out, night, before), links=_neighbours(out, dt), drafts=_drafts(collected),
         pools=_pools(collected), routes=_routes(out, dt, night), errors=_errors(collected),
         waves=_waves(night),
-        slowest=_listed(collected, "slowest"), worst=_listed(collected, "worst"), least_steps=LEAST_STEPS,
+        slowest=_listed(collected, "slowest"), worst=_listed(collected, "worst"), min_steps=MIN_STEPS,
         written=_written(collected, dt), passages=texts.choose(out, dt, collected), run=_run(night))
 
 
 def _status(points: list[highlights.Point]) -> dict:
     urgent = [point for point in points if point.level != "note"]
     level = urgent[0].level if urgent else "good"
-    says = {"bad": "with a fault", "warn": "worth a look", "good": "nothing unusual"}
-    return {"level": level, "says": f"Published, {says[level]}"}
+    messages = {"bad": "Published with faults", "warn": "Published with warnings",
+                "good": "Published, nothing unusual"}
+    return {"level": level, "message": messages[level]}
 
 
 def _tiles(night: Night, before: list[Night], collected: list[Collected]) -> dict:
@@ -64,7 +66,7 @@ def _tiles(night: Night, before: list[Night], collected: list[Collected]) -> dic
         "without": sum(part.written[None] for part in collected),
         "accepted": night.share("accepted_tokens", "target_steps"), "length": measures["length"].of(night),
         "charts": {name: _chart(measures[name], night, before)
-                   for name in ("rows", "errors", "times_plain", "accepted")},
+                   for name in ("rows", "errors", "speedup", "accepted")},
     }
 
 
@@ -76,32 +78,34 @@ def _chart(measure: nights.Measure, night: Night, before: list[Night]):
 
 
 def _cost(night: Night) -> dict:
-    ours, plain = night.worker_s, night.plain_s
-    chart = svg.against(ours, plain) if ours and plain else None
-    saved = plain - ours if ours is not None and plain is not None else None
-    return {"chart": chart, "ours": ours, "plain": plain, "saved": saved, "times": night.times_plain,
+    ours, autoregressive = night.worker_s, night.autoregressive_s
+    chart = svg.against(ours, autoregressive) if ours and autoregressive else None
+    saved = autoregressive - ours if ours is not None and autoregressive is not None else None
+    return {"chart": chart, "ours": ours, "autoregressive": autoregressive, "saved": saved,
+            "speedup": night.speedup,
             "baseline": night.baseline or {}, "rate": night.first("tokens_per_s"),
             "tokens": night.total("totals", "tokens"), "written": night.total("counts", "written")}
 
 
 def _week(out: AnyPath, night: Night, before: list[Night]) -> dict:
-    odd = {one.measure.name for one in nights.unusual(night, before)}
-    rows = [{"title": measure.title, "name": measure.name, "odd": measure.name in odd,
+    unusual = {one.measure.name for one in nights.unusual(night, before)}
+    rows = [{"title": measure.title, "name": measure.name, "unusual": measure.name in unusual,
              "chart": _chart(measure, night, before),
              "shown": [format.of_kind(measure.kind, measure.of(one)) for one in (*before, night)]}
             for measure in MEASURES]
     dates = [{"dt": one.dt, "href": _href(out, one.dt)} for one in before] + [{"dt": night.dt, "href": None}]
-    return {"rows": rows, "dates": dates, "judged": len(before) >= nights.JUDGED, "needed": nights.JUDGED}
+    return {"rows": rows, "dates": dates, "comparable": len(before) >= nights.MIN_DATES,
+            "needed": nights.MIN_DATES}
 
 
 def _href(out: AnyPath, dt: str) -> str | None:
-    """From one report to another that is there."""
+    """Relative link to the report of another date; None if it does not exist."""
     return f"../dt={dt}/index.html" if workspace.report_page(out, dt).exists() else None
 
 
 def _neighbours(out: AnyPath, dt: str) -> dict:
-    there = nights.dates(out)
-    earlier, later = ([date for date in there if date < dt][-1:], [date for date in there if date > dt][:1])
+    dates = nights.dates(out)
+    earlier, later = ([date for date in dates if date < dt][-1:], [date for date in dates if date > dt][:1])
     return {name: {"dt": found[0], "href": _href(out, found[0])} if found else None
             for name, found in (("earlier", earlier), ("later", later))}
 
@@ -125,11 +129,11 @@ def _draft(kind: Kind, longest: int, span: tuple[int, int]) -> dict:
 
 
 def _pools(collected: list[Collected]) -> list[dict]:
-    """Pools with the fewest accepted draft tokens a step, worst first."""
+    """Draft indexes with the fewest accepted tokens per step, lowest first."""
     found = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
               "milliseconds": pool["decode_ms"] / pool["texts"] if pool["decode_ms"] else None}
              for part in collected for pool in part.pools
-             if pool["target_steps"] and pool["texts"] >= _LEAST_TEXTS]
+             if pool["target_steps"] and pool["texts"] >= _MIN_TEXTS]
     return sorted(found, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
 
 
@@ -146,7 +150,7 @@ def _routes(out: AnyPath, dt: str, night: Night) -> dict:
 
 def _errors(collected: list[Collected]) -> list[dict]:
     return [{"entity": part.entity, "distinct": len(part.reasons), **reason}
-            for part in collected for reason in part.reasons.commonest(ERRORS)]
+            for part in collected for reason in part.reasons.most_common(ERRORS)]
 
 
 def _waves(night: Night) -> list[dict]:
@@ -160,45 +164,45 @@ def _listed(collected: list[Collected], name: str) -> list[dict]:
     key = {"slowest": lambda row: -row["decode_ms"],
            "worst": lambda row: row["accepted_tokens"] / row["target_steps"]}[name]
     rows = [{"entity": part.entity, **row} for part in collected for row in getattr(part, name)]
-    return sorted(rows, key=key)[:10]
+    return sorted(rows, key=key)[:LISTED]
 
 
 def _written(collected: list[Collected], dt: str) -> list[dict]:
-    """Rows by the date that wrote their text, newest first; the oldest ones together."""
+    """Rows by the date on which their text was generated, newest first; the oldest dates share a row."""
     dates = sorted({date for part in collected for date in part.written if date}, reverse=True)
-    groups = [(date, {date}) for date in dates[:nights.BEFORE + 1]]
-    if dates[nights.BEFORE + 1:]:
-        groups.append((f"before {groups[-1][0]}", set(dates[nights.BEFORE + 1:])))
+    groups = [(date, {date}) for date in dates[:nights.EARLIER_DATES + 1]]
+    if dates[nights.EARLIER_DATES + 1:]:
+        groups.append((f"before {groups[-1][0]}", set(dates[nights.EARLIER_DATES + 1:])))
     groups.append(("no text", {None}))
     rows = sum(part.rows for part in collected) or 1
-    found = [{"date": "tonight" if name == dt else name,
+    found = [{"date": "this run" if name == dt else name,
               "rows": [sum(part.written[date] for date in members) for part in collected]}
              for name, members in groups]
     return [one | {"share": sum(one["rows"]) / rows} for one in found if sum(one["rows"])]
 
 
 def _target(night: Night) -> str | None:
-    """What verify.target picked, and why."""
+    """The verification that verify.target chose, and why."""
     choice = night.first("choice")
     return choice and f"{choice['target']}: {choice['why']}"
 
 
 def _run(night: Night) -> list[tuple[str, str]]:
-    """Names and values of what made the snapshot; what the manifests lack is left out."""
+    """Names and values that describe the run; those that the manifests lack are left out."""
     model = night.first("model") or {}
     files = [file for manifest in night.manifests.values() for file in (manifest.get("files") or {}).values()]
     facts = [
         ("Run", ", ".join(sorted({str(m.get("run_id")) for m in night.manifests.values()}))),
         ("Model", " ".join(str(model[name]) for name in ("name", "revision", "dtype") if model.get(name))),
-        ("Model's fingerprint", model.get("hash")), ("Decoding", night.first("mode")),
-        ("Verification", night.first("verify")), ("Target of quality", _target(night)),
-        ("Settings' fingerprint", night.first("config")),
-        ("Old text from", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
+        ("Model hash", model.get("hash")), ("Decoding mode", night.first("mode")),
+        ("Verification", night.first("verify")), ("Verification target", _target(night)),
+        ("Hash of the settings", night.first("config")),
+        ("Previous texts", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
                                             if m.get("previous")})) or "none"),
         ("Files", f"{len(files)}, {format.size(sum(f.get('bytes', 0) for f in files))}" if files else None),
         ("Rejected input rows", format.count(night.total("rejects", "broken"))),
-        ("Repeated input rows", format.count(night.total("rejects", "duplicate"))),
+        ("Duplicate input rows", format.count(night.total("rejects", "duplicate"))),
         ("Entities without a row", format.count(night.total("counts", "pending"))),
-        ("Texts behind their length guard", format.count(night.total("counts", "guarded"))),
+        ("Texts that reached their length limit", format.count(night.total("counts", "guarded"))),
     ]
     return [(name, value) for name, value in facts if value]

@@ -1,9 +1,4 @@
-"""Quality gates as manifests list them, ``{check: {value, limit, failed, ...}}``: one row each.
-
-Counts what went wrong: errors that differ in their numbers and quoted words alone are one.
-
-What the router chose for every entity, where the run's work folder is still there.
-"""
+"""Tables of the report: quality gates of the manifests, errors by reason, and the choices of the router."""
 
 from collections import Counter
 from numbers import Real
@@ -19,14 +14,13 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
 _NEAR = 0.8  # of the limit
-
 _VALUES, _NO_SHARE = ("value", "share"), ("ratio", "distance")
 
 
 def rows(night: Night) -> list[dict]:
-    """``entity, check, value, limit, result, ids, more`` by entity type and check.
+    """One row per entity type and check: ``entity, check, value, limit, result, ids, more``.
 
-    result  failed | near (passed, above 80 % of its limit) | passed | not looked at | off | unknown
+    result : failed | near (passed, but above 80 % of the limit) | passed | not checked | off | unknown
     """
     found = []
     for entity, manifest in night.manifests.items():
@@ -41,9 +35,9 @@ def _read(check: str, entry) -> dict:
     value = next((entry.pop(name) for name in _VALUES if name in entry), None)
     limit, failed, ids = entry.pop("limit", None), entry.pop("failed", None), entry.pop("first", None)
     share = not any(word in check for word in _NO_SHARE)
-    return {"value": _written(value, share), "limit": _written(limit, share),
+    return {"value": _formatted(value, share), "limit": _formatted(limit, share),
             "result": _result(value, limit, failed, share), "ids": ids if isinstance(ids, list) else [],
-            "more": ", ".join(f"{name} {_written(what, False)}" for name, what in entry.items() if what)}
+            "more": ", ".join(f"{name} {_formatted(what, False)}" for name, what in entry.items() if what)}
 
 
 def _result(value, limit, failed: bool | None, share: bool) -> str:
@@ -52,7 +46,7 @@ def _result(value, limit, failed: bool | None, share: bool) -> str:
     if failed or (failed is None and value > limit):
         return "failed"
     if limit is None or value is None:
-        return "off" if limit is None else "not looked at"
+        return "off" if limit is None else "not checked"
     return "near" if share and _is_number(value) and value > _NEAR * limit else "passed"
 
 
@@ -60,31 +54,32 @@ def _is_number(value) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _written(value, share: bool) -> str:
+def _formatted(value, share: bool) -> str:
     if value is None:
         return "–"
     if not _is_number(value):
         return str(value)
     return format.share(value) if share and isinstance(value, float) else f"{value:,.4g}"
 
+
 EXAMPLES = 3
-
-_MOST = 10_000  # distinct reasons that are counted one by one
-
+_MAX_REASONS = 10_000  # distinct reasons; further ones count as _REST
 _REST = "other errors"
-
 _VARYING = r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?"
 
 
 class Reasons:
-    """Rows with an error by reason, each with the first ids and the first message in full."""
+    """Rows with an error by reason, with the first ids and the first message of each reason.
+
+    Messages that differ only in numbers or quoted words have the same reason.
+    """
 
     def __init__(self):
         self.rows = 0
-        self._found: dict[str, dict] = {}
+        self._reasons: dict[str, dict] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch with the columns entity_id and error."""
+        """Count a batch with the columns entity_id and error."""
         failed = batch.select(["entity_id", "error"]).filter(pc.is_valid(batch["error"]))
         if not failed.num_rows:
             return
@@ -92,30 +87,32 @@ class Reasons:
         reasons = pc.replace_substring_regex(failed["error"], _VARYING, "…")
         for entry in reasons.value_counts().to_pylist():
             reason = entry["values"]
-            if reason not in self._found and len(self._found) >= _MOST:
+            if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
                 reason = _REST
-            known = self._found.setdefault(reason, {"reason": reason, "rows": 0, "ids": [], "example": None})
+            empty = {"reason": reason, "rows": 0, "ids": [], "example": None}
+            known = self._reasons.setdefault(reason, empty)
             known["rows"] += entry["counts"]
             if len(known["ids"]) < EXAMPLES:
-                self._show(known, failed, pc.equal(reasons, entry["values"]))
+                self._add_examples(known, failed, pc.equal(reasons, entry["values"]))
 
-    def _show(self, known: dict, failed: pa.RecordBatch, same: pa.Array) -> None:
+    def _add_examples(self, known: dict, failed: pa.RecordBatch, same: pa.Array) -> None:
         first = failed.filter(same).slice(0, EXAMPLES - len(known["ids"]))
         known["ids"] += first["entity_id"].to_pylist()
         known["example"] = known["example"] or first["error"][0].as_py()
 
-    def commonest(self, number: int) -> list[dict]:
-        """``reason, rows, ids, example`` of the commonest reasons, commonest first."""
-        return sorted(self._found.values(), key=lambda entry: (-entry["rows"], entry["reason"]))[:number]
+    def most_common(self, number: int) -> list[dict]:
+        """``reason, rows, ids, example`` of the most common reasons, in descending order."""
+        return sorted(self._reasons.values(), key=lambda entry: (-entry["rows"], entry["reason"]))[:number]
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._reasons)
+
 
 _BATCH = 1 << 18
 
 
 def read(out: AnyPath, dt: str) -> dict[str, Counter]:
-    """Entities by (kind of pool, reason) for each entity type; those whose routes are gone are missing."""
+    """Number of entities by (kind of draft index, reason), for entity types whose routes still exist."""
     found = {}
     for entity in ENTITIES:
         folder = atomic.current(out / "_work" / f"dt={dt}" / "route") / f"entity={entity}"

@@ -48,7 +48,7 @@ def nights(title: str, dates: Sequence[str], values: Sequence[float | None], lab
         parts.append(text(1.5, height - 2, dates[0], "tick", "start"))
     for n, (date, value, label) in enumerate(zip(dates, values, labels, strict=True)):
         tall = (base - 1) * value / top if value and top else 0
-        name = "tonight" if n == len(values) - 1 else "past"
+        name = "current" if n == len(values) - 1 else "past"
         if value is None:
             parts.append(text(step * (n + 0.5), base - 3, "·", "tick"))
         else:
@@ -142,7 +142,7 @@ def against(ours: float, baseline: float, width: int = 420) -> Markup:
     """Worker seconds of this run, and of autoregressive decoding of the same texts."""
     top, scale = max(ours, baseline), width - 90
     parts = []
-    for n, (name, value) in enumerate((("tonight", ours), ("past", baseline))):
+    for n, (name, value) in enumerate((("current", ours), ("past", baseline))):
         wide = max(scale * value / top, 1)
         parts += [rect(0, 30 * n + 4, wide, 20, name),
                   text(wide + 6, 30 * n + 18, format.seconds(value), "value", "start")]
