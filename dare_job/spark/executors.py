@@ -22,11 +22,11 @@ from dare_job.storage import paths
 
 _LOG = logging.getLogger("dare_job")
 _PATIENCE_S = 30.0
-_OUT = "out must be a place that every host sees under the same path, and may write"
+_OUT = "out must be under the same path on every host and writable there"
 _LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly",
          "SparkContext was shut down", "Connection refused")
-_PACKAGE = ("executors cannot import {0}: send dare-job and what it needs with --archives (a packed "
-            "environment) or in an image, and name its Python in spark.pyspark.python "
+_PACKAGE = ("executors cannot import {0}: ship dare-job and its dependencies with --archives (a packed "
+            "environment) or in an image, and set spark.pyspark.python to its Python "
             "(docs/how-to/operations.md)")
 
 
@@ -35,11 +35,11 @@ def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | Non
 
     Parameters
     ----------
-    inputs : paths by setting; a path on a disk that the driver sees must be visible to executors too
+    inputs : paths by setting; executors must see those that exist on the driver's disk
 
     Raises
     ------
-    InfrastructureError : names host and cause
+    InfrastructureError : with the host and the cause
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -48,46 +48,50 @@ def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | Non
     if is_local(context.master):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path, seen, version = str(folder.resolve()), _names(folder), dare_job.__version__
+    path, names, version = str(folder.resolve()), _names(folder), dare_job.__version__
     places = {name: paths.path(text, name) for name, text in inputs.items() if text}
-    wanted = {name: str(place.absolute()) for name, place in places.items()
-              if paths.is_local(place) and place.exists()}
+    required = {name: str(place.absolute()) for name, place in places.items()
+                if paths.is_local(place) and place.exists()}
     tasks = 2 * context.defaultParallelism
 
-    def tried(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
-        yield from host_problems(path, seen, version, wanted)
+    def check(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
+        yield from host_problems(path, names, version, required)
 
     try:
-        with _saying_who_waits(context):
-            found = context.parallelize(range(tasks), tasks).mapPartitions(tried).collect()
+        with _warning_while_waiting(context):
+            problems = context.parallelize(range(tasks), tasks).mapPartitions(check).collect()
     except (PySparkException, Py4JError) as error:
-        raise InfrastructureError(f"the executors of {context.master} do not work: {_why(error)}") from error
-    if found:
-        raise InfrastructureError("the executor on {} {}".format(*min(found)))
+        raise InfrastructureError(f"the executors of {context.master} do not work: "
+                                  f"{_cause(error)}") from error
+    if problems:
+        raise InfrastructureError("the executor on {} {}".format(*min(problems)))
 
 
-def host_problems(folder: str, seen: list[str], version: str, inputs: Mapping[str, str],
-             settle_s: float = 90.0) -> Iterator[tuple[str, str]]:
-    """Runs in a Spark task: this host, and what is wrong with it.
+def host_problems(folder: str, names: list[str], version: str, inputs: Mapping[str, str],
+                  wait_s: float = 90.0) -> Iterator[tuple[str, str]]:
+    """Check this host in a Spark task. Yields (hostname, problem) for each problem.
 
-    folder    where the driver sees the files ``seen``
-    version   the driver's of this package
-    inputs    by setting: paths that the driver sees
-    settle_s  how long to wait for folder and inputs: a network disk shows new files late
+    Parameters
+    ----------
+    folder, names : a folder and the names of the files that the driver sees in it
+    version : version of this package on the driver
+    inputs : paths that the driver sees, by setting
+    wait_s : maximum seconds to wait for folder and inputs, as a network disk shows new files late
     """
-    host, deadline = socket.gethostname(), time.monotonic() + settle_s
+    host, deadline = socket.gethostname(), time.monotonic() + wait_s
     if dare_job.__version__ != version:
-        yield host, f"has dare-job {dare_job.__version__}, the driver {version}: send the driver's there"
-    while (problem := _unusable(folder, seen) or _unseen(inputs)) and time.monotonic() < deadline:
+        yield host, f"has dare-job {dare_job.__version__}, the driver {version}: install the same version"
+    while (problem := _folder_problem(folder, names) or _input_problem(inputs)) and (
+            time.monotonic() < deadline):
         time.sleep(1)
     if problem:
         yield host, problem
 
 
-def _unusable(folder: str, seen: list[str]) -> str | None:
+def _folder_problem(folder: str, names: list[str]) -> str | None:
     try:
         place = paths.path(folder, "out")
-        if missing := sorted(set(seen) - set(_names(place))):
+        if missing := sorted(set(names) - set(_names(place))):
             return f"does not see {missing[0]} in {folder}, the driver does: {_OUT}"
         probe = place / f".{uuid.uuid4().hex}.partial"
         probe.touch()
@@ -100,11 +104,11 @@ def _unusable(folder: str, seen: list[str]) -> str | None:
     return None
 
 
-def _unseen(inputs: Mapping[str, str]) -> str | None:
+def _input_problem(inputs: Mapping[str, str]) -> str | None:
     for name, path in inputs.items():
         if not os.access(path, os.R_OK):
-            return (f"does not see {path}, the driver does, or may not read it: {name} must be a place that "
-                    "every host sees under the same path")
+            return (f"does not see {path}, the driver does, or may not read it: {name} must be under the "
+                    "same path on every host")
     return None
 
 
@@ -112,21 +116,21 @@ def _names(folder: paths.AnyPath) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def _why(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     for line in lines:
         if line.startswith("ModuleNotFoundError: No module named "):
             return _PACKAGE.format(line.rpartition(" ")[2].strip("'"))
         if "PYTHON_VERSION_MISMATCH" in line:
-            return f"{line}: give the executors the driver's Python (spark.pyspark.python)"
+            return f"{line}: use the driver's Python on the executors (spark.pyspark.python)"
     return failure_cause(error)
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn what ends a Spark job into one line: the error that a task raised, or the loss of its executors.
+    """Turn the failure of a Spark job into a one-line error: the error of a task, or lost executors.
 
-    Anything else is a fault of the program and goes through with its traceback.
+    Any other error is a bug and keeps its traceback.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -140,22 +144,22 @@ def one_line_errors() -> Iterator[None]:
 
 
 def raise_task_error(error: Exception) -> None:
-    """Raise, as it was, the project's own error that a task ended Spark's job with, if one did."""
-    if found := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
-        raise getattr(errors, found[1])(found[2]) from error
+    """If a task failed with one of the project's errors, raise that error."""
+    if match := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
+        raise getattr(errors, match[1])(match[2]) from error
 
 
 def raise_if_lost(error: Exception) -> None:
-    """Raise InfrastructureError where Spark's job ended because what ran its tasks was killed or is gone."""
+    """Raise InfrastructureError if the Spark job failed because executors or Python workers were lost."""
     if any(sign in str(error) for sign in _LOST):
-        raise InfrastructureError("Spark lost the executors or Python workers of a task too often, what was "
-                                  f"finished is kept, run it again: {failure_cause(error)}") from error
+        raise InfrastructureError("Spark lost the executors or Python workers of a task too often; finished "
+                                  f"chunks are kept, run it again: {failure_cause(error)}") from error
 
 
 @contextmanager
-def _saying_who_waits(context) -> Iterator[None]:
+def _warning_while_waiting(context) -> Iterator[None]:
     stop = threading.Event()
-    thread = threading.Thread(target=_say, args=(context, stop), daemon=True)
+    thread = threading.Thread(target=_warn_without_tasks, args=(context, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -164,8 +168,8 @@ def _saying_who_waits(context) -> Iterator[None]:
         thread.join()
 
 
-def _say(context, stop: threading.Event) -> None:
-    """Spark itself would say it on a level that the console does not show."""
+def _warn_without_tasks(context, stop: threading.Event) -> None:
+    """Warn while no task starts. Spark's own warning is below the console's log level."""
     began, tracker = time.monotonic(), context.statusTracker()
     while not stop.wait(_PATIENCE_S):
         with suppress(Exception):  # the session may be stopping
@@ -173,5 +177,5 @@ def _say(context, stop: threading.Event) -> None:
             if any(stage and stage.numActiveTasks + stage.numCompletedTasks for stage in stages):
                 continue
             _LOG.warning("%s has started no task for %.0f s: does it have free workers with the cores, "
-                         "memory and GPUs that an executor asks for? Its web page lists them",
+                         "memory and GPUs that an executor requests? See its web page",
                          context.master, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""Keeps the warnings that every start of Java and Spark prints off the terminal."""
+"""Hides the warnings that Java and Spark print at every start."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _WARNINGS = re.compile(
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Start Java within the block: its standard error is then without these warnings, on a terminal.
+    """Hide the warnings of a Java process that the block starts, if standard error is a terminal.
 
     Java inherits file descriptor 2 when it starts, so a pipe replaces that during the block. A thread copies
     everything but the warnings from the pipe to the terminal for as long as Java runs.
@@ -34,6 +34,6 @@ def hidden() -> Iterator[None]:
 
 
 def _copy(source: int, terminal: int) -> None:
-    """Copy what is read, without the warnings, until every process has closed the pipe."""
+    """Copy the output without the warnings until every process has closed the pipe."""
     while part := os.read(source, 65536):
         os.write(terminal, _WARNINGS.sub(b"", part))

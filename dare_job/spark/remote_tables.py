@@ -1,7 +1,7 @@
-"""Tables at URLs, read and written by Spark's Python workers through ``dare_job.storage.paths``.
+"""Reads and writes tables at URLs in Spark's Python workers, through ``dare_job.storage.paths``.
 
-So no Hadoop connector is needed, and credentials are found as everywhere else. A table is read in splits, by
-whole files and by row groups of large ones; its columns have to be named, as no plan of Spark reaches here.
+This needs no Hadoop connector and no separate credentials. Splits consist of whole files, or row groups of
+large files. Callers must name the columns, as Spark cannot push a projection down to Python.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from dare_job.errors import DataError
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
-_SPLIT_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # as Spark's own reader has them
+_SPLIT_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
 _ROWS, _GROUP_BYTES = 2000, 64 << 20
 _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
@@ -29,7 +29,7 @@ Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class _Piece:
-    """A file's row groups from ``first`` on, ``groups`` of them; all where that is None."""
+    """``groups`` row groups of a file, starting with ``first``; None: all row groups."""
 
     file: str
     first: int = 0
@@ -38,18 +38,23 @@ class _Piece:
 
 def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collection[str] | None = None,
                  located: bool = False) -> DataFrame:
-    """The Parquet files of URLs (files or folders) as one table, with the first one's types.
+    """Read Parquet files or folders at URLs as one table with the types of the first file.
 
-    columns  those to read, where they are there; None: all
-    located  add ``_metadata`` (file_name, row_index), as Spark's reader has it
-    Raises DataError where there is no file, or one cannot be read.
+    Parameters
+    ----------
+    columns : columns to read, if the table has them; None: all
+    located : add column ``_metadata`` (file_name, row_index), like Spark's reader
+
+    Raises
+    ------
+    DataError : there is no file, or a file cannot be read
     """
-    found = [file for part in storage_paths.map_paths(_sized, paths) for file in part]
-    if not found:
+    files = [file for part in storage_paths.map_paths(_sized, paths) for file in part]
+    if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
-    schema = to_arrow_schema(from_arrow_schema(_plain(_schema(found[0][0], columns))), timezone="UTC")
-    splits = _splits(found, spark.sparkContext.defaultParallelism)
-    given = schema.append(pa.field("_metadata", _METADATA)) if located else schema
+    schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
+    splits = _splits(files, spark.sparkContext.defaultParallelism)
+    output = schema.append(pa.field("_metadata", _METADATA)) if located else schema
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -57,7 +62,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
                 for piece in splits[number]:
                     yield from _rows(piece, schema, located)
 
-    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(given))
+    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(output))
 
 
 _METADATA = pa.struct([("file_name", pa.string()), ("row_index", pa.int64())])
@@ -74,14 +79,14 @@ def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
 def _schema(file: AnyPath, columns: Collection[str] | None) -> pa.Schema:
     try:
         with file.open("rb") as source:
-            found = pq.read_schema(source)
+            schema = pq.read_schema(source)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
-    return pa.schema([field for field in found if columns is None or field.name in columns])
+    return pa.schema([field for field in schema if columns is None or field.name in columns])
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """With types that Spark has: nanoseconds and unsigned numbers as numbers, a dictionary as its values."""
+    """Replace types that Spark lacks: nanoseconds and unsigned by integers, dictionaries by values."""
     def plain(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):
             return plain(kind.value_type)
@@ -95,28 +100,28 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(plain(field.type)) for field in schema])
 
 
-def _splits(found: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
-    """Pieces for each task: of about 128 MB, or less where that leaves slots without work."""
+def _splits(files: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
+    """Pieces of each task: about 128 MB, or less if some task slots would have no work."""
     pieces: list[tuple[_Piece, int]] = []
-    for file, size in found:
+    for file, size in files:
         groups = _row_groups(file, size)
         share = -(-size // max(1, groups))
         pieces += [(_Piece(str(file), first, 1 if groups > 1 else None), share + _FILE_COSTS_BYTES)
                    for first in range(groups)]
     total = sum(size for _, size in pieces)
-    most = min(_SPLIT_BYTES, max(_FILE_COSTS_BYTES, total // slots))
-    splits, room = [], 0
+    split_bytes = min(_SPLIT_BYTES, max(_FILE_COSTS_BYTES, total // slots))
+    splits, capacity = [], 0
     for piece, size in pieces:
-        if not splits or size > room:
+        if not splits or size > capacity:
             splits.append([])
-            room = most
+            capacity = split_bytes
         splits[-1].append(piece)
-        room -= size
+        capacity -= size
     return splits
 
 
 def _row_groups(file: AnyPath, size: int) -> int:
-    """Pieces of a file: only a large one is worth looking at its footer."""
+    """Number of pieces of a file. Reads the footer of large files only."""
     if size < _SPLIT_BYTES:
         return 1
     with file.open("rb") as source:
@@ -124,15 +129,15 @@ def _row_groups(file: AnyPath, size: int) -> int:
 
 
 def _rows(piece: _Piece, schema: pa.Schema, located: bool) -> Iterator[pa.RecordBatch]:
-    """Runs in a Spark task: the piece's rows in the table's types; a column that its file lacks is null."""
+    """Read a piece in a Spark task, with the types of the table. Columns that the file lacks are null."""
     path = storage_paths.path(piece.file)
     with path.open("rb") as source:
         table = pq.ParquetFile(source, pre_buffer=True)
         end = piece.first + piece.groups if piece.groups else table.num_row_groups
         index = sum(table.metadata.row_group(group).num_rows for group in range(piece.first))
-        there = [name for name in schema.names if name in table.schema_arrow.names]
-        for batch in table.iter_batches(_ROWS, row_groups=list(range(piece.first, end)), columns=there):
-            columns = [_as(batch[name], kind) if name in there else pa.nulls(len(batch), kind)
+        present = [name for name in schema.names if name in table.schema_arrow.names]
+        for batch in table.iter_batches(_ROWS, row_groups=list(range(piece.first, end)), columns=present):
+            columns = [_cast(batch[name], kind) if name in present else pa.nulls(len(batch), kind)
                        for name, kind in zip(schema.names, schema.types, strict=True)]
             names = list(schema.names)
             if located:
@@ -144,14 +149,14 @@ def _rows(piece: _Piece, schema: pa.Schema, located: bool) -> Iterator[pa.Record
             yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and pa.types.is_integer(kind):
         return column.view(pa.int64()) if column.type.unit == "ns" else column.cast(kind)
     return column if column.type == kind else column.cast(kind)
 
 
 def write_parquet(table: DataFrame, folder: AnyPath) -> None:
-    """Add a table to a URL's folder: a whole file with a new name for each partition; one at least."""
+    """Add a table to a folder at a URL: a new file per partition, or an empty file if it has no rows."""
     schema = to_arrow_schema(table.schema, timezone="UTC")
     target, run = str(folder), secrets.token_hex(4)
 
@@ -168,7 +173,7 @@ def write_parquet(table: DataFrame, folder: AnyPath) -> None:
 
 
 def _write(path: AnyPath, schema: pa.Schema, batches: Batches) -> int:
-    """Write one file, or none where there is no row; a task's second attempt replaces it. Rows written."""
+    """Write one file and return its rows; no file if there are none. A second attempt replaces the file."""
     groups = _grouped(batch for batch in batches if batch.num_rows)
     first = next(groups, None)
     if first is None:
@@ -182,7 +187,7 @@ def _write(path: AnyPath, schema: pa.Schema, batches: Batches) -> int:
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of a row group each: Spark's batches are far smaller."""
+    """Combine Spark's small batches into tables of one row group each."""
     group: list[pa.RecordBatch] = []
     for batch in batches:
         group.append(batch)
@@ -194,7 +199,7 @@ def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def read_lines(spark: SparkSession, path: AnyPath) -> DataFrame:
-    """``value`` (binary: a line without its end) and ``line`` (from 1) of a text file, gzipped or not."""
+    """Columns ``value`` (binary, a line without its end) and ``line`` (from 1) of a text or gzip file."""
     name = str(path)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -205,7 +210,7 @@ def read_lines(spark: SparkSession, path: AnyPath) -> DataFrame:
 
 
 def _lines(path: AnyPath) -> Iterator[pa.RecordBatch]:
-    """Lines end as Hadoop's reader has it: by a line feed, a carriage return, or both."""
+    """Read lines like Hadoop: a line ends with a line feed, a carriage return, or both."""
     with path.open("rb") as stored, _unzipped(stored, path) as stream:
         values: list[bytes] = []
         before = 0

@@ -1,4 +1,4 @@
-"""Starts Spark, or takes the session that is there. Knows nothing of the job's tables."""
+"""Starts Spark or reuses the running session. Independent of the job's tables."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from dare_job.spark import java_messages
 JAVA_VERSION = 17
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
             f"apt-get install openjdk-{JAVA_VERSION}-jre-headless) or set JAVA_HOME")
-_TASK_FAILURES = 4  # Spark's own default everywhere but in local[N], which never retries
+_TASK_FAILURES = 4  # Spark's default, except for local[N], which never retries
 _REFUSED = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied",
             "Mkdirs failed", "Input/output error")
-# Without the second compiler Java reserves 48 MiB for compiled code, which three small nights fill.
+# Without the C2 compiler, Java reserves only 48 MiB for compiled code, which a few small runs fill.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 _LOGGING = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -25,9 +25,10 @@ _LOGGING = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.propert
 def session(settings: SparkSettings):
     """The Spark session of this process: the running one, or a new one with these settings.
 
-    A local master gets task retries, a quick start and a quiet console. Under ``spark-submit`` master and
-    memory are its business. Whatever ``settings.conf`` says wins. Raises InfrastructureError where Java
-    is missing or too old, or where Spark does not start.
+    A local master gets task retries, a quick start and a quiet console. Under ``spark-submit``, master and
+    memory are not set here. ``settings.conf`` takes precedence over all defaults.
+
+    Raises InfrastructureError if Java is missing or too old, or Spark does not start.
     """
     from pyspark.sql import SparkSession
 
@@ -43,7 +44,7 @@ def session(settings: SparkSettings):
             builder = builder.master(master).config("spark.driver.memory", _DRIVER_MEMORY)
         for key, value in _settings(settings, master).items():
             builder = builder.config(key, value)
-        active = _started(builder)
+        active = _start(builder)
         active.sparkContext.setLogLevel("ERROR")
     else:
         for key, value in {**_SQL, **settings.conf}.items():
@@ -52,7 +53,7 @@ def session(settings: SparkSettings):
     return active
 
 
-_DRIVER_MEMORY = "2g"  # unless spark.conf says otherwise
+_DRIVER_MEMORY = "2g"  # unless spark.conf sets it
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -66,39 +67,39 @@ def is_local(master: str) -> bool:
 
 
 def _submitted_master() -> str | None:
-    """The master that ``spark-submit`` was told, which started Java before us; None: we start it."""
+    """The master of ``spark-submit``, which has already started Java; None if it was not used."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # else SparkConf does not know Java's properties
+    SparkContext._ensure_initialized()  # so that SparkConf knows Java's properties
     return SparkConf().get("spark.master", "local[*]")
 
 
 def _settings(settings: SparkSettings, master: str) -> dict[str, str]:
-    wanted = {**_SQL, "spark.speculation": "false"}
+    values = {**_SQL, "spark.speculation": "false"}
     if is_local(master):
-        wanted |= {
+        values |= {
             "spark.driver.extraJavaOptions": f"{QUICK_START} {_LOGGING}",
             "spark.driver.host": "localhost",
             "spark.sql.shuffle.partitions": "64",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
-    return wanted | settings.conf
+    return values | settings.conf
 
 
 def with_retries(master: str) -> str:
     """``local[N]`` never retries a failed task; ``local[N,4]`` does. Other masters stay as they are."""
-    plain = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
-    if not plain:
+    local = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    if not local:
         return master
-    cores = {"*": str(len(os.sched_getaffinity(0)))}.get(plain[1], plain[1] or "1")
+    cores = {"*": str(len(os.sched_getaffinity(0)))}.get(local[1], local[1] or "1")
     return f"local[{cores},{_TASK_FAILURES}]"
 
 
 def require_java() -> Path:
-    """Path of a Java that Spark can use. Raises InfrastructureError with one line on what to install."""
+    """Path of a Java runtime for Spark. Raises InfrastructureError if there is none that Spark supports."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
     if home and not java.is_file():
@@ -108,12 +109,12 @@ def require_java() -> Path:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if not version or int(version[1]) < JAVA_VERSION:
-        found = f"Java {version[1]}" if version else "no working Java"
-        raise InfrastructureError(f"{java} is {found}, Spark needs {JAVA_VERSION}: {_INSTALL}")
+        installed = f"Java {version[1]}" if version else "no working Java"
+        raise InfrastructureError(f"{java} is {installed}, Spark needs {JAVA_VERSION}: {_INSTALL}")
     return java
 
 
-def _started(builder):
+def _start(builder):
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -126,7 +127,7 @@ def _started(builder):
 
 
 def failure_cause(error: Exception) -> str:
-    """One line that says why Spark failed: the first one, with Java's reason where Java raised it."""
+    """One-line cause of a Spark failure: the first line of the error and Java's reason, if any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -135,5 +136,5 @@ def failure_cause(error: Exception) -> str:
 
 
 def refused_resource(error: Exception) -> str | None:
-    """What the system refused Java, where Spark's failure says so."""
+    """The message of a full, read-only or forbidden disk in a Spark failure; None if there is none."""
     return next((reason for reason in _REFUSED if reason in str(error)), None)

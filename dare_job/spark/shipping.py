@@ -22,15 +22,15 @@ from dare_job.spark.session import is_local
 from dare_job.storage.paths import is_local as is_on_disk
 
 _LOG = logging.getLogger("dare_job")
-# an application's own folder on a host, shared by its executors: of a standalone worker, of YARN
+# folder of an application on a host, shared by its executors: standalone workers, YARN
 _SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
-_LARGE = 256 << 20  # packing more than this takes seconds: say so
+_LARGE = 256 << 20  # log a message for larger folders, as packing takes seconds
 _shipped: dict[tuple, "Archive"] = {}
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A shipped folder: its path on the driver, the file that Spark carries, that file's SHA-256."""
+    """A shipped folder: its path on the driver, and name and SHA-256 of the archive."""
 
     folder: str
     name: str
@@ -41,7 +41,7 @@ def should_ship(job, what: str) -> bool:
     """Whether ``what`` ("model" or "pools") is shipped to this job's executors (spark.ship)."""
     ship = job.config.spark.ship
     if what == "pools" and not is_on_disk(job.space.out):
-        return False  # each host fetches them from there: dare_job/storage/local_copy.py
+        return False  # each host downloads them: dare_job/storage/local_copy.py
     if ship == "auto":
         return not is_local(job.spark.sparkContext.master)
     return ship in ("always", what)
@@ -64,9 +64,9 @@ def ship_model(job, folder: Path, fingerprint: str,
 
 
 def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:
-    """Pack a folder, or some of its ``files``, for the executors; once for each ``version`` of its content.
+    """Pack a folder, or some of its ``files``, for the executors. Packs each ``version`` only once.
 
-    Raises InfrastructureError where the disk of the driver's temporary files is full.
+    Raises InfrastructureError if the disk of the driver's temporary files is full.
     """
     from pyspark import SparkFiles
 
@@ -82,11 +82,11 @@ def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None 
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise InfrastructureError(f"{folder} cannot be packed for the executors in {partial.parent}: "
-                                      f"{error} (spark.local.dir names another disk; spark.ship=never where "
+                                      f"{error} (set spark.local.dir to another disk, or spark.ship=never if "
                                       "every host has the folder)") from error
         sha256 = _digest(partial)
         archive = Archive(str(folder), f"dare-job-{sha256}.tar", sha256)
-        served = partial.with_name(archive.name)  # where Spark keeps its copy: so there is no second one
+        served = partial.with_name(archive.name)  # in Spark's own folder, so that Spark makes no second copy
         os.replace(partial, served)
         spark.sparkContext.addFile(str(served))
         _shipped[key] = archive
@@ -94,9 +94,9 @@ def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None 
 
 
 def unpack_archive(archive: Archive) -> str:
-    """In a Spark task: the folder as it is on this host, unpacked by the first task that asks.
+    """Path of a shipped folder on this host. Call it in a Spark task; the first call unpacks the archive.
 
-    Raises InfrastructureError, naming the host, where the archive arrived damaged or the disk is full.
+    Raises InfrastructureError with the hostname if the archive is damaged or the disk is full.
     """
     from pyspark import SparkFiles
 
@@ -124,8 +124,8 @@ def _root() -> Path:
 
 
 def _pack(target: Path, folder: Path, paths: list[Path]) -> None:
-    """The same content gives the same archive. Links are followed: a hub's cache consists of them."""
-    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Pack reproducibly: equal content gives an equal archive. Follows links, as in a hub's cache."""
+    def normalize(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = entry.mtime = 0
         entry.uname = entry.gname = ""
         entry.mode = 0o644
@@ -133,14 +133,14 @@ def _pack(target: Path, folder: Path, paths: list[Path]) -> None:
 
     with tarfile.open(target, "w", dereference=True) as archive:
         for path in paths:
-            archive.add(path, path.relative_to(folder).as_posix(), filter=plain)
+            archive.add(path, path.relative_to(folder).as_posix(), filter=normalize)
 
 
 def _unpack(file: Path, archive: Archive, folder: Path) -> None:
     if _digest(file) != archive.sha256:
         raise OSError(f"{file} is damaged (SHA-256 differs from the driver's)")
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a task that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed task
     partial.mkdir()
     with tarfile.open(file) as entries:
         entries.extractall(partial, filter="data")

@@ -20,17 +20,17 @@ from dare_job.spark.session import is_local
 
 
 def task_threads(spark) -> int:
-    """Cores that one task owns: spark.task.cpus, or on a local master this machine's over the slots.
+    """Number of cores of one task: ``spark.task.cpus``, or on a local master the machine's cores per slot.
 
-    Of the latter no more than OMP_NUM_THREADS, where that is set: other work has the rest.
+    On a local master, OMP_NUM_THREADS limits the number.
     """
     context = spark.sparkContext
-    own = int(spark.conf.get("spark.task.cpus", "1"))
+    cpus = int(spark.conf.get("spark.task.cpus", "1"))
     if not is_local(context.master):
-        return own
+        return cpus
     share = len(os.sched_getaffinity(0)) // context.defaultParallelism
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # "4,2": of nested teams
-    return max(own, min(share, int(asked)) if asked.isdigit() else share)
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # "4,2" is for nested parallel regions
+    return max(cpus, min(share, int(limit)) if limit.isdigit() else share)
 
 RESOURCE = "gpu"
 
@@ -38,54 +38,64 @@ _LOG = logging.getLogger("dare_job")
 
 
 def warn_gpu_sharing(spark) -> None:
-    """Log what makes tasks share a GPU, or workers load the model again and again."""
+    """Warn about settings that make tasks share a GPU or workers load the model repeatedly."""
     executor = float(spark.conf.get("spark.executor.resource.gpu.amount", "0"))
     task = float(spark.conf.get("spark.task.resource.gpu.amount", "0"))
     if executor and not task:
-        _LOG.warning("executors have GPUs but tasks ask for none: all tasks of a host decode on its first "
-                     "one; set spark.task.resource.gpu.amount=1")
+        _LOG.warning("executors have GPUs but tasks request none: all tasks of a host decode on its first "
+                     "GPU; set spark.task.resource.gpu.amount=1")
     elif task and task < 1:
-        _LOG.warning("spark.task.resource.gpu.amount=%s: tasks share a GPU, and each loads a model of its "
-                     "own there", task)
+        _LOG.warning("spark.task.resource.gpu.amount=%s: tasks share a GPU, and each loads its own copy of "
+                     "the model", task)
     elif executor > task:
-        _LOG.warning("an executor with %g GPUs: Spark gives a worker another one from task to task, and the "
-                     "model is loaded again each time; set spark.executor.resource.gpu.amount=1, and more "
+        _LOG.warning("an executor has %g GPUs: Spark assigns varying GPUs to a worker, which loads the "
+                     "model again each time; set spark.executor.resource.gpu.amount=1 and use more "
                      "executors", executor)
 
 
 def task_gpu() -> str | None:
-    """The GPU that Spark gave the task which runs in this process, or None. Of several, the first."""
+    """Address of the first GPU that Spark assigned to the task in this process; None if there is none."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    given = context.resources().get(RESOURCE) if context else None
-    return given.addresses[0] if given and given.addresses else None
+    resource = context.resources().get(RESOURCE) if context else None
+    return resource.addresses[0] if resource and resource.addresses else None
 
 
 def select_device(device: str, address: str | None) -> str:
-    """Make a task's GPU this process's current one; returns the device to load on.
+    """Make a task's GPU the current one of this process; returns the device to load on.
 
-    device   model.device: "auto", "cpu" or "cuda"
-    address  as ``address()`` gives it; None: ``device`` as it is
-    Raises InfrastructureError where torch does not see the GPU that Spark gave.
+    Parameters
+    ----------
+    device : ``model.device``: "auto", "cpu" or "cuda"
+    address : result of ``task_gpu``; if None, the device is unchanged
+
+    Raises
+    ------
+    InfrastructureError : torch does not see the assigned GPU
     """
     if address is None or device == "cpu":
         return device
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's; read when CUDA starts, at the next call
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in nvidia-smi; CUDA reads it at the next call
     import torch
 
-    seen = [torch.cuda.get_device_properties(index).uuid for index in range(torch.cuda.device_count())]
-    torch.cuda.set_device(gpu_index(address, [str(uuid) for uuid in seen],
-                                   os.environ.get("CUDA_VISIBLE_DEVICES")))
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    torch.cuda.set_device(gpu_index(address, [str(device.uuid) for device in devices],
+                                    os.environ.get("CUDA_VISIBLE_DEVICES")))
     return "cuda"
 
 
 def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int:
-    """torch's index of the GPU with an address.
+    """Index in torch of the GPU with an address.
 
-    uuids    those of torch's devices, in its order
-    visible  CUDA_VISIBLE_DEVICES, which changes torch's numbers but not nvidia-smi's
-    Raises InfrastructureError where it is none of them.
+    Parameters
+    ----------
+    uuids : UUIDs of torch's devices, in torch's order
+    visible : CUDA_VISIBLE_DEVICES, which changes the indices of torch but not those of nvidia-smi
+
+    Raises
+    ------
+    InfrastructureError : torch has no device with this address
     """
     places = [place.strip() for place in visible.split(",")] if visible else None
     if not address.isdigit():
@@ -99,17 +109,19 @@ def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int
     hidden = f", CUDA_VISIBLE_DEVICES is {visible}" if visible else ""
     raise InfrastructureError(
         f"Spark gave a task on {socket.gethostname()} the GPU {address}, but torch sees "
-        f"{', '.join(uuids) or 'no GPU'}{hidden}: install CUDA's torch and the driver on every host, take "
-        "conf/gpu_discovery.sh as discovery script, or set model.device=cpu")
+        f"{', '.join(uuids) or 'no GPU'}{hidden}: install torch with CUDA and the driver on every host, use "
+        "conf/gpu_discovery.sh as the discovery script, or set model.device=cpu")
 
-_NAME = "DARE_JOB_WORKERS"  # Spark keeps the workers of another environment apart
+_NAME = "DARE_JOB_WORKERS"  # Spark does not reuse workers across different environments
 
 
 def map_in_dedicated_workers(frame: DataFrame, function: Callable, schema: str,
                              name: str = "model") -> DataFrame:
-    """``frame.mapInArrow`` in Python workers that run nothing else: as many an executor as it has slots.
+    """``frame.mapInArrow`` in Python workers that run nothing else, one per slot of an executor.
 
-    name  of what they load: another one has workers of its own
+    Parameters
+    ----------
+    name : name of the loaded content; different names have different workers
     """
     environment = frame.sparkSession.sparkContext.environment
     environment[_NAME] = name

@@ -1,4 +1,4 @@
-"""Embed: a vector for every user and item with interactions up to the date."""
+"""Stage embed: learns or copies a vector for every user and item with interactions up to the date."""
 
 import time
 
@@ -21,17 +21,17 @@ def run(job: Job) -> dict:
     """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
     began = time.perf_counter()
     settings = job.config.embed
-    given = {entity: path and paths.path(path, f"embed.{entity}s")
-             for entity, path in (("user", settings.users), ("item", settings.items))}
+    provided = {entity: path and paths.path(path, f"embed.{entity}s")
+                for entity, path in (("user", settings.users), ("item", settings.items))}
     fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt,
                           settings.model_dump(), job.config.seed,
-                          [_identity(path, entity) for entity, path in given.items()]])
+                          [_identity(path, entity) for entity, path in provided.items()]])
     target = job.space.stage("embed")
     if not is_done(target, fingerprint):
-        record: dict = {"source": "parquet" if any(given.values()) else "lightgcn"}
+        record: dict = {"source": "parquet" if any(provided.values()) else "lightgcn"}
         with committing(target, fingerprint, record) as staging:
-            if any(given.values()):
-                record.update(_copy(given, staging))
+            if any(provided.values()):
+                record.update(_copy(provided, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
                 pairs = embed_lightgcn.read_pairs(source, end_of_day(job.space.day))
@@ -46,36 +46,36 @@ def _identity(path: AnyPath | None, entity: str) -> list | None:
     errors.check_access(path, f"embed.{entity}s")
     if not path.exists():
         return None
-    found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    return [[str(file), *known] for file, known in zip(found, paths.file_versions(found), strict=True)]
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    return [[str(file), *version] for file, version in zip(files, paths.file_versions(files), strict=True)]
 
 
-def _copy(given: dict[str, AnyPath | None], staging: AnyPath) -> dict:
+def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     record = {}
-    for entity, path in given.items():
-        ids, found = vectors.read_vectors(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
-        vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", ids, found)
+    for entity, path in provided.items():
+        ids, table = vectors.read_vectors(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
+        vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", ids, table)
         record[entity] = len(ids)
     return record
 
 
 def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: AnyPath) -> dict:
-    """Train without a few users' last pairs, so that the same vectors can be judged on them."""
-    from dare_job.embed import lightgcn  # torch: seconds that ready-made vectors spare
+    """Train LightGCN without the last pairs of some users, and evaluate the vectors on these pairs."""
+    from dare_job.embed import lightgcn  # imports torch, which takes seconds; provided vectors do not need it
 
     out = embed_lightgcn.hold_out(graph, seed)
-    asked, wanted = graph.user[out], graph.item[out]
-    known = graph.without(out)
+    users, items = graph.user[out], graph.item[out]
+    train = graph.without(out)
     with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
         training = lightgcn.Training(settings.dim, settings.epochs, seed)
-        found = lightgcn.train(known, training, on_epoch=counter.advance)
-    ids = dict(zip(ENTITIES, ((graph.users, found.users), (graph.items, found.items)), strict=True))
+        learned = lightgcn.train(train, training, on_epoch=counter.advance)
+    ids = dict(zip(ENTITIES, ((graph.users, learned.users), (graph.items, learned.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", names, table)
-    popular = np.bincount(known.item, minlength=len(graph.items)).astype(np.float32)[:, None]
+    popular = np.bincount(train.item, minlength=len(graph.items)).astype(np.float32)[:, None]
     ones = np.ones((len(graph.users), 1), dtype=np.float32)
     return {
         "user": len(graph.users), "item": len(graph.items), "pairs": len(graph.user),
-        "loss": [round(value, 5) for value in found.loss], "held_out": len(out),
-        "recall_at_20": round(lightgcn.recall_at_k(found.users, found.items, known, asked, wanted), 4),
-        "recall_at_20_of_popularity": round(lightgcn.recall_at_k(ones, popular, known, asked, wanted), 4)}
+        "loss": [round(value, 5) for value in learned.loss], "held_out": len(out),
+        "recall_at_20": round(lightgcn.recall_at_k(learned.users, learned.items, train, users, items), 4),
+        "recall_at_20_of_popularity": round(lightgcn.recall_at_k(ones, popular, train, users, items), 4)}

@@ -7,8 +7,8 @@ The stage is off unless ``encode.model`` is set.
     OUT/features/entity=E/dt=D/_manifest.json       sources, counts, drift
     OUT/features/ids/entity=E/ids.parquet           schemas.IDS
 
-A text that an earlier table of the same encoder holds is not encoded again. A killed run goes on with the
-chunks that it finished (``features/encode_tasks.py``). A date's features are published in one step.
+A text is not encoded again if an earlier table of the same encoder contains it. A resumed run keeps finished
+chunks (``publish/features/encode_tasks.py``). A date's features are published in one step.
 """
 
 import logging
@@ -30,14 +30,18 @@ from dare_job.workspace import MANIFEST, digest, write_json
 
 _LOG = logging.getLogger("dare_job")
 _VERSION = 1  # increment when the same texts would get other features
-MAX_DRIFT = 1.25  # how many times farther from their clusters than when these were fitted: a warning
+MAX_DRIFT = 1.25  # warn if the mean distance to the clusters has grown by more than this factor
 
 
 def run(job: Job) -> dict:
-    """Write the date's features; returns the manifests by entity type, ``{}`` where the stage is off.
+    """Write the date's features; returns the manifests by entity type, ``{}`` if the stage is off.
 
-    An entity type without texts has no features. Raises DataError where the date is not published, or a
-    table, the map of ids or codebooks are damaged; ConfigError and ModelError for an encoder of no use.
+    An entity type without texts has no features.
+
+    Raises
+    ------
+    DataError : the date is not published, or a table, the ids or the codebooks are damaged
+    ConfigError, ModelError : the encoder cannot be used
     """
     settings = job.config.encode
     if settings.model is None:
@@ -48,34 +52,34 @@ def run(job: Job) -> dict:
     encoder = {"name": redact.values(name), "revision": revision,
                "sha256": encoder_files.fingerprint(folder), "window": None}
     prints = {entity: _fingerprint(job, source, encoder) for entity, source in sources.items()}
-    found = {entity: there for entity, sha256 in prints.items()
-             if (there := published.current_manifest(job.space.features(entity), sha256))}
+    manifests = {entity: manifest for entity, sha256 in prints.items()
+                 if (manifest := published.current_manifest(job.space.features(entity), sha256))}
     work = job.space.work / "encode"
-    if found.keys() != prints.keys():
+    if manifests.keys() != prints.keys():
         task = EncodeTask.of(job, folder, encoder["sha256"])
         key = digest([encoder["sha256"], encoder["window"]])[:12]
         with ExitStack() as failing:
             staged = {}
-            for entity in sorted(prints.keys() - found.keys(), key=ENTITIES.index):
+            for entity in sorted(prints.keys() - manifests.keys(), key=ENTITIES.index):
                 night = Night(job, entity, encoder, task, work / key / f"entity={entity}")
                 if made := _stage(night, sources[entity], prints[entity], failing):
                     staged[made[0]] = job.space.features(entity)
-                    found[entity] = made[1]
+                    manifests[entity] = made[1]
             atomic.publish(staged)
     if work.exists():
         paths.remove_tree(work)
-    return {entity: found[entity] for entity in ENTITIES if entity in found}
+    return {entity: manifests[entity] for entity in ENTITIES if entity in manifests}
 
 
 def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
-    """Of the texts, the encoder and the settings that features depend on."""
+    """Fingerprint of the texts, the encoder and the settings that features depend on."""
     settings = job.config.encode
     return digest(["encode", _VERSION, FEATURES_VERSION, source["run_id"], source["files"], encoder["sha256"],
                    encoder["window"], settings.clusters, settings.refit, job.config.seed])
 
 
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
-    """Write features beside their place; the folder, removed where ``failing`` fails, and the manifest."""
+    """Write features to a staging folder, which an error in ``failing`` removes."""
     job, began = night.job, time.perf_counter()
     staging = atomic.stage_folder(job.space.features(night.entity), flat=True)
     failing.enter_context(atomic.remove_on_error(staging))
@@ -97,14 +101,14 @@ def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> 
 
 
 def _warn(job: Job, entity: str, manifest: dict) -> None:
-    """Say that clusters no longer fit the texts, or do not say the same of the same text."""
+    """Warn if clusters no longer fit the texts, or if unchanged texts changed their cluster."""
     drift = manifest["drift"]
     if not drift:
         return
     if drift["ratio"] and drift["ratio"] > MAX_DRIFT:
-        _LOG.warning("%ss: vectors are %.2f times as far from their clusters as on %s, when these were made "
-                     "(more than %g): encode.refit=true makes new ones, with new ids", entity,
+        _LOG.warning("%ss: vectors are %.2f times as far from their clusters as on %s, when the clusters "
+                     "were fitted (limit %g): set encode.refit=true to fit new clusters with new ids", entity,
                      drift["ratio"], manifest["codebook"]["fitted"], MAX_DRIFT)
     if drift["moved"]:
-        _LOG.warning("%d of %d %ss with the same text have other cluster ids than before: the features that "
+        _LOG.warning("%d of %d %ss with unchanged text have other cluster ids than before: the features that "
                      "they were compared with are damaged", drift["moved"], drift["compared"], entity)

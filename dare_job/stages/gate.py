@@ -1,7 +1,7 @@
 """Stage gate: checks the generated texts before publication. If the gate fails, nothing is published.
 
     _done.json             findings by entity type and check, and whether the gate failed
-    failing_rows.parquet   the rows that checks counted (``publish.gate.findings.ROWS``)
+    failing_rows.parquet   the rows that failed a check (``publish.gate.findings.ROWS``)
 
 The findings are kept even if the gate failed. They are valid for the rows, the previous text and the limits
 that they were computed from. If any of these changes, the gate checks again without generating texts again.
@@ -26,14 +26,18 @@ from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
 _OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
-_VERSION = 3  # of the checks: one more where they count otherwise
+_VERSION = 3  # increment when a check counts differently
 
 
 def run(job: Job) -> dict:
     """Check the generated rows; returns the findings by entity type and check (``Finding``).
 
-    Raises ThresholdError naming every check that failed; the next run tries failed rows again where there
-    were too many. Raises DataError where rows are gone or damaged, or the text before is another by now.
+    If too many rows failed, the next run tries them again.
+
+    Raises
+    ------
+    ThresholdError : names every failed check
+    DataError : rows are missing or damaged, or the previous text has changed since the stage plan
     """
     plan = stage_inputs.require_plan(job)
     generated = stage_inputs.require_generated(job)
@@ -42,8 +46,8 @@ def run(job: Job) -> dict:
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
             began = time.perf_counter()
-            listed = atomic.final_folder(staging, folder) / NAME
-            record |= _check_texts(job, plan, generated["rows"], staging, listed)
+            rows_file = atomic.final_folder(staging, folder) / NAME
+            record |= _check_texts(job, plan, generated["rows"], staging, rows_file)
             record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
@@ -55,7 +59,7 @@ def run(job: Job) -> dict:
 def require_passed(job: Job, generated: dict) -> dict:
     """The findings by entity type for these rows and limits.
 
-    Raises DataError where the gate has not looked at them, ThresholdError where it failed.
+    Raises DataError if the gate has not checked them, or ThresholdError if the gate failed.
     """
     record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
@@ -83,22 +87,23 @@ def _fingerprint(job: Job, generated: dict) -> str:
     )
 
 
-def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, listed: AnyPath) -> dict:
-    """The record of a gate: findings by entity type, which checks failed, and what is said about them."""
-    failures, found, scans = Failures(), {}, {}
+def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, rows_file: AnyPath) -> dict:
+    """The record of a gate: findings by entity type, failed checks and the error message."""
+    failures, findings, scans = Failures(), {}, {}
     with FailingRows.create(staging) as failing_rows, counted(rows, "checking texts") as counting:
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample)
             _scan(job, entity, checked, failures, counting)
-            found[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
-            found[entity] |= gate_scan.length_findings(job, entity, sample.table(), checked)
+            findings[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
+            findings[entity] |= gate_scan.length_findings(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
-        found[entity] |= _errors(job, entity, failures, checked, plan)
-    failed = [f"{entity} {check}" for entity, checks in found.items()
+        findings[entity] |= _errors(job, entity, failures, checked, plan)
+    failed = [f"{entity} {check}" for entity, checks in findings.items()
               for check, finding in checks.items() if finding.failed]
-    said = gate_failures.failure_message(job, failures, found, listed) if failed else None
-    return records(found) | {"failed": failed, "message": said, "commonest_errors": failures.most_common()}
+    message = gate_failures.failure_message(job, failures, findings, rows_file) if failed else None
+    return records(findings) | {"failed": failed, "message": message,
+                                "commonest_errors": failures.most_common()}
 
 
 def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
@@ -111,16 +116,16 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Co
 
 
 def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict) -> dict[str, Finding]:
-    """The limit holds for both entity types together; the share shown is of one.
+    """Findings about rows with errors. The limit applies to both entity types together, the share to one.
 
-    Rows that failed in the previous run as well count against all rows of the date, with new failures.
+    Rows that failed in the previous run too are compared, with the new failures, to all rows of the date.
     """
-    limit, found = job.config.limits.max_error_share, {}
+    limit, findings = job.config.limits.max_error_share, {}
     planned = Counter({each: plan[each]["rows"] - plan[each]["errors"] for each in ENTITIES})
     counts = ((failures.failed, failures.attempted, 0), (failures.repeated, planned, failures.failed.total()))
     for check, (failed, of, more) in zip(OF_ERRORS, counts, strict=True):
         too_many = limit is not None and failed.total() + more > limit * of.total()
-        rows, whole = failed[entity], of[entity]
-        found[check] = Finding(rows, whole, rows / whole if whole else None, limit, too_many and rows > 0,
-                               checked.first.get(check, []))
-    return found
+        rows, total = failed[entity], of[entity]
+        findings[check] = Finding(rows, total, rows / total if total else None, limit, too_many and rows > 0,
+                                  checked.first.get(check, []))
+    return findings

@@ -1,4 +1,4 @@
-"""Group: similar users and items, by vector (k-means) and by attributes (a tree)."""
+"""Stage group: groups similar users and items, by vector (k-means) and by attributes (a tree)."""
 
 import json
 import time
@@ -28,7 +28,10 @@ _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
 
 
 def run(job: Job) -> dict:
-    """Write GROUPS for users and items; returns counts by entity type. Raises DataError without upstream."""
+    """Write GROUPS for users and items; returns counts by entity type.
+
+    Raises DataError if the stages plan or embed have not finished.
+    """
     began = time.perf_counter()
     settings = job.config.group
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]
@@ -45,30 +48,30 @@ def run(job: Job) -> dict:
 
 def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> dict:
     labels, k = _collaborative(job, entity, settings, staging / f"labels-{entity}.parquet")
-    # the attributes as text, so that they can be counted and joined on
+    # attributes as JSON text, as Spark can neither count nor join maps
     entries = F.array_sort(F.map_entries("attributes"))
     plan = stage_table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
     _check_names(plan, order, f"group.{entity}_attributes")
     groups = _attribute_groups(plan, labels, order, settings.max_group_size)
-    found = plan.join(labels, "entity_id", "left")
+    table = plan.join(labels, "entity_id", "left")
     if groups.by_key:
         pairs = pa.table({"key": list(groups.by_key), "attribute_group": list(groups.by_key.values())})
-        found = found.join(job.spark.createDataFrame(pairs), "key", "left")
+        table = table.join(job.spark.createDataFrame(pairs), "key", "left")
     else:
-        found = found.withColumn("attribute_group", F.lit(None).cast("string"))
-    written = staging / f"entity={entity}"
-    write_parquet(found.select(*GROUPS.names), written)
+        table = table.withColumn("attribute_group", F.lit(None).cast("string"))
+    folder = staging / f"entity={entity}"
+    write_parquet(table.select(*GROUPS.names), folder)
     paths.remove_tree(staging / f"labels-{entity}.parquet")
-    return {"clusters": k, "attribute_order": groups.order, **_counted(written)}
+    return {"clusters": k, "attribute_order": groups.order, **_counts(folder)}
 
 
 def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
-    ids, found = vectors.read_vectors(stage_folder(job, "embed", entity))
+    ids, table = vectors.read_vectors(stage_folder(job, "embed", entity))
     k = kmeans.cluster_count(len(ids), settings.target_size, settings.clusters)
     with progress.counting(f"groups of {entity}s", len(ids)) as counter:
-        labels = kmeans.cluster(found, k, job.config.seed, counter.advance)
+        labels = kmeans.cluster(table, k, job.config.seed, counter.advance)
     path.mkdir()
     labels = pa.table([ids, kmeans.cluster_names(labels)], names=["entity_id", "collaborative_group"])
     with paths.arrow_sink(path / "part-0.parquet") as sink:
@@ -78,7 +81,13 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath
 
 @dataclass(frozen=True)
 class AttributeGroups:
-    """``order`` of the attributes in the tree, and the group of each combination of attributes (JSON)."""
+    """Result of grouping by attributes.
+
+    Attributes
+    ----------
+    order : attributes from the root of the tree to its leaves
+    by_key : group of each combination of attributes; the key is its JSON text
+    """
 
     order: list[str]
     by_key: dict[str, str]
@@ -86,23 +95,23 @@ class AttributeGroups:
 
 def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Literal["learned"],
                       max_size: int) -> AttributeGroups:
-    """Build the tree from counted combinations, whose number decides the driver's work."""
-    have = plan.where(F.size("attributes") > 0)
-    counted = have.groupBy("key").count().toArrow()
-    known = {key: _parsed(key) for key in counted["key"].to_pylist()}
+    """Build the tree on the driver from the distinct combinations of attributes and their counts."""
+    described = plan.where(F.size("attributes") > 0)
+    counts = described.groupBy("key").count().toArrow()
+    combinations = {key: _parse(key) for key in counts["key"].to_pylist()}
     if order == "learned":
-        names = {name for attributes in known.values() for name in attributes}
-        order = _learned(have, labels) or sorted(names)
-    if not order or not known:
+        names = {name for attributes in combinations.values() for name in attributes}
+        order = _learn_order(described, labels) or sorted(names)
+    if not order or not combinations:
         return AttributeGroups(list(order), {})
     tree = AttributeTree.build_counted(
-        zip(known.values(), counted["count"].to_pylist(), strict=True), order, max_size)
-    found = {key: tree.group_of(attributes) for key, attributes in known.items()}
-    return AttributeGroups(list(order), {key: group for key, group in found.items() if group is not None})
+        zip(combinations.values(), counts["count"].to_pylist(), strict=True), order, max_size)
+    groups = {key: tree.group_of(attributes) for key, attributes in combinations.items()}
+    return AttributeGroups(list(order), {key: group for key, group in groups.items() if group is not None})
 
 
 def _check_names(plan: DataFrame, order: list[str] | Literal["learned"], setting: str) -> None:
-    """Raises ConfigError naming attributes that were asked for and that nobody has, with those there are."""
+    """Raise ConfigError if a configured attribute does not occur. The error names the valid ones."""
     if order == "learned":
         return
     names = plan.select(F.explode(F.map_keys("attributes")).alias("name")).distinct()
@@ -112,24 +121,24 @@ def _check_names(plan: DataFrame, order: list[str] | Literal["learned"], setting
                           f"{', '.join(sorted(known))}, or learned")
 
 
-def _learned(have: DataFrame, labels: DataFrame) -> list[str]:
-    """Order by what tells the clusters apart, learned from a sample that depends on the ids alone."""
-    sample = have.join(labels, "entity_id").orderBy(F.xxhash64("entity_id"), "entity_id").limit(_LEARN_FROM)
-    rows = sample.select("entity_id", "key", "collaborative_group").toArrow()
+def _learn_order(described: DataFrame, labels: DataFrame) -> list[str]:
+    """Order attributes by how well they separate the clusters, on a sample that depends only on the ids."""
+    sample = described.join(labels, "entity_id").orderBy(F.xxhash64("entity_id"), "entity_id")
+    rows = sample.limit(_LEARN_FROM).select("entity_id", "key", "collaborative_group").toArrow()
     ids = rows["entity_id"].to_pylist()
-    attributes = [_parsed(key) for key in rows["key"].to_pylist()]
+    attributes = [_parse(key) for key in rows["key"].to_pylist()]
     classes = dict(zip(ids, rows["collaborative_group"].to_pylist(), strict=True))
     return learn_order(list(zip(ids, attributes, strict=True)), classes)
 
 
-def _parsed(key: str) -> dict[str, str]:
+def _parse(key: str) -> dict[str, str]:
     return {entry["key"]: entry["value"] for entry in json.loads(key) if entry.get("value") is not None}
 
 
-def _counted(written: AnyPath) -> dict:
+def _counts(folder: AnyPath) -> dict:
     record = {}
     for kind in ("collaborative", "attribute"):
-        groups = paths.parquet_dataset(written).to_table(columns=[f"{kind}_group"]).column(0)
+        groups = paths.parquet_dataset(folder).to_table(columns=[f"{kind}_group"]).column(0)
         sizes = pc.value_counts(groups.drop_null()).field("counts").to_pylist()
         record |= {f"{kind}_groups": len(sizes), f"largest_{kind}_group": max(sizes, default=0),
                    f"without_{kind}_group": groups.null_count, "rows": len(groups)}

@@ -35,7 +35,7 @@ def run(job: Job) -> dict:
     Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
     """
     began = time.perf_counter()
-    # A model that is not whole ends the run before it costs.
+    # hashes the model first, so that an incomplete model fails before the work starts
     salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
     source = prepare_input(job)
@@ -43,42 +43,42 @@ def run(job: Job) -> dict:
     fingerprint = digest([
         done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
         [job.config.prompts.of(entity).version_hash for entity in ENTITIES],
-        PLAN.names, _refresh_nights(job),
+        PLAN.names, _refresh_interval(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
-        record: dict = {"input": _counts(done_record(source)), "model": job.model_hash,
+        record: dict = {"input": _input_counts(done_record(source)), "model": job.model_hash,
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 table = (_users if entity == "user" else _items)(job, source)
                 folder = staging / f"entity={entity}"
                 write_parquet(_planned(job, table, previous[entity], salt), folder)
-                record[entity] = _counted(folder)
+                record[entity] = _entity_counts(folder)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 
 def _warn_of_wording(job: Job) -> None:
-    """The embedded model knows one wording, which asks any other model for too little."""
+    """Warn if the prompt set does not fit the model: the embedded model needs the set ``sample``."""
     model = job.config.model.name
     sets = {f"prompts.{entity}": getattr(job.config.prompts, entity) for entity in ENTITIES}
-    odd = [f"{key} = {value}" for key, value in sets.items()
-           if (value == prompts.SAMPLE) != (model == EMBEDDED)]
-    if odd and model == EMBEDDED:
-        _LOG.warning("%s: the embedded model knows the wording of the set %s alone and will write nonsense; "
-                     "use that set, or name another model", ", ".join(odd), prompts.SAMPLE)
-    elif odd:
+    unfit = [f"{key} = {value}" for key, value in sets.items()
+             if (value == prompts.SAMPLE) != (model == EMBEDDED)]
+    if unfit and model == EMBEDDED:
+        _LOG.warning("%s: the embedded model knows only the prompt set %s and will write nonsense; use that "
+                     "set, or another model", ", ".join(unfit), prompts.SAMPLE)
+    elif unfit:
         others = ", ".join(name for name in prompts.set_names() if name != prompts.SAMPLE)
-        _LOG.warning("%s: this set is worded for the embedded model, not for %s; choose one of %s, or a file "
-                     "of your own (docs/how-to/prompts.md)", ", ".join(odd), model, others)
+        _LOG.warning("%s: this prompt set is made for the embedded model, not for %s; choose one of %s, or "
+                     "your own file (docs/how-to/prompts.md)", ", ".join(unfit), model, others)
 
 
 def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
-    found = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
-    return [[file.name, *known] for file, known in zip(found, paths.file_versions(found), strict=True)]
+    files = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
+    return [[file.name, *version] for file, version in zip(files, paths.file_versions(files), strict=True)]
 
 
 def _read(job: Job, source: AnyPath, name: str) -> DataFrame:
@@ -93,35 +93,35 @@ def _users(job: Job, source: AnyPath) -> DataFrame:
     """entity_id, interactions, attributes, prompt, error of every user of the input."""
     titled = _read(job, source, "items").where(F.trim("title") != "")
     past = user_histories(_interactions(job, source), titled, job.config.history)
-    known = _read(job, source, "users").join(past, "user_id", "full")
+    users = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
-    items = str((source / "items.parquet").absolute())  # executors have a folder of their own
+    items = str((source / "items.parquet").absolute())  # executors have another working directory
     prompts_of_users = render.render_users(job.config.prompts.of("user"), items, version)
-    return _rendered(known, "user_id", "history", prompts_of_users)
+    return _rendered(users, "user_id", "history", prompts_of_users)
 
 
 def _items(job: Job, source: AnyPath) -> DataFrame:
-    """The same of every item."""
+    """The same columns for every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
-    known = _read(job, source, "items").join(counts, "item_id", "full")
-    return _rendered(known, "item_id", "title", render.render_items(job.config.prompts.of("item")))
+    items = _read(job, source, "items").join(counts, "item_id", "full")
+    return _rendered(items, "item_id", "title", render.render_items(job.config.prompts.of("item")))
 
 
-def _rendered(known: DataFrame, key: str, written_from: str, write) -> DataFrame:
+def _rendered(entities: DataFrame, key: str, source_column: str, render_batches) -> DataFrame:
     count = F.coalesce("interactions", F.lit(0)).alias("interactions")
-    chosen = known.select(F.col(key).alias("entity_id"), count, "attributes", written_from)
-    return chosen.mapInArrow(write, render.RENDERED)
+    rows = entities.select(F.col(key).alias("entity_id"), count, "attributes", source_column)
+    return rows.mapInArrow(render_batches, render.RENDERED)
 
 
 def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
-    """Add hashes and staleness; entities that only the previous snapshot has are kept and not stale.
+    """Add hashes and staleness. Entities that only the previous snapshot has are kept and not stale.
 
-    On its strict night a text with relaxed tokens is stale too. One without any is strict text already.
+    In a row's strict run, a text with relaxed tokens is stale too.
     """
     sha = F.sha2("prompt", 256)
     plan = table.withColumns({
         "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256),
-        "strict": _strict_night(job)})
+        "strict": _is_strict_run(job)})
     if previous is None:
         return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
     compared = ("entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens")
@@ -139,26 +139,26 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
     }).select(*PLAN.names)
 
 
-def _refresh_nights(job: Job) -> int:
-    """verify.refresh_nights where text may differ from strict text; 0: never."""
+def _refresh_interval(job: Job) -> int:
+    """``verify.refresh_nights`` if verification is relaxed; 0: rows are never refreshed."""
     verify = job.config.verify
     return verify.refresh_nights if job.config.decode.mode == "dare" and verify.rule != "strict" else 0
 
 
-def _strict_night(job: Job) -> Column:
-    """Whether it is a row's turn: every so many nights, by its id, so that each night has as many rows."""
-    nights = _refresh_nights(job)
-    if not nights:
+def _is_strict_run(job: Job) -> Column:
+    """Whether a row is verified strictly in this run. The id decides, to spread the rows over runs."""
+    days = _refresh_interval(job)
+    if not days:
         return F.lit(False)
-    return F.pmod(F.xxhash64("entity_id") + F.lit(job.space.day.toordinal()), F.lit(nights)) == 0
+    return F.pmod(F.xxhash64("entity_id") + F.lit(job.space.day.toordinal()), F.lit(days)) == 0
 
 
-def _counts(record: dict) -> dict:
-    kept = ("format", "interactions", "users", "items", "broken", "duplicates", "reasons")
-    return {name: record[name] for name in kept}
+def _input_counts(record: dict) -> dict:
+    names = ("format", "interactions", "users", "items", "broken", "duplicates", "reasons")
+    return {name: record[name] for name in names}
 
 
-def _counted(folder: AnyPath) -> dict[str, int]:
+def _entity_counts(folder: AnyPath) -> dict[str, int]:
     plan = paths.parquet_dataset(folder)
     return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
             "errors": plan.count_rows(filter=pc.field("error").is_valid())}

@@ -46,8 +46,8 @@ def _state(folder: AnyPath | None) -> list:
     """Names, sizes and times of a folder's Parquet files, which change when the text is replaced."""
     if folder is None:
         return []
-    found = published.parquet_files(folder)
-    return [(path.name, *known) for path, known in zip(found, paths.file_versions(found), strict=True)]
+    files = published.parquet_files(folder)
+    return [(file.name, *version) for file, version in zip(files, paths.file_versions(files), strict=True)]
 
 
 def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
@@ -68,12 +68,11 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
     previous_text.warn_invalid_ids(job, old)
     tokens = previous_text.previous_token_ids(job, old)
     rank = F.xxhash64(F.lit(job.config.seed), "entity_id")
-    # one task sorts what a limit is taken of: ids alone, not the texts of everybody
+    # a single task sorts for the limit, so it gets only ids, not texts
     ids = published.read_texts(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
     chosen = ids.orderBy(rank, "entity_id").limit(settings.max_global_texts)
-    everybody = tokens.join(chosen, "entity_id", "left_semi").select(
+    parts = tokens.join(chosen, "entity_id", "left_semi").select(
         F.lit(GLOBAL).alias("pool"), F.lit(GLOBAL).alias("kind"), "entity_id", "token_ids")
-    parts = everybody
     if job.config.decode.mode in MODES_WITH_GROUP_POOLS:
         routes = stage_inputs.stage_table(job, "route", entity)
         parts = parts.unionByName(_members(tokens, routes, settings, rank))
@@ -84,24 +83,24 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
 
     def build(table):
         at = paths.path(target)
-        if paths.is_local(at) and not at.is_dir():  # the stage has ended; do not create it again
-            raise InfrastructureError(f"{target} is not there: the stage has ended")
+        if paths.is_local(at) and not at.is_dir():  # do not create the folder again
+            raise InfrastructureError(f"{target} does not exist: the stage has already ended")
         return previous_text.build_pool(table, target, meta)
 
     partitions = 4 * job.spark.sparkContext.defaultParallelism
-    made = (
+    stats = (
         parts.repartition(partitions, "pool")
         .groupBy("pool")
         .applyInArrow(build, previous_text.POOL_STATS)
         .collect()
     )
-    return {"pools": len(made), "texts": sum(row.texts for row in made if row.pool == GLOBAL),
-            "tokens": sum(row.tokens for row in made if row.pool == GLOBAL),
-            "bytes": sum(row.bytes for row in made), "kinds": dict(Counter(row.kind for row in made))}
+    return {"pools": len(stats), "texts": sum(row.texts for row in stats if row.pool == GLOBAL),
+            "tokens": sum(row.tokens for row in stats if row.pool == GLOBAL),
+            "bytes": sum(row.bytes for row in stats), "kinds": dict(Counter(row.kind for row in stats))}
 
 
 def _members(tokens, routes, settings, rank):
-    """Texts of the group pools, at most ``max_texts`` each, drawn by seed."""
+    """Texts of the group pools: a seeded sample of at most ``max_texts`` per pool."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -9,11 +9,9 @@ Every entity of the plan that has a text or an error gets one row:
   ``source_run_id``. An entity that was never generated and not reached has no row.
 
 Both entity types are staged with their manifests and checked before either is published, each in one step
-(``atomic.publish``): users first, then items. A kill between the two leaves users of this run beside items of
-the publication before, each whole; publishing again ends it. File names are new in each publication, so that
-who listed the older files finds them or misses them, and never reads some of both.
-
-What a published snapshot says about itself in ``_manifest.json``.
+(``atomic.publish``): users first, then items. If the run is killed between the two, the users are of this run
+and the items of the previous publication, each complete; publishing again repairs it. Each publication uses
+new file names, so a reader with an older file list reads the old files or gets an error, never a mix.
 """
 
 import secrets
@@ -44,10 +42,13 @@ from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
 def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
              fingerprint: str, gates: dict) -> dict:
-    """The manifest of a staged snapshot: who wrote it, counts, sums, rates, files with checksums.
+    """The manifest of a staged snapshot: model and settings, counts, totals, rates, files with checksums.
 
-    generated    what the stage generate reported; fingerprint: of what the snapshot was made from
-    gates        what the stage gate found of the entity type, by check
+    Parameters
+    ----------
+    generated : record of the stage generate
+    fingerprint : of the snapshot's sources
+    gates : findings of the stage gate about the entity type, by check
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
     plan, work = stage_inputs.require_stage(job, "plan"), shard_plan.read_plan(job.space.stage("generate"))
@@ -75,7 +76,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
 
 def _writer_record(job: Job) -> dict:
     writer = published.writer_record(job)
-    return writer | {"model": redact.values(writer["model"])}  # a name may be an address with a token
+    return writer | {"model": redact.values(writer["model"])}  # a name may be a URL with a token
 
 
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dict]:
@@ -106,16 +107,19 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dic
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
-_ROWS_A_FILE = 100_000
+_ROWS_PER_FILE = 100_000
 
 
 def run(job: Job) -> dict:
     """Publish the date and write its report; returns the manifests by entity type.
 
-    They are as they were where nothing changed. A report that cannot be written is a warning.
+    Publishes nothing if nothing changed. If the report cannot be written, logs a warning.
 
-    Raises DataError if the gate has not checked this run's rows, the previous text is not the
-    plan's, or an id would be there twice; ThresholdError where the gate failed.
+    Raises
+    ------
+    DataError : the gate has not checked this run's rows, the previous text has changed since the stage
+        plan, or an id occurs twice
+    ThresholdError : the gate failed
     """
     manifests = _publish(job)
     report.write_or_warn(job.space.out, job.space.dt)
@@ -128,10 +132,10 @@ def _publish(job: Job) -> dict:
     generated = stage_inputs.require_generated(job)
     gates = gate.require_passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    published = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
-                 for entity in ENTITIES}
-    if all(published.values()):
-        return {entity: _with_baseline(job, entity, found, generated) for entity, found in published.items()}
+    current = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
+               for entity in ENTITIES}
+    if all(current.values()):
+        return {entity: _with_baseline(job, entity, found, generated) for entity, found in current.items()}
     with ExitStack() as failing:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         manifests = {}
@@ -144,21 +148,21 @@ def _publish(job: Job) -> dict:
 
 
 def _make_visible(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None:
-    """Let readers see staged snapshots; at a URL the manifest does it. Nothing where the lock was lost."""
+    """Publish staged snapshots. At a URL, writing the manifest publishes. Stops if the lock was lost."""
     for entity, folder in staged.items():
         lock.require_held()
         write_json(folder / MANIFEST, manifests[entity])
     atomic.publish({folder: space.knowledge(entity) for entity, folder in staged.items()})
 
 
-def _with_baseline(job: Job, entity: str, found: dict, generated: dict) -> dict:
-    """The manifest of rows that stay as they are, with a baseline that was measured since."""
-    if generated["baseline"] in (None, found["baseline"]):
-        return found
-    found = found | {name: generated[name] for name in ("tokens_per_s", "baseline")}
+def _with_baseline(job: Job, entity: str, manifest: dict, generated: dict) -> dict:
+    """The manifest of unchanged rows, updated if the baseline was measured after their publication."""
+    if generated["baseline"] in (None, manifest["baseline"]):
+        return manifest
+    manifest = manifest | {name: generated[name] for name in ("tokens_per_s", "baseline")}
     lock.require_held()
-    write_json(job.space.knowledge(entity) / MANIFEST, found)
-    return found
+    write_json(job.space.knowledge(entity) / MANIFEST, manifest)
+    return manifest
 
 
 def _fingerprint(job: Job, entity: str, generated: dict) -> str:
@@ -171,12 +175,12 @@ def _plan(job: Job, entity: str) -> ds.Dataset:
 
 
 def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
-    """Write the snapshot beside its place; returns the folder, removed where ``failing`` fails, and files."""
+    """Write the snapshot to a staging folder, which an error in ``failing`` removes."""
     staging = atomic.stage_folder(job.space.knowledge(entity), flat=True)
     failing.enter_context(atomic.remove_on_error(staging))
-    known = _plan(job, entity).count_rows()
+    planned = _plan(job, entity).count_rows()
     name = f"part-{secrets.token_hex(4)}"
-    written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + known // _ROWS_A_FILE)
+    written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + planned // _ROWS_PER_FILE)
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(
@@ -187,11 +191,11 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 
 
 def _snapshot(job: Job, entity: str):
-    """DataFrame of KNOWLEDGE: the rule in the module's text."""
+    """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     from pyspark.sql import functions as F
 
-    known = stage_inputs.stage_table(job, "plan", entity)
-    rows = known.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
+    plan = stage_inputs.stage_table(job, "plan", entity)
+    rows = plan.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
     old = tables_published.previous_folder(job, entity)
     before = tables_published.read_texts(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
@@ -210,7 +214,7 @@ def _snapshot(job: Job, entity: str):
 
 
 def _rows(job: Job, entity: str):
-    """Tonight's rows, or an empty table."""
+    """The rows generated in this run, or an empty table."""
     folder = stage_inputs.generated_folder(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)

@@ -1,4 +1,4 @@
-"""Route: the pool that drafts for each entity, with the reason. A join and a pure function."""
+"""Stage route: chooses the pool that each entity drafts from, and records the reason."""
 
 import time
 from collections.abc import Iterator
@@ -15,12 +15,15 @@ from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 
 Batches = Iterator[pa.RecordBatch]
-_ASKED = ("interactions", "collaborative_group", "attribute_group")
-_ROUTED = ", ".join(f"{name} string" for name in ROUTES.names)
+_ROUTED_BY = ("interactions", "collaborative_group", "attribute_group")
+_OUTPUT = ", ".join(f"{name} string" for name in ROUTES.names)
 
 
 def run(job: Job) -> dict:
-    """Write ROUTES for users and items; returns counts by kind of pool. Raises DataError without upstream."""
+    """Write ROUTES for users and items; returns counts by kind of pool.
+
+    Raises DataError if the stages plan or group have not finished.
+    """
     began = time.perf_counter()
     settings = job.config.router
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "group")]
@@ -30,34 +33,35 @@ def run(job: Job) -> dict:
         record: dict = {}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
-                known = stage_table(job, "plan", entity).select("entity_id", "interactions").join(
+                entities = stage_table(job, "plan", entity).select("entity_id", "interactions").join(
                     stage_table(job, "group", entity), "entity_id", "left")
-                routed = partial(_route, entity=entity, least=settings.min_interactions,
-                                 override=getattr(settings, entity))
-                written = staging / f"entity={entity}"
-                write_parquet(known.mapInArrow(routed, _ROUTED), written)
-                record[entity] = _counted(written)
+                route = partial(_route, entity=entity, min_interactions=settings.min_interactions,
+                                override=getattr(settings, entity))
+                folder = staging / f"entity={entity}"
+                write_parquet(entities.mapInArrow(route, _OUTPUT), folder)
+                record[entity] = _counts(folder)
             record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 
-def _route(batches: Batches, entity: str, least: int, override: str) -> Batches:
+def _route(batches: Batches, entity: str, min_interactions: int, override: str) -> Batches:
     @lru_cache(maxsize=1 << 16)
-    def chosen(interactions: int, collaborative: str | None, attribute: str | None) -> tuple[str, str, str]:
-        found = router.route(entity, interactions, collaborative, attribute, least, override)
-        return found.pool, found.pool_kind, found.reason
+    def choose(interactions: int, collaborative: str | None, attribute: str | None) -> tuple[str, str, str]:
+        route = router.route(entity, interactions, collaborative, attribute, min_interactions, override)
+        return route.pool, route.pool_kind, route.reason
 
     for batch in batches:
-        columns = [batch[name].to_pylist() for name in _ASKED]
-        # the router only asks whether there are enough interactions, so few distinct rows are left
-        rows = [chosen(min(count, least), *groups) for count, *groups in zip(*columns, strict=True)]
+        columns = [batch[name].to_pylist() for name in _ROUTED_BY]
+        # the router only compares counts with min_interactions: with clipped counts few rows are distinct
+        rows = [choose(min(count, min_interactions), *groups)
+                for count, *groups in zip(*columns, strict=True)]
         routes = zip(*rows, strict=True) if rows else ((), (), ())
         yield pa.RecordBatch.from_arrays([batch["entity_id"], *[pa.array(c, pa.string()) for c in routes]],
                                          names=ROUTES.names)
 
 
-def _counted(written) -> dict:
-    kinds = paths.parquet_dataset(written).to_table(columns=["pool", "pool_kind"])
+def _counts(folder) -> dict:
+    kinds = paths.parquet_dataset(folder).to_table(columns=["pool", "pool_kind"])
     counts = {row["pool_kind"]: row["pool_kind_count"] for row in
               kinds.group_by("pool_kind").aggregate([("pool_kind", "count")]).to_pylist()}
     return {"rows": kinds.num_rows, "pools": len(kinds["pool"].unique()), **counts}

@@ -50,7 +50,7 @@ def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, t
     (tmp_path / "dare_job" / "__init__.py").touch()  # hides what is installed
     done = night(nights, tmp_path, cluster.url, {"spark.executorEnv.PYTHONPATH": str(tmp_path)})
     assert done.returncode == 5
-    assert "executors cannot import dare_job.spark: send dare-job" in standalone.said(done)
+    assert "executors cannot import dare_job.spark: ship dare-job" in standalone.said(done)
 
 
 def test_a_master_that_is_not_there_is_one_line(nights, tmp_path):

@@ -187,11 +187,11 @@ def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     ((_, problem),) = executors.host_problems(str(tmp_path / "gone"), [], __version__, {}, 0)
     assert "No such file or directory" in problem
     ((_, problem),) = executors.host_problems(str(tmp_path), [], "0.0.9", {})
-    assert problem == f"has dare-job {__version__}, the driver 0.0.9: send the driver's there"
+    assert problem == f"has dare-job {__version__}, the driver 0.0.9: install the same version"
     seen["input.knowledge"] = str(tmp_path / "text")
     ((_, problem),) = executors.host_problems(str(tmp_path), [], __version__, seen, 0)
     assert problem.startswith(f"does not see {tmp_path / 'text'}, the driver does") and (
-        "input.knowledge must be a place that every host sees" in problem)
+        "input.knowledge must be under the same path" in problem)
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
 
 

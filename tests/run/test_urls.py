@@ -262,7 +262,7 @@ def read_on(program, size: int, stop: threading.Event, seen: list) -> None:
 
 def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_url, job_at, monkeypatch):
     """The document's own program, over and over, while a date of several files is published again."""
-    monkeypatch.setattr(publish, "_ROWS_A_FILE", 8)
+    monkeypatch.setattr(publish, "_ROWS_PER_FILE", 8)
     out, named = at_url[1], ("Version-A.", "Version-B.", "Version-C.")
     document = (ROOT / "docs" / "how-to" / "object-stores.md").read_text(encoding="utf-8")
     block, = (found for found in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "names" in found)

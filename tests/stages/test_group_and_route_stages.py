@@ -114,7 +114,7 @@ def test_ready_made_vectors(make_job, world, tmp_path):
 def test_each_stage_says_which_command_to_run_first(make_job, world):
     job = make_job(world)
     for stage, command in ((embed, "plan"), (group, "plan"), (route, "plan")):
-        with pytest.raises(DataError, match=f"run `dare-job {command}`"):
+        with pytest.raises(DataError, match=f"run `dare-job run --from {command}`"):
             stage.run(job)
     plan.run(job)
     with pytest.raises(DataError, match="run `dare-job run --from embed`"):

@@ -137,8 +137,8 @@ def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_l
     assert rows(first, "item")["i1"]["prompt"].startswith("Summarise this book")
     publish(first, "user", [rows(first, "user")["ann"]], "2026-01-02")
     publish(first, "item", [rows(first, "item")["i1"]], "2026-01-02")
-    (line,) = [line for line in job_log if "wording" in line]
-    assert f"prompts.user = {file}, prompts.item = once: the embedded model knows the wording of" in line
+    (line,) = [line for line in job_log if "will write nonsense" in line]
+    assert f"prompts.user = {file}, prompts.item = once: the embedded model knows only the" in line
 
     file.write_text("Seen: {{ history[-1].title }}")
     changed = make_job(settings, day="2026-01-03")
@@ -148,11 +148,11 @@ def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_l
 
 def test_the_embedded_models_wording_is_warned_of_once_with_another_model(make_job, inputs, job_log):
     plan.run(make_job({**inputs, "model": {"name": "some/model"}, "prompts": {"item": "kar"}}))
-    (line,) = [line for line in job_log if "worded for" in line]
+    (line,) = [line for line in job_log if "made for the embedded model" in line]
     assert line.startswith("prompts.user = sample: ") and "not for some/model; choose one of kar, " in line
     job_log.clear()
     plan.run(make_job(inputs, day="2026-01-03"))
-    assert not [line for line in job_log if "word" in line]
+    assert not [line for line in job_log if "embedded model" in line]
 
 
 def test_a_second_run_does_nothing_and_a_changed_input_runs_again(
