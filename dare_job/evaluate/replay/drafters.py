@@ -64,7 +64,7 @@ class Arctic:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError:
             raise ConfigError("--against arctic needs the package arctic-inference, or its suffix tree "
-                              "alone: docs/figures.md says how to build it") from None
+                              "alone: docs/lab-log.md says how to build it") from None
         self._cache = SuffixDecodingCache(max_tree_depth=depth)
         for place, text in enumerate(texts):
             self._cache.start_request(place, np.zeros(0, np.int32))
