@@ -44,7 +44,7 @@ SAMPLED = {"mode": "sample"}
     ({"decode": {"nodes": 27}}, ConfigError,
      "draft tree 4x2x1x1 has 28 nodes per row, more than decode.nodes = 27; increase decode.nodes or use"),
     ({"decode": {"depth": 3}}, ConfigError,
-     "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3; raise that"),
+     "drafter.tree = 4x2x1x1 has 4 levels, more than decode.depth = 3"),
     ({"drafter": {"tree": "999x9"}}, ConfigError, "draft tree 999x9 has 9990 nodes per row, more than 512"),
     ({"decode": SAMPLED, "sample": {"method": "speculative"}}, ConfigError,
      "sample.method = speculative, drafter.tree = 4x2x1x1: .*needs exactly 1 candidates, not 4"),

@@ -152,7 +152,7 @@ def test_nonfinite_logits_after_a_token_end_the_row(pair, rule, batch):
         (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
         (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may sample a token twice"),
         (Sampling(rule="traversal", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
-        (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes a row, more than decode.nodes = 12"),
+        (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes per row, more than decode.nodes = 12"),
         (
             Sampling(),
             "2x2",
