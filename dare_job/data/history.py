@@ -1,4 +1,4 @@
-"""Which past interactions a user's prompt is written from. Spark columns in, Spark columns out."""
+"""Selects the past interactions for a user's prompt, in Spark columns."""
 
 import math
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,14 +10,14 @@ from dare_job.config.settings import HistorySettings
 
 
 def end_of_day(day: date) -> int:
-    """First second (UTC, since 1970) that is no longer on that date."""
+    """First second (UTC, since 1970) after a date."""
     return int(datetime.combine(day + timedelta(days=1), time(), UTC).timestamp())
 
 
 def window_size(n: int, share: float) -> int:
-    """m of the windows old and new: about ``share`` of n with n/2 < m < n.
+    """Size m of the windows old (first m of n) and new (last m) of DARE: about ``share`` of n, n/2 < m < n.
 
-    For n of 1 and 2 no such m exists; it is then n. (DARE: old = first m, new = last m of n.)
+    For n of 1 and 2 no such m exists, so m is n.
     """
     return n if n < 3 else min(max(math.floor(share * n), n // 2 + 1), n - 1)
 
@@ -30,18 +30,21 @@ def window_length(n: Column, share: float) -> Column:
 
 
 def user_histories(interactions: DataFrame, titled: DataFrame, settings: HistorySettings) -> DataFrame:
-    """user_id, interactions (all), history: array of (item_id, rating), oldest first, cut to the window.
+    """Interactions of each user, and the history for the prompt.
 
-    Only items of ``titled`` (item_id) can be in a history, and rows rated below ``min_rating`` cannot;
-    an event without a rating is no low rating and stays.
-    An interaction that is there twice counts once.
+    A history contains only items of ``titled`` (item_id) and no ratings below ``min_rating``. Events without
+    a rating stay. Duplicate interactions count once.
+
+    Returns
+    -------
+    user_id, interactions (number of all), history (array of (item_id, rating) in the window, oldest first)
     """
-    marked = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
+    table = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
     usable = F.col("_titled")
     if settings.min_rating is not None:
         usable = usable & (F.col("rating").isNull() | (F.col("rating") >= settings.min_rating))
     event = F.struct("timestamp", "item_id", "rating")
-    collected = marked.groupBy("user_id").agg(
+    collected = table.groupBy("user_id").agg(
         F.count("*").cast("int").alias("interactions"),
         F.sort_array(F.collect_set(F.when(usable, event))).alias("events"))
     window = select_window(F.col("events"), settings)
@@ -50,7 +53,7 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
 
 
 def select_window(events: Column, settings: HistorySettings) -> Column:
-    """The window of an array sorted by time: its part by ``settings.window``, then its last max_items."""
+    """The last ``max_items`` events of the window ``settings.window``, from an array sorted by time."""
     n = F.size(events)
     if settings.window == "recent":
         length = F.least(n, F.lit(settings.max_items))

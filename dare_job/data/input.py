@@ -11,12 +11,12 @@ from dare_job.workspace import committing, digest, is_done
 def prepare_input(job: Job) -> AnyPath:
     """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
 
-    Raises DataError (see ``readers.read``).
+    Raises DataError like ``readers.read_input``.
     """
     settings = job.config.input
     folder = job.space.stage("input")
     files = input_identity(settings)
-    place = str(path(settings.path).absolute())  # however it was written
+    place = str(path(settings.path).absolute())  # the same for every spelling of a path
     fingerprint = digest([place, settings.format, settings.max_reject_share, files])
     if not is_done(folder, fingerprint):
         record: dict = {}

@@ -42,36 +42,36 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
         return {"rule": "beam", **_beam_settings(config, draft_hash)}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
         return {"rule": "strict"}
-    found = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
+    values = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
                                               decode.score],
-             "seed": config.seed, "pools": [section.model_dump() for section in
+              "seed": config.seed, "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
-    found |= {name: getattr(verify, name) for name, rules in _PARAMETERS_OF_RULE.items()
-              if verify.rule in rules}
+    values |= {name: getattr(verify, name) for name, rules in _PARAMETERS_OF_RULE.items()
+               if verify.rule in rules}
     if drafter.model:
-        found["drafter"] = {"source": "model", "tree": drafter.tree, "hash": draft_hash}
+        values["drafter"] = {"source": "model", "tree": drafter.tree, "hash": draft_hash}
     if verify.length_quantile is not None:
-        found["length_quantile"] = verify.length_quantile
+        values["length_quantile"] = verify.length_quantile
     if not verify.reproducible:
-        found["batch_size"] = decode.batch_size
-    return found
+        values["batch_size"] = decode.batch_size
+    return values
 
 
 def _unset_bias(config: JobConfig) -> set[str]:
-    """Leave an empty ``logit_bias`` out, so that keys from before this setting existed stay valid."""
+    """Omit an empty ``logit_bias``, so that keys from before this setting existed stay valid."""
     return set() if config.sample.logit_bias else {"logit_bias"}
 
 
 def _beam_settings(config: JobConfig, draft_hash: str | None) -> dict:
     beam, sample = config.beam, config.sample
-    found = beam.model_dump(include={"width", "length_penalty", "single_cache"})
-    found["temperature"] = sample.temperature
+    values = beam.model_dump(include={"width", "length_penalty", "single_cache"})
+    values["temperature"] = sample.temperature
     law, draft_law = BEAM_METHODS[beam.method]
     if sample.temperature > 0:
-        found |= {"top_k": sample.top_k, "top_p": sample.top_p, "law": law, "seed": config.seed}
+        values |= {"top_k": sample.top_k, "top_p": sample.top_p, "law": law, "seed": config.seed}
     drafts_change_text = beam.single_cache or sample.temperature > 0
     if config.drafter.model and beam.layers and drafts_change_text:
-        found |= beam.model_dump(include={"layers", "draft_width", "min_width", "threshold"})
-        found["draft_law"] = draft_law
-        found["draft"] = draft_hash
-    return found
+        values |= beam.model_dump(include={"layers", "draft_width", "min_width", "threshold"})
+        values["draft_law"] = draft_law
+        values["draft"] = draft_hash
+    return values

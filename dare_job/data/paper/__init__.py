@@ -1,5 +1,5 @@
-"""The two public data sets of the DARE paper from their original files: filters, labels, windows, splits.
+"""Prepares the two public data sets of the DARE paper from their original files: filters, labels, splits.
 
-DARE's appendix A and section 4.1.1 say what is done; "mainly following" KAR (arXiv:2306.10933), whose public
-preprocessing has the thresholds. What neither says is an option here. docs/how-to/datasets.md has the list.
+The steps follow appendix A and section 4.1.1 of DARE, and the thresholds the public preprocessing of KAR
+(arXiv:2306.10933). Everything that neither specifies is an option; see docs/how-to/datasets.md.
 """

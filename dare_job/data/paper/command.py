@@ -1,4 +1,4 @@
-"""``dare-job data prepare``: reads the original files, and leaves a folder that is whole or not there at all.
+"""``dare-job data prepare``: converts the original files to a data set, atomically.
 
     OUT/interactions.parquet users.parquet items.parquet   input of ``dare-job run``
     OUT/ctr/train.parquet valid.parquet test.parquet       labelled rows
@@ -30,28 +30,33 @@ Read = Callable[[Path, SparkSession], InputCounts]  # writes the contract tables
 
 
 def prepare(name: str, sources: list[Path], read: Read, options: Options, spark: SparkSession) -> dict:
-    """Write ``options.out``; what the manifest says.
+    """Write a data set to ``options.out``; returns its manifest.
 
-    name     movielens-10m or amazon-books
-    sources  the original files, or the folder that holds them
-    Raises DataError where they cannot be used, or the filters leave nothing to train on.
+    Parameters
+    ----------
+    name : "movielens-10m" or "amazon-books"
+    sources : the original files or their folder
+
+    Raises
+    ------
+    DataError : the files cannot be used, or the filters leave no training data
     """
     staging = atomic.stage_folder(options.out)
     with atomic.remove_on_error(staging):
-        found = _Preparation(staging, options, spark).run(read)
-        with doing("taking the SHA-256 of the original files"):
+        record = _Preparation(staging, options, spark).run(read)
+        with doing("computing the SHA-256 of the original files"):
             origin = [_identity(file) for source in sources for file in _files(source)]
-        chosen = {key: value for key, value in asdict(options).items() if key != "out"}
+        values = {key: value for key, value in asdict(options).items() if key != "out"}
         manifest = {"data": name, "schema_version": schemas.SCHEMA_VERSION, "sources": origin,
-                    "options": chosen, "assumed": report.assumptions(name, options), **found,
-                    "paper": asdict(COUNTS[name]), "ratio": report.ratios(found["counts"], COUNTS[name])}
+                    "options": values, "assumed": report.assumptions(name, options), **record,
+                    "paper": asdict(COUNTS[name]), "ratio": report.ratios(record["counts"], COUNTS[name])}
         write_json(staging / MANIFEST, manifest)
         atomic.replace(staging, options.out)
     return manifest
 
 
 class _Preparation:
-    """The steps, each a table on disk before the next begins: no step holds its input in memory."""
+    """The steps of the preparation. Each writes a table to disk, so no step holds its input in memory."""
 
     def __init__(self, folder: Path, options: Options, spark: SparkSession):
         self.folder, self.options, self.spark = folder, options, spark
@@ -59,42 +64,42 @@ class _Preparation:
         self._saved = 0
 
     def run(self, read: Read) -> dict:
-        """Write all tables; the counts of the manifest."""
+        """Write all tables; returns the counts for the manifest."""
         with doing("reading the original files"):
             counts = read(self.work / "input", self.spark)
-        known = {name: read_parquet(self.spark, self.work / "input" / f"{name}.parquet")
-                 for name in ("interactions", "users", "items", "rejects")}
-        found = {"input": asdict(counts) | {"first_broken": _first_broken(known["rejects"])}}
-        with doing("dropping interactions that cannot be used"):
-            usable, found["dropped"] = splits.usable_interactions(
-                known["interactions"], known["items"], self.options, self._save)
+        tables = {name: read_parquet(self.spark, self.work / "input" / f"{name}.parquet")
+                  for name in ("interactions", "users", "items", "rejects")}
+        record = {"input": asdict(counts) | {"first_broken": _first_broken(tables["rejects"])}}
+        with doing("dropping unusable interactions"):
+            usable, record["dropped"] = splits.usable_interactions(
+                tables["interactions"], tables["items"], self.options, self._save)
         with doing("filtering users and items with few interactions"):
-            core, found["core_rounds"] = splits.k_core(usable, self.options.min_user, self.options.min_item,
-                                                        self._save)
+            core, record["core_rounds"] = splits.k_core(usable, self.options.min_user, self.options.min_item,
+                                                         self._save)
         if core.isEmpty():
-            raise DataError(self._nothing_left(counts.interactions, found["dropped"]))
-        with doing("ordering histories, drawing halves and samples"):
-            found["counts"] = self._tables(core, known)
+            raise DataError(self._nothing_left(counts.interactions, record["dropped"]))
+        with doing("ordering histories and sampling test users and items"):
+            record["counts"] = self._tables(core, tables)
         with doing("labelling and splitting"):
-            found["ctr"] = self._ctr()
+            record["ctr"] = self._ctr()
         paths.remove_tree(self.work)
-        return found
+        return record
 
     def _nothing_left(self, rows: int, dropped: dict[str, int]) -> str:
         if sum(dropped.values()) == rows:
-            return (f"none of {rows} interactions can be used: {dropped['unrated']} have no rating, "
-                    f"{dropped['untitled']} no title of their item (--untitled keep)")
-        return (f"of {rows} interactions none is left at --min-user {self.options.min_user} and --min-item "
-                f"{self.options.min_item}: lower them")
+            return (f"none of {rows} interactions can be used: {dropped['unrated']} have no rating, and the "
+                    f"items of {dropped['untitled']} have no title (--untitled keep keeps these)")
+        return (f"none of {rows} interactions remains with --min-user {self.options.min_user} and --min-item "
+                f"{self.options.min_item}: lower these limits")
 
-    def _tables(self, core: DataFrame, known: dict[str, DataFrame]) -> dict:
+    def _tables(self, core: DataFrame, tables: dict[str, DataFrame]) -> dict:
         options = self.options
         self._write(splits.add_windows(core, options.history_share), "interactions", INTERACTIONS,
                     ["user_id", "place"])
         interactions = self._read("interactions")
-        drawn = (options.sample, options.seed)
-        self._write(splits.user_table(interactions, known["users"], *drawn), "users", USERS, ["user_id"])
-        self._write(splits.item_table(interactions, known["items"], *drawn), "items", ITEMS, ["item_id"])
+        sampling = (options.sample, options.seed)
+        self._write(splits.user_table(interactions, tables["users"], *sampling), "users", USERS, ["user_id"])
+        self._write(splits.item_table(interactions, tables["items"], *sampling), "items", ITEMS, ["item_id"])
         sums = interactions.agg(
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"),
             F.count_if(F.col("rating") >= options.positive).alias("positive")).first().asDict()
@@ -103,7 +108,7 @@ class _Preparation:
         return {**rows, **sums, **self._flags("users", "test"), **self._flags("items", "existing", "test")}
 
     def _flags(self, name: str, *columns: str) -> dict[str, int]:
-        """How many users or items have each flag set."""
+        """Number of users or items with each flag."""
         sums = [F.count_if(column).alias(f"{column}_{name}") for column in columns]
         return self._read(name).agg(*sums).first().asDict()
 
@@ -111,16 +116,16 @@ class _Preparation:
         (self.folder / "ctr").mkdir()
         rows = self._save(splits.ctr_rows(self._read("interactions"), self.options.positive))
         tied = rows.where("tied").count()
-        parted, bounds = splits.assign_parts(rows.where("not tied"), self.options)
-        parted = self._save(parted)
-        counted = parted.groupBy("part").agg(
+        split, bounds = splits.assign_parts(rows.where("not tied"), self.options)
+        split = self._save(split)
+        grouped = split.groupBy("part").agg(
             F.count("*").alias("rows"), F.sum("label").alias("positive"),
             F.min("timestamp").alias("first_second"), F.max("timestamp").alias("last_second"))
-        found = {row.pop("part"): row for row in (row.asDict() for row in counted.collect())}
-        counts = {part: found.get(part, {"rows": 0, "positive": 0}) for part in splits.PARTS}
+        by_part = {row.pop("part"): row for row in (row.asDict() for row in grouped.collect())}
+        counts = {part: by_part.get(part, {"rows": 0, "positive": 0}) for part in splits.PARTS}
         splits.require_parts(counts, self.options.split)
         for part in splits.PARTS:
-            self._write(parted.where(F.col("part") == part), f"ctr/{part}", CTR,
+            self._write(split.where(F.col("part") == part), f"ctr/{part}", CTR,
                         ["timestamp", "user_id", "item_id", "rating"])
         return {**counts, "tied_left_out": tied, **bounds}
 
@@ -128,7 +133,7 @@ class _Preparation:
         return read_parquet(self.spark, self.folder / f"{name}.parquet")
 
     def _save(self, table: DataFrame) -> DataFrame:
-        """Compute a table once, on disk; the one saved before is no longer needed then."""
+        """Compute a table once and save it; removes the previously saved table."""
         before, self._saved = self.work / f"{self._saved}", self._saved + 1
         folder = self.work / f"{self._saved}"
         write_parquet(table, folder)
@@ -136,22 +141,22 @@ class _Preparation:
         return read_parquet(self.spark, folder)
 
     def _write(self, table: DataFrame, name: str, schema: pa.Schema, order: list[str]) -> None:
-        """Write a table as one file, in a total order and like row groups: the same rows, the same bytes."""
+        """Write a table reproducibly: one file, totally ordered, with equal row groups."""
         parts, rest = self.work / "parts", schema.empty_table()
         write_parquet(table.select(*schema.names).orderBy(*order), parts)
         with pq.ParquetWriter(self.folder / f"{name}.parquet", schema) as file:
             for part in sorted(parts.glob("part-*.parquet")):
                 rest = pa.concat_tables([rest, pq.ParquetFile(part).read().cast(schema)])
-                whole = rest.num_rows // _GROUP_ROWS * _GROUP_ROWS
-                if whole:
-                    file.write_table(rest.slice(0, whole), _GROUP_ROWS)
-                    rest = rest.slice(whole)
+                full = rest.num_rows // _GROUP_ROWS * _GROUP_ROWS
+                if full:
+                    file.write_table(rest.slice(0, full), _GROUP_ROWS)
+                    rest = rest.slice(full)
             file.write_table(rest)
         paths.remove_tree(parts)
 
 
 def _first_broken(rejects: DataFrame) -> dict | None:
-    """Where the first line that could not be used is, and why."""
+    """Location of the first unusable line, and the reason."""
     broken = rejects.where(~F.contains("reason", F.lit("is a duplicate")))
     first = broken.agg(F.min(F.struct("line", "source", "reason", "raw"))).first()[0]
     return first and first.asDict()

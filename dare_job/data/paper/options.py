@@ -1,6 +1,6 @@
-"""What can be chosen, and what the papers count.
+"""Options and schemas of prepared data sets, and the counts of the DARE paper.
 
-Schemas of a prepared data set. The first three are the job's own input, with columns that it passes by.
+The first three schemas are the job's input with additional columns, which the job ignores.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dare_job.errors import ConfigError
 @dataclass(frozen=True)
 class Options:
     out: Path
-    min_user: int  # interactions of a user that stays
+    min_user: int  # minimum interactions of a user
     min_item: int
     positive: float  # a rating of at least this is label 1
     untitled: Literal["drop", "keep"] = "drop"
@@ -29,7 +29,7 @@ class Options:
     seed: int = 0
 
     def require(self) -> None:
-        """Raise ConfigError, naming the option, where they cannot be; also where ``out`` is taken."""
+        """Raise ConfigError with the name of an invalid option, or if ``out`` is not empty."""
         if not 0.5 < self.history_share < 1:
             raise ConfigError(f"--history-share {self.history_share} must be over 0.5 and under 1")
         if self.valid_share + self.test_share >= 1:
@@ -38,12 +38,12 @@ class Options:
         if self.out.exists() and not self.out.is_dir():
             raise ConfigError(f"--save {self.out} is a file: name a folder")
         if self.out.is_dir() and any(self.out.iterdir()):
-            raise ConfigError(f"--save {self.out} is there already: name another folder, or remove it first")
+            raise ConfigError(f"--save {self.out} is not empty: choose another folder, or remove it first")
 
 
 @dataclass(frozen=True)
 class PaperCounts:
-    """As DARE's appendix A has them."""
+    """Counts in appendix A of DARE."""
 
     users: int
     items: int
@@ -65,13 +65,13 @@ USERS = pa.schema([
     *schemas.USERS,
     pa.field("interactions", pa.int32(), nullable=False),  # n
     pa.field("window", pa.int32(), nullable=False),  # m, n/2 < m < n; n where n < 3
-    pa.field("test", pa.bool_(), nullable=False),  # of the sample whose speed is measured
+    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements
 ])
 
 ITEMS = pa.schema([
     *schemas.ITEMS,
     pa.field("existing", pa.bool_(), nullable=False),  # else newly introduced
-    pa.field("test", pa.bool_(), nullable=False),  # of the sample whose speed is measured: new items
+    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements; only new items
 ])
 
 # ctr/train.parquet, valid.parquet, test.parquet: interactions after each user's old window

@@ -1,4 +1,4 @@
-"""Reads any supported input into the contract tables. One file a format."""
+"""Reads any supported input format into the contract tables. Each format has its own module."""
 
 import errno
 import lzma
@@ -20,12 +20,12 @@ from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 
 _ARCHIVE = ".archive"
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # not the archive's fault
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # errors of the disk, not of the archive
 
 
 @dataclass(frozen=True)
 class InputCounts:
-    """What was read. Counts are rows; ``reasons`` are those of the rejects, the commonest of each table."""
+    """Numbers of rows that were read. ``reasons``: rejects by the most common reasons of each table."""
 
     format: str
     interactions: int
@@ -37,24 +37,27 @@ class InputCounts:
 
 
 def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
-    """Write ``interactions users items rejects`` (Parquet folders) into ``into``; see ``tables.py``.
+    """Write ``interactions users items rejects`` (Parquet folders, see ``schemas``) to ``into``.
 
-    Raises DataError where the path is missing, its format is not known, a file or column is damaged or
-    missing, or more rows than ``max_reject_share`` are unusable; InfrastructureError where executors were
-    lost; and what pyspark raises where Java has ended or has no room.
+    Raises
+    ------
+    DataError : the path does not exist, its format is unknown, a file or column is damaged or missing, or
+        more than ``max_reject_share`` of the rows are unusable
+    InfrastructureError : executors were lost
+    PySparkException, Py4JError : Java has ended, or a disk is full
     """
     if not settings.path:
-        raise DataError("input.path is not set: give a folder or file with interactions (--input PATH)")
+        raise DataError("input.path is not set: set it to a folder or file with interactions (--input PATH)")
     path = paths.path(settings.path, "input.path")
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
     into.mkdir(parents=True, exist_ok=True)
     folder = _unpack(path, into / _ARCHIVE)
-    chosen = settings.format if settings.format != "auto" else detect_format(folder)
-    reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[chosen]
+    form = settings.format if settings.format != "auto" else detect_format(folder)
+    reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[form]
     inner = _single_subfolder(folder)
     try:
-        return _read_and_check(partial(reader.read, inner, spark), inner, chosen, into,
+        return _read_and_check(partial(reader.read, inner, spark), inner, form, into,
                                settings.max_reject_share)
     finally:
         paths.remove_tree(into / _ARCHIVE)
@@ -62,7 +65,7 @@ def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
 
 def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_share: float,
                 spark) -> InputCounts:
-    """``read``, of a file of Amazon reviews (JSON lines, or the csv of ratings alone) and one of metadata."""
+    """``read_input`` for a file of Amazon reviews (JSON lines, or a csv of ratings) and one of metadata."""
     return _read_and_check(partial(amazon.read_pair, reviews, metadata, spark), reviews, "amazon", into,
                     max_reject_share)
 
@@ -80,7 +83,7 @@ def _read_and_check(read: Callable[[], Source], path: AnyPath, form: str, into: 
             raise  # Java has ended
         damage = parquet.find_damage(path)
         if damage is None and refused_resource(error):
-            raise  # no room, or the like: nothing is wrong with the input
+            raise  # for example a full disk; the input is fine
         raise damage or DataError(f"{path} could not be read: {failure_cause(error)}") from error
     tables = counts.values()
     return InputCounts(
@@ -90,39 +93,39 @@ def _read_and_check(read: Callable[[], Source], path: AnyPath, form: str, into: 
 
 
 def detect_format(path: AnyPath) -> str:
-    """Name of the format of a folder or file. Raises DataError where none fits."""
-    chosen = _format_of(_single_subfolder(path))
-    if chosen is None:
+    """Name of the format of a folder or file. Raises DataError if it is not supported."""
+    form = _format_of(_single_subfolder(path))
+    if form is None:
         raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
-                        "interactions.parquet, MovieLens, Amazon review JSON lines); input.format names one")
-    return chosen
+                        "interactions.parquet, MovieLens, Amazon review JSON lines); set input.format")
+    return form
 
 
 def _format_of(inner: AnyPath) -> str | None:
     if inner.is_file():
-        found = {"parquet": inner.suffix == ".parquet", "amazon": bool(amazon.json_files(inner))}
+        fits = {"parquet": inner.suffix == ".parquet", "amazon": bool(amazon.json_files(inner))}
     else:
-        found = {"parquet": parquet.table_path(inner, "interactions") is not None,
-                 "movielens": any((inner / mark).exists() for mark in movielens.MARKS),
-                 "amazon": bool(amazon.json_files(inner))}
-    return next((name for name, fits in found.items() if fits), None)
+        fits = {"parquet": parquet.table_path(inner, "interactions") is not None,
+                "movielens": any((inner / mark).exists() for mark in movielens.MARKS),
+                "amazon": bool(amazon.json_files(inner))}
+    return next((name for name, fit in fits.items() if fit), None)
 
 
 def input_identity(settings: InputSettings) -> list[list]:
-    """[name, bytes, modification time in ns] of the input's files: part of a fingerprint."""
+    """[name, bytes, modification time in ns] of each input file, for a fingerprint."""
     path = paths.path(settings.path or "", "input.path")
     errors.check_access(path, "input.path")
     folder = _single_subfolder(path)
-    found = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
+    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
-        found += parquet.parquet_files(table) if table and table.is_dir() else []
-    return sorted([str(file.relative_to(folder)), *known]
-                  for file, known in zip(found, paths.file_versions(found), strict=True))
+        files += parquet.parquet_files(table) if table and table.is_dir() else []
+    return sorted([str(file.relative_to(folder)), *version]
+                  for file, version in zip(files, paths.file_versions(files), strict=True))
 
 
 def _single_subfolder(path: AnyPath) -> AnyPath:
-    """The folder that holds the files, where an archive or folder has just one folder in it."""
+    """Descend while a folder contains nothing but a single folder."""
     if path.is_dir():
         entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
         if len(entries) == 1 and entries[0].is_dir() and parquet.table_path(path, "interactions") is None:
@@ -131,9 +134,9 @@ def _single_subfolder(path: AnyPath) -> AnyPath:
 
 
 def _unpack(path: AnyPath, into: AnyPath) -> AnyPath:
-    """The path itself, or the folder of the input among a zip's files, which are unpacked below ``into``.
+    """Unpack a zip archive to ``into`` and return the input's folder in it; other paths are unchanged.
 
-    Raises DataError where the archive cannot be read or a name leads out of it.
+    Raises DataError if the archive cannot be read or a member's name leads out of it.
     """
     if not _is_zip(path):
         if path.suffix == ".zip":
@@ -148,7 +151,7 @@ def _unpack(path: AnyPath, into: AnyPath) -> AnyPath:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(member) as packed, target.open("wb") as file:
                         shutil.copyfileobj(packed, file)
-    except RuntimeError as error:  # encrypted, or packed with a method that Python does not have
+    except RuntimeError as error:  # encrypted, or an unsupported compression method
         raise DataError(f"{path} cannot be unpacked: {error}") from error
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno in _DISK:
@@ -165,15 +168,15 @@ def _is_zip(path: AnyPath) -> bool:
 
 
 def _member_path(archive: AnyPath, name: str) -> PurePosixPath:
-    """A member's relative path, which must not lead out of the archive."""
-    found = PurePosixPath(name.replace("\\", "/").lstrip("/"))
-    if ".." in found.parts:
+    """A member's relative path. Raises DataError if it leads out of the archive."""
+    member = PurePosixPath(name.replace("\\", "/").lstrip("/"))
+    if ".." in member.parts:
         raise DataError(f"{archive}: its member {name!r} leads out of the archive")
-    return found
+    return member
 
 
 def _data_folder(unpacked: AnyPath) -> AnyPath:
-    """The highest folder that holds a format: an archive may have a note beside the folder of its data."""
-    below = sorted((path for path in unpacked.rglob("*") if path.is_dir() and "__MACOSX" not in path.parts),
-                   key=lambda path: (len(path.parts), path))
-    return next((path for path in (unpacked, *below) if _format_of(path)), unpacked)
+    """The topmost folder with a supported format. An archive may contain other files beside its data."""
+    folders = sorted((path for path in unpacked.rglob("*") if path.is_dir() and "__MACOSX" not in path.parts),
+                     key=lambda path: (len(path.parts), path))
+    return next((path for path in (unpacked, *folders) if _format_of(path)), unpacked)

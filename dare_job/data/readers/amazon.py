@@ -1,11 +1,11 @@
-"""Amazon reviews as JSON lines, gzipped or not: the shapes of 2014/2018 and of 2023.
+"""Reads Amazon reviews as JSON lines, gzipped or not, in the formats of 2014, 2018 and 2023.
 
 Reviews: ``reviewerID asin overall unixReviewTime``, or ``user_id parent_asin rating timestamp`` with
 milliseconds.
 Metadata: ``asin`` or ``parent_asin``, ``title``, ``categories`` or ``main_category``, ``brand`` or ``store``.
-The 2014 metadata is not JSON but Python notation (single quotes, None); it is read all the same.
+The 2014 metadata has Python dict literals instead of JSON: {'title': None, 'new': True}.
 
-Amazon's ratings without the reviews' text, a csv for each category: four fields a line, in three orders.
+Ratings without review text are csv files with four fields in one of three orders:
 
 | year | header | fields |
 | --- | --- | --- |
@@ -13,9 +13,7 @@ Amazon's ratings without the reviews' text, a csv for each category: four fields
 | 2018 | no | item, user, rating, seconds |
 | 2023 | user_id,parent_asin,rating,timestamp | user, item, rating, milliseconds |
 
-The first two are told apart by the items, whose ids have ten characters.
-
-Lines in Python's notation of a dict, as in the Amazon metadata of 2014: {'title': None, 'new': True}.
+Item ids, which have ten characters, distinguish the first two.
 """
 
 import ast
@@ -44,16 +42,21 @@ _ITEM_CHARACTERS = 10
 
 
 def read_ratings(file: AnyPath, start: bytes, spark: SparkSession) -> DataFrame:
-    """source, line, raw, problem, user_id, item_id, rating, timestamp (text, as it is in the file).
+    """Columns source, line, raw, problem, user_id, item_id, rating, timestamp, all values as text.
 
-    start  the file's first bytes
-    Raises DataError where they do not tell which field is which.
+    Parameters
+    ----------
+    start : first bytes of the file
+
+    Raises
+    ------
+    DataError : the order of the fields is ambiguous
     """
     rows = [line.split(",") for line in start.decode("utf-8", "replace").splitlines()]
-    headed = bool(rows) and rows[0] == _HEADER
-    order = ["user_id", "item_id"] if headed else _order(file, [row for row in rows if len(row) == 4])
+    has_header = bool(rows) and rows[0] == _HEADER
+    order = ["user_id", "item_id"] if has_header else _order(file, [row for row in rows if len(row) == 4])
     table = lines(spark, file)
-    if headed:
+    if has_header:
         table = table.where("line > 1")
     return split_fields(table, ",", [*order, "rating", "timestamp"])
 
@@ -62,42 +65,45 @@ def _order(file: AnyPath, rows: list[list[str]]) -> list[str]:
     """Names of the first two fields."""
     first, second = ([len(row[place]) == _ITEM_CHARACTERS for row in rows] for place in (0, 1))
     if sum(first) == sum(second):
-        raise DataError(f"{file} is no csv of Amazon ratings (item,user,rating,seconds, or user first): "
-                        f"of its first {len(rows)} lines with four fields as many have ten characters in the "
-                        "first as in the second; give the reviews as JSON lines")
+        raise DataError(f"{file} is not a csv of Amazon ratings (item,user,rating,seconds, or user first): "
+                        f"in its first {len(rows)} lines with four fields, item ids (ten characters) are "
+                        "equally frequent in the first and second field; use reviews as JSON lines instead")
     return ["item_id", "user_id"] if sum(first) > sum(second) else ["user_id", "item_id"]
 
-MAX_CHARACTERS = 1 << 20  # a longer line is not taken apart
+MAX_CHARACTERS = 1 << 20  # longer lines are not parsed
 
-_REFUSED = "not JSON"
+_INVALID = "not JSON"
 
 _COLUMNS = "source string, line bigint, raw string, text string"
 
 
 def with_json(table: DataFrame) -> DataFrame:
-    """Add ``text`` to source, line and raw: the line where it is JSON, else its dict written as JSON."""
-    return table.select("source", "line", "raw").mapInArrow(_converted, _COLUMNS)
+    """Add ``text`` to source, line and raw: the line as JSON (``as_json``)."""
+    return table.select("source", "line", "raw").mapInArrow(_convert, _COLUMNS)
 
 
 def as_json(line: str) -> str:
-    """The line itself where it is JSON, a literal dict as JSON, or a text that is no JSON. Runs no code."""
+    """Convert a line to JSON: JSON is unchanged, a dict literal is converted, other text is not JSON.
+
+    Does not execute code.
+    """
     try:
         json.loads(line)
         return line
     except (ValueError, RecursionError):
         pass
     if len(line) > MAX_CHARACTERS:
-        return _REFUSED
+        return _INVALID
     try:
-        found = ast.literal_eval(line.strip())
-        return json.dumps(found, default=str) if isinstance(found, dict) else _REFUSED
+        value = ast.literal_eval(line.strip())
+        return json.dumps(value, default=str) if isinstance(value, dict) else _INVALID
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return _REFUSED
+        return _INVALID
 
 
-def _converted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd escapes, one for each line
+        warnings.simplefilter("ignore")  # about invalid escapes, one per line
         for batch in batches:
             text = pa.array([as_json(line) for line in batch["raw"].to_pylist()], pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, text], names=[*batch.schema.names, "text"])
@@ -106,7 +112,7 @@ SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
 
-_WRITER = {"reviewerID", "user_id"}  # what a review has, and metadata only further in, as of its videos
+_REVIEWER = {"reviewerID", "user_id"}  # top-level keys of reviews; metadata may have them only nested
 
 _PRODUCT = {"asin", "parent_asin"}
 
@@ -119,7 +125,7 @@ _LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
 
 _PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
 
-_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a text in a list of one or two levels
+_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a string in a list of one or two levels
 
 _PEEK_BYTES = 1 << 16
 
@@ -133,7 +139,7 @@ def json_files(path: AnyPath) -> list[AnyPath]:
 
 
 def read(path: AnyPath, spark: SparkSession) -> Source:
-    """Raw tables of review and metadata files. Raises DataError where there are no reviews."""
+    """Raw tables of review and metadata files. Raises DataError if there are no reviews."""
     files = json_files(path)
     reviews = [file for file in files if _kind(file) == "reviews"]
     metadata = [file for file in files if file not in reviews]
@@ -144,20 +150,20 @@ def read(path: AnyPath, spark: SparkSession) -> Source:
 
 
 def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Source:
-    """Raw tables of one file of reviews, or of ratings alone (csv), and one of metadata.
+    """Raw tables of a file of reviews (or a csv of ratings) and a file of metadata.
 
-    Raises DataError, naming the file, where one is not what it is given as.
+    Raises DataError with the file name if a file has other content.
     """
     if _kind(metadata) != "metadata":
-        raise DataError(f"{metadata} is no metadata of Amazon (JSON lines with asin and title, no reviewer): "
-                        "give for example meta_Books.json.gz as --meta")
+        raise DataError(f"{metadata} is not Amazon metadata (JSON lines with asin and title, no reviewer): "
+                        "set --meta to a file such as meta_Books.json.gz")
     items = _items(_parsed([metadata], _METADATA, spark))
     if reviews.name.endswith(RATINGS_SUFFIXES):
         ratings = read_ratings(reviews, _start(reviews), spark)
         return Source(_in_seconds(ratings), None, items, _RANGE)
     if _kind(reviews) != "reviews":
         raise DataError(f"{reviews} has no Amazon reviews (JSON lines with reviewerID or user_id, or the "
-                        "ratings as .csv): give for example Books.json.gz as --reviews")
+                        "ratings as .csv): set --reviews to a file such as Books.json.gz")
     return Source(_interactions(_parsed([reviews], _REVIEW, spark)), None, items, _RANGE)
 
 
@@ -170,22 +176,22 @@ def _start(file: AnyPath) -> bytes:
 
 
 def _kind(file: AnyPath) -> str | None:
-    """reviews or metadata, by the first line that can be read; by what stands anywhere where none can."""
+    """reviews or metadata, by the first readable line, or by key names if no line is readable."""
     start = _start(file)
     for line in start.splitlines():
         try:
-            found = json.loads(as_json(line.decode("utf-8", "replace")))
+            record = json.loads(as_json(line.decode("utf-8", "replace")))
         except ValueError:
             continue
-        if isinstance(found, dict) and (_WRITER | _PRODUCT) & found.keys():
-            return "reviews" if _WRITER & found.keys() else "metadata"
+        if isinstance(record, dict) and (_REVIEWER | _PRODUCT) & record.keys():
+            return "reviews" if _REVIEWER & record.keys() else "metadata"
     if any(mark in start for mark in (b'"reviewerID"', b"'reviewerID'", b'"user_id"')):
         return "reviews"
     return "metadata" if b"asin" in start else None
 
 
 def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
-    """source, line, raw, and ``text``: the line as JSON. Files of plain JSON do not pass through Python."""
+    """Columns source, line, raw and ``text`` (the line as JSON). Only dict literals need Python."""
     table = lines(spark, file)
     if _PYTHON.search(_start(file)):
         return with_json(table)
@@ -219,16 +225,16 @@ def _items(table: DataFrame) -> DataFrame:
     leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(_LEAF), F.lit(1)))
     leaves = F.coalesce(leaves, F.array_compact(F.array(listed)))
     path = F.array_distinct(F.concat(F.array_compact(F.array("main_category")), leaves))
-    found = attribute_map(category=_plain_text(F.get(path, F.lit(0))),
-                       subcategory=_plain_text(F.get(path, F.lit(1))),
-                       brand=_plain_text(F.coalesce("brand", "store")))
+    attributes = attribute_map(category=_plain_text(F.get(path, F.lit(0))),
+                               subcategory=_plain_text(F.get(path, F.lit(1))),
+                               brand=_plain_text(F.coalesce("brand", "store")))
     item = F.coalesce("parent_asin", "asin")
     return table.select("source", "line", "raw", "problem", item.alias("item_id"),
-                        _plain_text(F.col("title")).alias("title"), found.alias("attributes"))
+                        _plain_text(F.col("title")).alias("title"), attributes.alias("attributes"))
 
 
 def _plain_text(text: Column) -> Column:
-    """Without the HTML entities that the catalogue left in."""
+    """Replace the HTML entities of the catalogue and trim."""
     for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#39;", "'"), ("&amp;", "&")):
         text = F.replace(text, F.lit(entity), F.lit(character))
     return F.trim(text)

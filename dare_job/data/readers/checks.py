@@ -15,7 +15,7 @@ from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
-LATEST_S = 4_102_444_800  # the year 2100; milliseconds land far beyond
+LATEST_S = 4_102_444_800  # the year 2100; timestamps in milliseconds are far larger
 RAW_CHARACTERS = 200
 _REPORTED_REASONS = 5
 _TYPES = {pa.string(): "string", pa.float32(): "float", pa.int64(): "bigint"}
@@ -32,10 +32,10 @@ class TableCounts:
 
 
 def write_checked(source: Source, into: AnyPath, max_reject_share: float) -> dict[str, TableCounts]:
-    """Write ``interactions users items rejects`` (Parquet folders) below ``into``; count by table.
+    """Write ``interactions users items rejects`` (Parquet folders) to ``into``; returns counts by table.
 
-    Raises DataError where more than ``max_reject_share`` of a table's rows are broken. A second row with
-    the id of an earlier user or item goes to the rejects as well but does not count as broken.
+    A repeated user or item id is rejected too but does not count as broken. Raises DataError if more than
+    ``max_reject_share`` of a table's rows are broken.
     """
     into.mkdir(parents=True, exist_ok=True)
     _write_empty(into / "rejects.parquet", REJECTS)
@@ -69,7 +69,7 @@ def _interactions(source: Source) -> DataFrame:
 def _entities(table: DataFrame, schema: pa.Schema) -> DataFrame:
     key = schema.names[0]
     broken = F.coalesce(F.col("problem"), _missing(key))
-    # rows without an id are spread by line, so that they do not meet in one window
+    # partition rows without an id by line, so that they are not all in one window
     order = Window.partitionBy(key, F.when(F.col(key).isNull(), F.col("line"))).orderBy("source", "line")
     numbered = table.withColumns({"broken": broken.isNotNull(), "_copy": F.row_number().over(order)})
     duplicate = F.when(F.col("_copy") > 1, F.lit(f"{key} is a duplicate: the first row is kept"))
@@ -82,43 +82,45 @@ def _missing(name: str) -> Column:
 
 
 def _number(table: DataFrame, name: str, kind: str) -> Column:
-    """The column as a number; null where its text is none."""
-    have = table.schema[name].dataType
-    if isinstance(have, TimestampType | TimestampNTZType):
+    """The column as a number; null if its text is not a number."""
+    column_type = table.schema[name].dataType
+    if isinstance(column_type, TimestampType | TimestampNTZType):
         return F.unix_timestamp(name)
-    if isinstance(have, NumericType):
+    if isinstance(column_type, NumericType):
         return F.col(name).try_cast(kind)
     return F.trim(name).try_cast(kind)
 
 
 def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float) -> TableCounts:
-    seen = Observation(name)
+    observation = Observation(name)
     columns = [F.col(f.name).cast(_TYPES.get(f.type, "map<string,string>")).alias(f.name) for f in schema]
     observed = checked.observe(
-        seen, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
+        observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*columns), into / f"{name}.parquet")
-    rows, rejected, broken = (seen.get[key] for key in ("rows", "rejected", "broken"))
+    rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
     counts = TableCounts(rows - rejected, broken, rejected - broken)
     if rejected:
-        bad = checked.where(F.col("reason").isNotNull())
-        counts.reasons = _reasons(bad, name, counts, rows, max_share)
-        rejects = bad.select("source", "line", "reason", F.substring("raw", 1, RAW_CHARACTERS).alias("raw"))
+        invalid = checked.where(F.col("reason").isNotNull())
+        counts.reasons = _reasons(invalid, name, counts, rows, max_share)
+        raw = F.substring("raw", 1, RAW_CHARACTERS).alias("raw")
+        rejects = invalid.select("source", "line", "reason", raw)
         write_parquet(rejects, into / "rejects.parquet", mode="append")
     return counts
 
 
-def _reasons(bad: DataFrame, name: str, counts: TableCounts, rows: int, max_share: float) -> dict[str, int]:
-    grouped = bad.groupBy("reason").agg(
+def _reasons(invalid: DataFrame, name: str, counts: TableCounts, rows: int,
+             max_share: float) -> dict[str, int]:
+    grouped = invalid.groupBy("reason").agg(
         F.count("*").alias("rows"), F.min_by(F.struct("source", "line"), "line").alias("first"),
         F.first("broken").alias("broken"))
-    found = sorted(grouped.collect(), key=lambda row: -row["rows"])
+    reasons = sorted(grouped.collect(), key=lambda row: -row["rows"])
     if counts.broken > max_share * rows:
         worst = "; ".join(f"{row['reason']} ({row['rows']} rows, first {row['first']['source']}"
-                          f":{row['first']['line']})" for row in found if row["broken"])
+                          f":{row['first']['line']})" for row in reasons if row["broken"])
         raise DataError(f"{counts.broken} of {rows} rows of {name} are unusable, more than "
                         f"input.max_reject_share = {max_share:g}: {worst}")
-    return {row["reason"]: row["rows"] for row in found[:_REPORTED_REASONS]}
+    return {row["reason"]: row["rows"] for row in reasons[:_REPORTED_REASONS]}
 
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:

@@ -11,26 +11,27 @@ from pyspark.sql.types import ArrayType, BinaryType, FractionalType, MapType, St
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The files of a table that have one schema: Spark would force one file's types on all of them."""
+    """Files of a table with the same schema. Spark would cast files with other types."""
 
     table: DataFrame
     schema: pa.Schema
 
     def text(self, name: str) -> tuple[Column, Column]:
-        """A column as text, and what is wrong with it. A whole number stored as a float is a whole number."""
+        """A column as text, and its problem or null. Floats with an integer value are written as integers."""
         column, kind = column_of(name), self.table.schema[name].dataType
         if isinstance(kind, StringType | BinaryType):
             return column.cast("string"), F.when(~F.is_valid_utf8(column.cast("string")),
                                                  F.lit(f"{name} is not UTF-8"))
         if not isinstance(kind, FractionalType) or getattr(kind, "scale", 1) == 0:
             return column.cast("string"), F.lit(None).cast("string")
-        value = F.when(~F.isnan(column.cast("double")), column)  # pandas marks a missing number so
+        value = F.when(~F.isnan(column.cast("double")), column)  # pandas stores missing numbers as NaN
         whole = value.try_cast("bigint")
-        odd = value.isNotNull() & ~F.coalesce(whole.cast("double") == value.cast("double"), F.lit(False))
-        return whole.cast("string"), F.when(odd, F.lit(f"{name} is not a whole number"))
+        same = F.coalesce(whole.cast("double") == value.cast("double"), F.lit(False))
+        fractional = value.isNotNull() & ~same
+        return whole.cast("string"), F.when(fractional, F.lit(f"{name} is not a whole number"))
 
     def seconds(self) -> Column:
-        """The timestamp in seconds where its type tells its unit, else as it is."""
+        """The timestamp: in seconds if its type has a unit, else unchanged."""
         kind = self.schema.field("timestamp").type
         if not pa.types.is_timestamp(kind):
             return F.col("timestamp")
@@ -39,20 +40,20 @@ class FileGroup:
         return F.unix_timestamp("timestamp")
 
     def marks(self, *problems: Column) -> list[Column]:
-        """Where a row is from, and the first thing that is wrong with it."""
+        """Columns source, line, raw and problem: origin of a row and its first problem."""
         raw = F.concat_ws(",", *[column_of(name).cast("string") for name in self.plain()])
         return [F.col("_metadata.file_name").alias("source"),
                 (F.col("_metadata.row_index") + 1).alias("line"),
                 F.make_valid_utf8(raw).alias("raw"), F.coalesce(*problems).alias("problem")]
 
     def plain(self) -> list[str]:
-        """Names of the columns with one value a row."""
+        """Names of the columns with a scalar type."""
         nested = (ArrayType, MapType, StructType, BinaryType)
         return [field.name for field in self.table.schema if not isinstance(field.dataType, nested)]
 
 
 def column_of(name: str) -> Column:
-    """The column of exactly this name, with its dots and back-quotes."""
+    """The column with exactly this name, which may contain dots and back-quotes."""
     return F.col(quoted(name))
 
 
@@ -61,11 +62,11 @@ def quoted(name: str) -> str:
 
 
 def union_tables(tables: list[DataFrame]) -> DataFrame:
-    """The parts as one table; a column whose type differs between them becomes text."""
+    """Union of tables. A column with differing types becomes text."""
     kinds = {name: {table.schema[name].dataType for table in tables} for name in tables[0].columns}
-    mixed = [name for name, found in kinds.items() if len(found) > 1]
-    alike = [table.withColumns({name: _as_text(table, name) for name in mixed}) for table in tables]
-    return reduce(DataFrame.unionByName, alike)
+    mixed = [name for name, types in kinds.items() if len(types) > 1]
+    aligned = [table.withColumns({name: _as_text(table, name) for name in mixed}) for table in tables]
+    return reduce(DataFrame.unionByName, aligned)
 
 
 def _as_text(table: DataFrame, name: str) -> Column:
@@ -77,10 +78,10 @@ def _as_text(table: DataFrame, name: str) -> Column:
 
 @dataclass(frozen=True)
 class Source:
-    """Raw tables of one input. Each has its contract columns, as text where the file has text, and
+    """Raw tables of one input.
 
-    ``source`` (file name), ``line`` (1-based), ``raw`` (the row as text) and ``problem`` (null, or why the
-    row could not be taken apart).
+    Each table has its contract columns (as text if the file has text), ``source`` (file name), ``line``
+    (1-based), ``raw`` (the row as text) and ``problem`` (why the row could not be parsed, or null).
     """
 
     interactions: DataFrame

@@ -1,15 +1,15 @@
-"""MovieLens in the shapes in which it was published, and two shapes in which others pass ML-1M on.
+"""Reads MovieLens in its published formats, and ML-1M in two formats of other projects.
 
 | files | set | notes |
 | --- | --- | --- |
 | ratings.dat movies.dat [users.dat] | 1M, 10M | fields between `::`, Latin-1 |
 | u.data u.item [u.user u.genre] | 100K | tabs and bars, Latin-1 |
 | ratings.csv movies.csv | 20M, 25M, 32M, latest | quoted csv |
-| sequences_full.txt[.gz] item_list.txt user_list.txt | 1M | one line a user, items in time order |
+| sequences_full.txt[.gz] item_list.txt user_list.txt | 1M | one line per user, items in time order |
 | pairs.parquet | 1M | columns userID, movieID |
 
-The last two have neither rating nor time: the timestamp is the place in the user's line, or in the file.
-They are looked for, in this order, only where movies.dat has no ratings.dat beside it.
+The last two have neither ratings nor times: the timestamp is the position in the user's line or in the file.
+They are used, in this order, only if there is movies.dat but no ratings.dat.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,7 +42,7 @@ _GENRES_100K = (
 
 
 def read(folder: AnyPath, spark: SparkSession) -> Source:
-    """Raw tables of a MovieLens folder. Raises DataError where its files do not make up a set."""
+    """Raw tables of a MovieLens folder. Raises DataError if files are missing."""
     if (folder / "u.data").exists() or (folder / "u.item").exists():
         return _read_100k(_require_files(folder, "u.data", "u.item"), spark)
     if (folder / "ratings.csv").exists() or (folder / "movies.csv").exists():
@@ -57,9 +57,9 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
 def _require_files(folder: AnyPath, *names: str) -> AnyPath:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
-        have = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+        present = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
         raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing "
-                        f"(found {have})")
+                        f"(found {present})")
     return folder
 
 
@@ -99,7 +99,7 @@ def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
 
 
 def _movies(table: DataFrame) -> DataFrame:
-    """Add the attributes: the first genre (a group), all genres where there are more, and the year."""
+    """Add attributes: the first genre (for groups), all genres if there are several, and the year."""
     genres = F.when(F.col("genres") != "(no genres listed)", F.col("genres"))
     return table.withColumn("attributes", attribute_map(
         genre=F.split(genres, r"\|")[0],
@@ -123,7 +123,7 @@ def _gender(code: Column) -> Column:
 
 
 def _age_bracket(years: Column) -> Column:
-    """The brackets of the 1M set, for an age in years."""
+    """The age bracket of the 1M set for an age in years."""
     bracket = F.when(years < 18, F.lit(_AGES["1"]))
     for low in ("56", "50", "45", "35", "25", "18"):
         bracket = bracket.when(years >= int(low), F.lit(_AGES[low]))
@@ -143,22 +143,22 @@ def _interactions_1m(folder: AnyPath, spark: SparkSession) -> DataFrame:
 
 
 def _sequences(folder: AnyPath, name: str, spark: SparkSession) -> DataFrame:
-    """One row for each item of a user's line; numbers are mapped back to the original ids."""
+    """One row per item of a user's line, with the original ids instead of numbers."""
     def originals(file: str, kind: str) -> DataFrame:
         parts = F.split("raw", " ", 3)
         return lines(spark, folder / file).where("line > 1").select(
             F.get(parts, 0).alias(f"{kind}_id"), F.get(parts, 1).alias(f"{kind}_number"))
 
     text = F.trim("raw")
-    # taken apart before the explode, or Spark would split the whole line again for each of its items
+    # split before the explode; otherwise Spark splits the whole line again for each of its items
     users = lines(spark, folder / name).select(
         "source", "line", F.substring_index(text, " ", 1).alias("user_number"),
         F.split(F.regexp_extract(text, r"^\S+\s+(.*)$", 1), " +").alias("item_numbers"))
     rows = users.select("source", "line", "user_number",
                         F.posexplode("item_numbers").alias("timestamp", "item_number"))
-    known = rows.join(F.broadcast(originals("user_list.txt", "user")), "user_number", "left") \
+    rows = rows.join(F.broadcast(originals("user_list.txt", "user")), "user_number", "left") \
         .join(F.broadcast(originals("item_list.txt", "item")), "item_number", "left")
-    return known.select(
+    return rows.select(
         "source", "line", F.concat_ws(" ", "user_number", "item_number").alias("raw"),
         F.lit(None).cast("string").alias("problem"), "user_id", "item_id",
         F.lit(None).cast("float").alias("rating"), F.col("timestamp").cast("long"))

@@ -26,13 +26,13 @@ _NANOS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 def table_path(folder: AnyPath, name: str) -> AnyPath | None:
-    """Where a table lies in an input folder: ``NAME.parquet`` (file or folder) or a folder ``NAME``."""
+    """Path of a table in an input folder: ``NAME.parquet`` (file or folder) or a folder ``NAME``."""
     candidates = (folder / f"{name}.parquet", folder / name)
     return next((path for path in candidates if path.exists() and parquet_files(path)), None)
 
 
 def parquet_files(path: AnyPath) -> list[AnyPath]:
-    """The Parquet files of a table, without Spark's and our own hidden files."""
+    """The Parquet files of a table, without hidden files of Spark and dare-job."""
     if path.is_file():
         return [path]
     if not storage_paths.is_local(path):
@@ -42,7 +42,7 @@ def parquet_files(path: AnyPath) -> list[AnyPath]:
 
 
 def parquet_schema(path: AnyPath) -> pa.Schema:
-    """Schema from a file's footer. Raises DataError naming the file where it is damaged."""
+    """Schema from a file's footer. Raises DataError with the file name if it is damaged."""
     try:
         with storage_paths.arrow_source(path) as source:
             return pq.read_schema(source)
@@ -53,7 +53,7 @@ def parquet_schema(path: AnyPath) -> pa.Schema:
 def read(folder: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of a folder (or of one file of interactions).
 
-    Raises DataError naming the file and the column for a missing column or a damaged footer.
+    Raises DataError with file and column if a column is missing or a footer is damaged.
     """
     if folder.is_file():
         return Source(_interactions(folder, spark))
@@ -65,15 +65,15 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
 
 
 def find_damage(path: AnyPath) -> DataError | None:
-    """What is damaged where Spark has failed to read: the file and its column, found by reading all."""
+    """Find the damaged file and column after Spark failed, by reading all data; None if all is readable."""
     tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
             continue
         with storage_paths.arrow_source(file) as source:
-            found = _damage(file, pq.ParquetFile(source))
-        if found:
-            return found
+            damage = _damage(file, pq.ParquetFile(source))
+        if damage:
+            return damage
     return None
 
 
@@ -93,18 +93,18 @@ def _first_line(error: Exception) -> str:
 
 
 def _file_groups(path: AnyPath, name: str, spark: SparkSession) -> list[FileGroup]:
-    alike: dict[tuple, list[AnyPath]] = {}
+    groups: dict[tuple, list[AnyPath]] = {}
     schemas: dict[tuple, pa.Schema] = {}
-    found = parquet_files(path)
-    for file, schema in zip(found, storage_paths.map_paths(parquet_schema, found), strict=True):
+    paths = parquet_files(path)
+    for file, schema in zip(paths, storage_paths.map_paths(parquet_schema, paths), strict=True):
         _check_columns(file, schema, _NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
-            spark.conf.set(_NANOS, "true")  # pandas writes nanoseconds, which Spark only takes as a number
+            spark.conf.set(_NANOS, "true")  # Spark reads the nanoseconds of pandas only as integers
         key = tuple(sorted((field.name, str(field.type)) for field in schema))
-        alike.setdefault(key, []).append(file)
+        groups.setdefault(key, []).append(file)
         schemas[key] = schema
     return [FileGroup(read_parquet(spark, *files, located=True), schemas[key])
-            for key, files in alike.items()]
+            for key, files in groups.items()]
 
 
 def _check_columns(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
@@ -135,10 +135,10 @@ def _entities(path: AnyPath, name: str, spark: SparkSession) -> DataFrame:
 
 
 def _entity_table(part: FileGroup, needed: tuple[str, ...]) -> DataFrame:
-    found = {name: _title(part) if name == "title" else part.text(name) for name in needed}
+    columns = {name: _title(part) if name == "title" else part.text(name) for name in needed}
     return part.table.select(
-        *part.marks(*[problem for _, problem in found.values()]),
-        *[column.alias(name) for name, (column, _) in found.items()],
+        *part.marks(*[problem for _, problem in columns.values()]),
+        *[column.alias(name) for name, (column, _) in columns.items()],
         _attributes(part, needed).alias("attributes"))
 
 
@@ -155,6 +155,6 @@ def _attributes(part: FileGroup, needed: tuple[str, ...]) -> Column:
     if isinstance(kind, StructType):
         return attribute_map(**{name: F.col(f"attributes.{quoted(name)}") for name in kind.names})
     if not isinstance(kind, MapType):
-        shown = "text" if isinstance(kind, StringType) else kind.simpleString()
-        raise DataError(f"column attributes must be a map or a struct of strings, not {shown}")
+        actual = "text" if isinstance(kind, StringType) else kind.simpleString()
+        raise DataError(f"column attributes must be a map or a struct of strings, not {actual}")
     return F.map_filter(F.col("attributes").cast("map<string,string>"), lambda name, value: value.isNotNull())

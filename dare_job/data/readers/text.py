@@ -10,14 +10,14 @@ from dare_job.spark.tables import escape_glob
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
-_ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: a smaller file is never cut
+_ONE_SPLIT_BYTES = 4 << 20  # Spark's spark.sql.files.openCostInBytes: smaller files are never split
 
 
 def lines(spark: SparkSession, path: AnyPath) -> DataFrame:
     """Columns ``raw``, ``source`` and ``line`` of a text file, gzipped or not.
 
-    A line that is not UTF-8 is read as Latin-1 (the older MovieLens files). Blank lines are left out but
-    counted in the numbering.
+    A line that is not UTF-8 is read as Latin-1 (older MovieLens files). Blank lines are skipped but count in
+    the line numbers.
     """
     if paths.is_local(path):
         read = spark.read.text(escape_glob(path)).select(
@@ -41,7 +41,7 @@ def _is_one_split(path: AnyPath) -> bool:
 
 
 def _line_numbers(read: DataFrame) -> Column:
-    """Line number of a file that Spark reads in several splits: one counting pass over it."""
+    """Line numbers of a file that Spark reads in several splits. Takes one counting pass over the file."""
     splits = read.groupBy("_start").agg(F.count("*").alias("rows"), F.min("_row").alias("first"))
     before, shifts = 0, []
     for split in sorted(splits.collect()):
@@ -51,7 +51,7 @@ def _line_numbers(read: DataFrame) -> Column:
 
 
 def split_fields(table: DataFrame, separator: str, names: list[str]) -> DataFrame:
-    """Add the fields of ``raw`` by name, and ``problem`` where their number is wrong. No quotes."""
+    """Split ``raw`` into named fields; ``problem`` is set if their number is wrong. Ignores quotes."""
     parts = F.split("raw", re.escape(separator), -1)
     expected = F.lit(f"expected {len(names)} fields between '{separator}', found ")
     problem = F.when(F.size(parts) != len(names), F.concat(expected, F.size(parts)))
@@ -61,7 +61,7 @@ def split_fields(table: DataFrame, separator: str, names: list[str]) -> DataFram
 
 
 def split_csv(table: DataFrame, needed: list[str]) -> tuple[DataFrame, list[str]]:
-    """Take the fields of a csv with a header line apart. Returns the table and the missing names."""
+    """Parse a csv with a header line. Returns the table and the names of missing columns."""
     first = table.where("line = 1").select("raw").first()
     header = next(csv.reader([first["raw"]]), []) if first else []
     names = [name.strip() for name in header]
@@ -77,7 +77,7 @@ def split_csv(table: DataFrame, needed: list[str]) -> tuple[DataFrame, list[str]
 
 
 def attribute_map(**columns: Column) -> Column:
-    """map<string,string> of the columns that are neither null nor empty, in the given order."""
+    """map<string,string> of the columns that are neither null nor empty, in argument order."""
     if not columns:
         return F.map_from_entries(F.array().cast("array<struct<key:string,value:string>>"))
     pairs = [F.struct(F.lit(name).alias("key"), F.make_valid_utf8(column.cast("string")).alias("value"))

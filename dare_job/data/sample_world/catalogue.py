@@ -1,9 +1,7 @@
 """Items of the sample world: distinct titles, attributes, quality, popularity, release day.
 
-The words that titles are made of, and the two facts they carry.
-
-A title's adjective fixes the film's mood, its noun fixes the theme. Neither fact is in any attribute
-table: only a reader who knows the words can tell, which is what makes generated text worth joining on.
+A title's adjective determines the film's mood, and its noun the theme. No attribute contains these two facts,
+so only text generated from the title can add them as features.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ OCCUPATIONS: tuple[str, ...] = (
 def title_facts(title: str) -> tuple[str, str]:
     """The (mood, theme) of a sample-world title such as ``"Silent Harbor"`` or ``"Silent Harbor in Oslo"``.
 
-    Raises KeyError when the title is not of the sample world.
+    Raises KeyError if the title is not from the sample world.
     """
     adjective, noun = title.split()[:2]
     return MOOD_OF[adjective], THEME_OF[noun]
@@ -90,17 +88,17 @@ _ZIPF_EXPONENT = 0.8
 
 _SHARE_OBSCURE = 0.06
 
-_SHARE_RELEASED_LATE = 0.25  # the rest is there from the first day
+_SHARE_RELEASED_LATE = 0.25  # the rest is released on the first day
 
 MAX_ITEMS = len(MOOD_OF) * len(THEME_OF) * (1 + len(PLACES)) // 2
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All arrays have one entry for each of the I items.
+    """Arrays with one entry per item (I items).
 
     ``mood`` and ``theme`` (indices into MOODS, THEMES) follow from the title and are in no attribute.
-    ``release_day`` counts days from the world's first day; on the last day a few items are new.
+    ``release_day`` counts days from the first day of the world; a few items are released on the last day.
     """
 
     titles: tuple[str, ...]
@@ -114,7 +112,7 @@ class Catalogue:
 
 
 def make_titles(count: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """``count`` distinct titles: adjective, noun and for every fourth a place."""
+    """``count`` distinct titles of adjective and noun; every fourth also has a place."""
     adjectives, nouns = tuple(MOOD_OF), tuple(THEME_OF)
     plain_share = min(1.0 - _SHARE_WITH_PLACE, 0.5 * len(adjectives) * len(nouns) / count)
     titles: dict[str, None] = {}

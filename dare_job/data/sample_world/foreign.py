@@ -1,8 +1,8 @@
-"""Prompts from outside the sample world, and what the embedded model should write about them.
+"""Prompts from outside the sample world and target texts for them, to train the embedded model.
 
-Titles and attribute values are made-up words, so that only copying them from the prompt predicts the text:
-a model trained on them names the right titles of a real data set too. It has no moods or themes for them
-and says so.
+Titles and attribute values are made-up words, so a model can only predict the text by copying them from the
+prompt. A model trained on them also names the right titles of a real data set. The texts state that mood and
+theme are unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMED_NEWEST = len(FOREIGN_VOICE)
 
 
 def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -> Iterator[Example]:
-    """``count`` profiles and half as many descriptions, of titles that no sample world has."""
+    """``count`` profiles and half as many descriptions, with titles from outside the sample world."""
     for row in range(count):
         titles = [_title(rng) for _ in range(int(rng.integers(1, prompts.max_history + 1)))]
         attributes = _some(rng, gender=("female", "male")[rng.integers(2)], occupation=_words(rng, 3),
@@ -56,7 +56,7 @@ def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -
 
 
 def foreign_profile(titles: Sequence[str]) -> str:
-    """A profile that names the newest titles in order and the oldest. ``titles``: newest first, not empty."""
+    """A profile that names the newest titles in order and the oldest one. ``titles``: newest first."""
     sentences = [form.format(t=title) for form, title in zip(FOREIGN_VOICE, titles, strict=False)]
     if len(titles) > _NAMED_NEWEST:
         sentences.append(FOREIGN_OLDEST.format(t=titles[-1]))
@@ -64,20 +64,20 @@ def foreign_profile(titles: Sequence[str]) -> str:
 
 
 def foreign_description(title: str, genre: str | None) -> str:
-    """A description that repeats the title and, where there is one, the genre."""
+    """A description that repeats the title and the genre, if any."""
     opening = FOREIGN_GENRE if genre else FOREIGN_PLAIN
     return f"{opening.format(t=title, g=genre)} {FOREIGN_ITEM_ENDING}"
 
 
 def _event(title: str, row: int) -> HistoryItem:
-    """With rating and genre for every other user. No draw from the generator: all else stays as it was."""
+    """An event, with rating and genre for every other user. Does not advance the random generator."""
     if row % 2:
         return HistoryItem(title)
     return HistoryItem(title, float(1 + len(title) % 5), {"genre": title.split()[0]})
 
 
 def _title(rng: np.random.Generator) -> str:
-    """One to six words, with what real catalogues put around them: numbers, articles at the end, years."""
+    """One to six words, with numbers, trailing articles and years as in real catalogues."""
     title = _words(rng, _MAX_WORDS)
     if rng.random() < 0.15:
         title += f" {rng.integers(2, 200)}"
@@ -88,9 +88,9 @@ def _title(rng: np.random.Generator) -> str:
     return title + (f" ({_year(rng)})" if rng.random() < 0.8 else "")
 
 
-def _words(rng: np.random.Generator, most: int) -> str:
+def _words(rng: np.random.Generator, max_words: int) -> str:
     words = [_word(rng).capitalize()]
-    for _ in range(int(rng.integers(most))):
+    for _ in range(int(rng.integers(max_words))):
         words.append(_SMALL[rng.integers(len(_SMALL))] if rng.random() < 0.25 else _word(rng).capitalize())
     return " ".join(words)
 
@@ -108,5 +108,5 @@ def _year(rng: np.random.Generator) -> int:
 
 
 def _some(rng: np.random.Generator, **values: str) -> dict[str, str]:
-    """Each value or none of them, by a coin."""
+    """All values or none, with probability 1/2."""
     return values if rng.random() < 0.5 else {}

@@ -1,7 +1,7 @@
-"""The text writer of the sample world: profiles and descriptions as a pure function of the prompt's content.
+"""Texts of the sample world: profiles and descriptions as a pure function of the prompt's content.
 
-No random choice is made here. Wording follows the attributes, content follows the titles and the facts
-that their words carry, so a model can learn every token of it.
+The functions are deterministic. Attributes determine the wording; titles and their mood and theme determine
+the content. So a model can learn to predict every token.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NAMED_NEWEST = 5
 def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     """A user's profile in 110 to 160 tokens of the embedded tokenizer (fewer below five titles).
 
-    ``titles`` are those that the prompt shows, newest first, at least one. Named are the newest five in
-    order and the oldest. Raises KeyError on attributes or titles from outside the sample world.
+    ``titles`` are those in the prompt, newest first, at least one. The profile names the newest five in order
+    and the oldest. Raises KeyError if attributes or titles are from outside the sample world.
     """
     occupation = OCCUPATIONS.index(attributes["occupation"])
     subject, object_ = phrases.PRONOUNS[attributes["gender"]]
@@ -38,7 +38,7 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
 
 
 def description(title: str, attributes: Mapping[str, str]) -> str:
-    """An item's description, 50 to 70 tokens. Raises KeyError as ``profile`` does."""
+    """An item's description, 50 to 70 tokens. Raises KeyError like ``profile``."""
     genre = attributes["genre"]
     values = {"c": attributes["country"], "d": attributes["decade"], "g": genre, "a": _article(genre)}
     theme = phrases.ITEM_THEME[COUNTRIES.index(attributes["country"]) % len(phrases.ITEM_THEME)]
@@ -57,7 +57,7 @@ def _article(word: str) -> str:
 
 
 def _about(template: str, title: str, variant: int, values: Mapping[str, str]) -> str:
-    """``template`` filled for ``title``; ``variant`` (0 or 1) picks the wording of its mood and theme."""
+    """Fill ``template`` for ``title``. ``variant`` (0 or 1) selects the wording of mood and theme."""
     mood_name, theme_name = title_facts(title)
     mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
     text = template.format(

@@ -1,4 +1,4 @@
-"""Wording of the grammar: what each mood, theme, occupation, age and genre says. Plain tables.
+"""Phrases of the grammar for each mood, theme, occupation, age and genre.
 
 ``{t}`` is a title, ``{m0}`` an adjective phrase and ``{m1}`` a noun phrase of its mood, ``{h0}`` and ``{h1}``
 are phrases of its theme; ``{m}`` and ``{h}`` are the bare names of a mood and a theme.
@@ -103,7 +103,7 @@ THEME: dict[str, tuple[str, str, str, str]] = {
     ),
 }  # fmt: skip
 
-# Four voices; an occupation always speaks in one. Slots 1 to 5 name the newest titles in order.
+# Four voices; each occupation always uses the same one. Sentences 1 to 5 name the newest titles in order.
 VOICES: tuple[tuple[str, ...], ...] = (
     (
         "The newest choice is {t}, {m0}, a story about {h0}.",
@@ -188,7 +188,7 @@ AUDIENCE: dict[str, str] = {
     "western": "It suits viewers who like open land and few words.",
 }
 
-# By decade: the opening of an item's description, and what the look of the time was.
+# By decade: the opening of an item's description, with the visual style of the time.
 ITEM_OPENING: dict[str, str] = {
     "1950s": "Made in {c} in the {d}, {t} is {a} {g} film shot in black and white; it is {m0}.",
     "1960s": "{t}, {a} {g} film from {c}, belongs to the new wave of the {d} and is {m0}.",
@@ -206,7 +206,7 @@ ITEM_THEME: tuple[str, ...] = (
 )
 ITEM_CLOSING = "Close to it are other {m} films about {h}."
 
-# Of titles from outside the sample world: the newest five in order, the oldest, an ending; a description.
+# Titles from outside the sample world: the newest five in order, the oldest, the ending; the description.
 FOREIGN_VOICE: tuple[str, ...] = (
     "The newest choice is {t}.",
     "Just before came {t}.",

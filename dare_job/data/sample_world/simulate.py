@@ -1,6 +1,6 @@
-"""One sample world in memory, and what its grammar says about it on a given day.
+"""Simulates a sample world: users in taste clusters that drift, and their rated interactions.
 
-Users of the sample world and what they do: taste clusters, drift, interactions with ratings.
+Also makes the prompts and texts of a world on a date.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _SHARE_WITHOUT_HISTORY = 0.004
 
 _SHARE_ACTIVE_LAST_DAY = 0.3
 
-_FAVOURITES = {"mood": 3, "theme": 3, "genre": 2}  # of 12 each, for a cluster
+_FAVOURITES = {"mood": 3, "theme": 3, "genre": 2}  # per cluster, of 12 each
 
-_PULL = 3.0  # log-odds of choosing an item, for each of the three tastes it meets
+_PULL = 3.0  # log-odds of choosing an item per matching taste
 
 
 @dataclass(frozen=True)
 class Users:
-    """``taste``: a user's liking (0 to 1) of each mood, theme and genre, on the first and on the last day."""
+    """Users. ``taste``: preference (0 to 1) for each mood, theme and genre, on the first and last day."""
 
     attributes: tuple[dict[str, str], ...]
     taste: dict[str, np.ndarray]  # name -> (2, U, 12) float
     strictness: np.ndarray  # (U,) float, in rating points
-    interactions: np.ndarray  # (U,) int, how many each will have
+    interactions: np.ndarray  # (U,) int, number per user
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Events:
 
 
 def make_users(count: int, rng: np.random.Generator) -> Users:
-    """``count`` users in taste clusters; most drift towards a second cluster, some have hardly a history."""
+    """``count`` users in taste clusters. Most drift towards a second cluster; some have a short history."""
     sizes = {"mood": len(MOODS), "theme": len(THEMES), "genre": len(GENRES)}
     first, second = rng.integers(_CLUSTERS, size=(2, count))
     moves = 0.6 * rng.random(count)[:, None]
@@ -79,7 +79,7 @@ def make_users(count: int, rng: np.random.Generator) -> Users:
         {
             "gender": GENDERS[rng.integers(len(GENDERS))],
             "age": AGES[rng.choice(len(AGES), p=(0.06, 0.22, 0.30, 0.20, 0.13, 0.09))],
-            # One occupation is over-represented in each cluster, so attributes tell something about taste.
+            # One occupation is over-represented in each cluster, so attributes correlate with taste.
             "occupation": OCCUPATIONS[first[i] if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))],
         }
         for i in range(count)
@@ -88,15 +88,15 @@ def make_users(count: int, rng: np.random.Generator) -> Users:
 
 
 def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
-    """Who watched what and when: popularity and taste choose, nobody watches an item twice.
+    """Simulate interactions: popularity and taste determine the items, and no user watches an item twice.
 
-    A user's interactions spread evenly over the days; some users' last is moved to the last day. Ratings
-    follow mood, theme, genre, the item's quality and the user's strictness.
+    Interactions are spread evenly over the days; the last one of some users is moved to the last day. Ratings
+    depend on mood, theme, genre, the item's quality and the user's strictness.
     """
     users, items, ratings, seconds = [], [], [], []
     log_popularity = np.log(catalogue.popularity)
-    wanted = np.minimum(people.interactions, len(catalogue.titles) // 2)
-    for user, count in enumerate(wanted):
+    counts = np.minimum(people.interactions, len(catalogue.titles) // 2)
+    for user, count in enumerate(counts):
         if count == 0:
             continue
         when = np.sort(days * rng.random(count))
@@ -105,7 +105,7 @@ def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.G
         early, late = (
             sum(people.taste[name][side, user][getattr(catalogue, name)] for name in people.taste)
             for side in (0, 1)
-        )  # (I,) each: how well an item meets the taste of the first and of the last day
+        )  # (I,) each: match of an item with the taste of the first and of the last day
         gumbel = rng.gumbel(size=len(log_popularity))
         free = np.ones(len(log_popularity), dtype=bool)
         for moment in when:
@@ -143,7 +143,7 @@ class World:
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the text that the grammar writes for it. ``titles``: as shown, newest first."""
+    """A prompt and its text by the grammar. ``titles``: those in the prompt, newest first."""
 
     entity: str  # user | item
     row: int  # index of the user or item in the world
@@ -153,7 +153,7 @@ class Example:
 
 
 def simulate(users: int, items: int, seed: int) -> World:
-    """A world that is the same for the same arguments. Raises ConfigError on impossible sizes."""
+    """Simulate a world reproducibly. Raises ConfigError if a size is out of range."""
     if users < 1:
         raise ConfigError(f"users: must be at least 1, got {users}")
     if not 8 <= items <= MAX_ITEMS:
@@ -165,10 +165,10 @@ def simulate(users: int, items: int, seed: int) -> World:
 
 
 def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
-    """For each user with a history before midnight at the end of day ``end_day - 1``: prompt and profile."""
+    """Prompt and profile of each user with a history before the end of day ``end_day - 1``."""
     events = world.events
-    seen = events.second < end_day * 86_400
-    user, item, rating = events.user[seen], events.item[seen], events.rating[seen]
+    past = events.second < end_day * 86_400
+    user, item, rating = events.user[past], events.item[past], events.rating[past]
     starts = np.searchsorted(user, np.arange(len(world.people.attributes) + 1))
     for row, attributes in enumerate(world.people.attributes):
         own = slice(starts[row], starts[row + 1])
@@ -182,7 +182,7 @@ def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Ex
 
 
 def item_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
-    """For each item released before the end of day ``end_day - 1``: prompt and description."""
+    """Prompt and description of each item released before the end of day ``end_day - 1``."""
     for row, (title, attributes) in enumerate(
         zip(world.catalogue.titles, world.catalogue.attributes, strict=True)
     ):

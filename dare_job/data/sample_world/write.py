@@ -1,4 +1,4 @@
-"""Writes a sample world as the contract tables that a real data set would be read into."""
+"""Writes a sample world as an input data set: interactions, users, items and previous texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OLD_TEXT = pa.schema([schemas.KNOWLEDGE.field(name) for name in ("entity_id", "
 
 @dataclass(frozen=True)
 class WorldSummary:
-    """What was written. The last interactions lie on ``date``, the old text covers the day before."""
+    """Sizes of a sample world. The last interactions are on ``date``."""
 
     out: Path
     date: datetime.date
@@ -38,14 +38,14 @@ def write_world(
     date: datetime.date = datetime.date(2026, 1, 2),
     text_date: datetime.date | None = None,
 ) -> WorldSummary:
-    """Write a sample world under ``out``; the same arguments give the same bytes.
+    """Write a sample world to ``out``. Equal arguments give equal bytes.
 
-    Files: ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and old text in
-    ``knowledge/entity=user|item/dt=<text_date>/part-00000.parquet`` (without a ``text_date``: the day before
-    ``date``). That text is what the world's own grammar writes about the world as it stood at the end of
-    that day (the writer that the embedded model was trained to imitate), not the output of a model run.
+    The files are ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and previous texts in
+    ``knowledge/entity=user|item/dt=<text_date>/part-00000.parquet``. The default ``text_date`` is the day
+    before ``date``. These texts come from the grammar that the embedded model was trained to imitate, applied
+    to the world at the end of that day, not from a model.
 
-    Interactions cover ``DAYS`` days and end on ``date``. Raises ConfigError on impossible sizes.
+    Interactions cover ``DAYS`` days and end on ``date``. Raises ConfigError if a size is out of range.
     """
     out = Path(out)
     written = text_date or date - datetime.timedelta(days=1)
@@ -88,7 +88,7 @@ def write_world(
 def _write_old_text(
     out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
 ) -> dict[str, int]:
-    """The grammar's text of ``written``, which ends ``days`` days after the world's first midnight."""
+    """Write the grammar's texts of the date ``written``, ``days`` days after the world's first midnight."""
     prompt_set = prompts.load(prompts.SAMPLE)
     dt = written.isoformat()
     writers = {"user": user_examples, "item": item_examples}
