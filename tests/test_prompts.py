@@ -154,7 +154,7 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(more=_domains(movies="film")), ["domains.movies = 'film'", "mapping"]),
         (_set(more=_domains(movies={"a": "x"}, books={"b": "y"})),
          ["domains.movies lacks b, which domains.books has"]),
-        (_set(more=_domains(movies={"title": "x"})), ["domains.movies.title", "name it otherwise"]),
+        (_set(more=_domains(movies={"title": "x"})), ["domains.movies.title", "use another name"]),
         (_set(more=_domains(movies={"a-b": "x"})), ["domains.movies.a-b", "letters, digits and _"]),
         (_set(more=_domains(movies={"a": 3})), ["domains.movies.a = 3", "a text or a list of texts"]),
         (_set(more=_domains(movies={"a": []})), ["domains.movies.a = []", "a text or a list of texts"]),
@@ -175,11 +175,11 @@ def test_a_jinja_file_is_the_template_of_one_side(tmp_path):
     own = prompts.load(path, side="user")
     assert own.user({}, [HistoryItem(str(n)) for n in range(100)]).count(";") == 100  # all that it is given
     assert prompts.load(path, "books", "user").version_hash == own.version_hash
-    with pytest.raises(ConfigError, match=r"own\.jinja has no item template: use it as prompts\.user alone"):
+    with pytest.raises(ConfigError, match=r"own\.jinja has no item template: use it only as prompts\.user"):
         own.item("Heat", {})
     with pytest.raises(ConfigError, match=r"own\.jinja, line 1 of the template: uses unknown history"):
         prompts.load(path, side="item")
-    with pytest.raises(ConfigError, match=r"name it in prompts\.user or prompts\.item"):
+    with pytest.raises(ConfigError, match=r"set prompts\.user or prompts\.item to it"):
         prompts.load(path)
     item = _write(tmp_path / "own.j2", "{{ title }}\n{{ attributes.genre | upper }}")
     assert prompts.load(item, side="item").item("Heat", {"genre": "crime"}) == "Heat\nCRIME"

@@ -1,1 +1,1 @@
-"""Vectors of users and items, and their clusters."""
+"""Learns vectors of users and items, and clusters them."""

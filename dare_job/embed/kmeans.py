@@ -21,81 +21,96 @@ Key = TypeVar("Key")
 
 
 def quotas(sizes: Mapping[Key, int], count: int) -> dict[Key, int]:
-    """How many of ``count`` each group gives by its size: at least one while they last, largest remainders.
+    """Distribute ``count`` over groups in proportion to their sizes, by largest remainders.
 
-    Keys must be sortable. Ties go to the larger group, then to the smaller key; no group gives more than it
-    has, and groups that give none are left out.
+    Every group gets at least one while ``count`` lasts, and at most its size. Ties go to the larger group,
+    then to the smaller key. Keys must be sortable. The result omits groups that get none.
     """
     order = sorted((key for key in sizes if sizes[key] > 0), key=lambda key: (-sizes[key], key))
     total = sum(sizes[key] for key in order)
     count = min(count, total)
     if count < len(order):
         return dict.fromkeys(order[:count], 1)
-    given = {key: max(1, count * sizes[key] // total) for key in order}
+    shares = {key: max(1, count * sizes[key] // total) for key in order}
     remainder = {key: count * sizes[key] % total for key in order}
-    missing = count - sum(given.values())
+    missing = count - sum(shares.values())
     for key in sorted(order, key=lambda key: -remainder[key]):  # stable: ties stay in order
-        if missing > 0 and given[key] < sizes[key]:
-            given[key] += 1
+        if missing > 0 and shares[key] < sizes[key]:
+            shares[key] += 1
             missing -= 1
-    while missing < 0:  # the smallest groups' one each came from the largest shares
-        largest = max(order, key=lambda key: given[key] / sizes[key] if given[key] > 1 else 0.0)
-        given[largest] -= 1
+    while missing < 0:  # take the minimum of one for small groups from the largest shares
+        largest = max(order, key=lambda key: shares[key] / sizes[key] if shares[key] > 1 else 0.0)
+        shares[largest] -= 1
         missing += 1
-    return given
+    return shares
 
 
 def farthest_points(vectors: np.ndarray, count: int) -> list[int]:
-    """Rows of ``vectors`` (n, d), ``count`` or n: the medoid, then each time the farthest from those before.
+    """Farthest-point sampling: the medoid, then repeatedly the row farthest from those already chosen.
 
-    The medoid is the row nearest the mean (L2); ties go to the row that stands first. The first rows of a
-    longer answer are the shorter answer.
+    The medoid is the row nearest to the mean (L2). Ties go to the first row. A smaller ``count``
+    gives a prefix of the result.
+
+    Parameters
+    ----------
+    vectors : (n, d)
+
+    Returns
+    -------
+    min(count, n) row numbers
     """
     if not len(vectors) or count < 1:
         return []
     points = np.asarray(vectors, np.float64)
     distances = _squared(points, points.mean(axis=0))
-    found = [int(distances.argmin())]
+    chosen = [int(distances.argmin())]
     nearest = np.full(len(points), np.inf)
-    while len(found) < min(count, len(points)):
-        np.minimum(nearest, _squared(points, points[found[-1]]), out=nearest)
-        nearest[found[-1]] = -1.0  # taken, also where others are equal to it
-        found.append(int(nearest.argmax()))
-    return found
+    while len(chosen) < min(count, len(points)):
+        np.minimum(nearest, _squared(points, points[chosen[-1]]), out=nearest)
+        nearest[chosen[-1]] = -1.0  # never chosen again, even if all other rows are equal to it
+        chosen.append(int(nearest.argmax()))
+    return chosen
 
 
 def _squared(points: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Squared distances (n,). No matrix product: the same sums whatever the number of threads."""
+    """Squared distances (n,). Without a matrix product, so they do not depend on the number of threads."""
     return ((points - centre) ** 2).sum(axis=1)
 
 _ITERATIONS = 25
 
 _POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
 
-_MIN_THREADED_WORK = 1e10  # n * k * d; below it, threads cost more than they save on busy cores
+_MIN_THREADED_WORK = 1e10  # n * k * d; for less work, threads cost more than they save on busy cores
 
-_MAX_RESTART_WORK = 2e9  # n * k * d up to which the best of three starts is taken
+_MAX_RESTART_WORK = 2e9  # n * k * d up to which the best of three starts is used
 
-_MAX_FLAT = 512  # clusters up to which there are no branches
+_MAX_FLAT = 512  # maximum clusters without branches
 
-_CLUSTERS_PER_BRANCH = 64  # clusters of a branch
+_CLUSTERS_PER_BRANCH = 64  # clusters per branch
 
-_ROUNDS, _PROBES = 2, 8  # the rounds behind branches; with them the inertia is that of flat k-means
+_ROUNDS, _PROBES = 2, 8  # final rounds after branches; with them the inertia equals that of flat k-means
 
-_BLOCK = 1_000_000  # points searched at once
+_BLOCK = 1_000_000  # points per search
 
 
-def cluster_count(count: int, target_size: int, wanted: int | Literal["auto"] = "auto") -> int:
-    """k for ``count`` points: the wanted number, or groups of about ``target_size``; at most count."""
-    k = math.ceil(count / target_size) if wanted == "auto" else wanted
+def cluster_count(count: int, target_size: int, clusters: int | Literal["auto"] = "auto") -> int:
+    """k for ``count`` points: ``clusters``, or by ``target_size`` if that is "auto"; at most ``count``."""
+    k = math.ceil(count / target_size) if clusters == "auto" else clusters
     return max(1, min(k, count))
 
 
 def cluster(vectors: np.ndarray, k: int, seed: int,
            advance: Callable[[int], object] = lambda points: None) -> np.ndarray:
-    """Cluster (n,) int64 of each row of ``vectors`` (n, d) float32. The same seed gives the same.
+    """k-means with branches above ``_MAX_FLAT`` clusters. Reproducible for the same seed.
 
-    advance    called with the number of points that are done, where there are branches
+    Parameters
+    ----------
+    vectors : (n, d) float32
+    advance : called with the number of points in each finished branch, for a progress bar
+
+    Returns
+    -------
+    Cluster of each row, (n,) int64
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if k <= _MAX_FLAT:
@@ -105,20 +120,20 @@ def cluster(vectors: np.ndarray, k: int, seed: int,
 
 
 def cluster_names(labels: np.ndarray) -> pa.Array:
-    """Group names (n,) of clusters, for example 7 -> "0007"."""
-    known = [f"{label:04d}" for label in range(1 + labels.max(initial=-1))]
-    return pa.array(known, pa.string()).take(pa.array(labels))
+    """Group names (n,) of clusters, for example "0007" for 7."""
+    names = [f"{label:04d}" for label in range(1 + labels.max(initial=-1))]
+    return pa.array(names, pa.string()).take(pa.array(labels))
 
 
 def flat_kmeans(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts: int = 1) -> np.ndarray:
-    """k-means of all points at once, the best of some ``starts``, with so many threads."""
+    """k-means without branches: the result with the lowest inertia of ``starts`` starts."""
     import faiss
 
     if k == 1 or not len(vectors):
         return np.zeros(len(vectors), dtype=np.int64)
     model = faiss.Kmeans(
         vectors.shape[1], k, niter=_ITERATIONS, seed=seed % 2**31, gpu=faiss.get_num_gpus() > 0,
-        init_method=faiss.ClusteringInitMethod_AFK_MC2,  # k-means++ by sampling; a random start splits clouds
+        init_method=faiss.ClusteringInitMethod_AFK_MC2,  # k-means++ by sampling; random starts split clusters
         nredo=starts, min_points_per_centroid=1, max_points_per_centroid=_POINTS_PER_CENTROID)
     with _faiss_threads(threads):
         model.train(vectors)
@@ -126,7 +141,7 @@ def flat_kmeans(vectors: np.ndarray, k: int, seed: int, threads: int = 1, starts
 
 
 def _hierarchical(vectors: np.ndarray, k: int, seed: int, threads: int, advance: Callable[[int], object]):
-    """k clusters (n,), of which each branch has its share by its size."""
+    """Divide the points into branches and cluster each; the clusters per branch depend on its size. (n,)"""
     branch = flat_kmeans(vectors, min(_MAX_FLAT, math.ceil(k / _CLUSTERS_PER_BRANCH)), seed, threads)
     sizes = np.bincount(branch)
     shares = quotas(dict(enumerate(sizes.tolist())), k)
@@ -137,20 +152,20 @@ def _hierarchical(vectors: np.ndarray, k: int, seed: int, threads: int, advance:
     def divide(number: int) -> int:
         rows, inner = members[number], seed + 1 + number
         if shares[number] <= _MAX_FLAT:
-            found = flat_kmeans(vectors[rows], shares[number], inner)
+            clusters = flat_kmeans(vectors[rows], shares[number], inner)
         else:
-            found = _hierarchical(vectors[rows], shares[number], inner, 1, lambda points: None)
-        labels[rows] = first[number] + found
+            clusters = _hierarchical(vectors[rows], shares[number], inner, 1, lambda points: None)
+        labels[rows] = first[number] + clusters
         return len(rows)
 
-    with ThreadPoolExecutor(threads) as pool:  # faiss lets go of the interpreter
+    with ThreadPoolExecutor(threads) as pool:  # faiss releases the GIL
         for points in pool.map(divide, shares):
             advance(points)
     return labels
 
 
 def _refine(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """Labels after some rounds over all clusters; a centroid without points stays where it was."""
+    """Reassign points over all clusters for some rounds. A centroid without points does not move."""
     import faiss
 
     means = np.zeros((k, vectors.shape[1]), dtype=np.float32)
@@ -169,7 +184,7 @@ def _refine(vectors: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _threads(vectors: np.ndarray, k: int) -> int:
-    """How many threads this much work is worth; one where a GPU does it."""
+    """Number of threads for an amount of work; one if faiss uses a GPU."""
     import faiss
 
     shared = vectors.size * k > _MIN_THREADED_WORK and not faiss.get_num_gpus()
@@ -178,7 +193,7 @@ def _threads(vectors: np.ndarray, k: int) -> int:
 
 @contextmanager
 def _faiss_threads(threads: int) -> Iterator[None]:
-    """faiss with so many threads, for calls from this thread."""
+    """Set the number of faiss threads for calls from this thread."""
     import faiss
 
     before = faiss.omp_get_max_threads()

@@ -1,7 +1,7 @@
-"""LightGCN (He et al., arXiv:2002.02126) on torch's sparse matrices. Knows nothing about files and stages.
+"""LightGCN (He et al., arXiv:2002.02126) on torch's sparse matrices. Independent of stages.
 
-The normalised adjacency is one CSR matrix. It is symmetric, so its backward pass is a product with itself;
-left to autograd, torch transposes it at every step (eight times slower on 943 x 1,682 x 100 k pairs).
+The normalized adjacency is one symmetric CSR matrix, so its backward pass is a product with the same matrix.
+Autograd would transpose it at every step, which is eight times slower on 943 x 1,682 x 100 k pairs.
 
 ``Pairs`` is the bipartite graph of interactions as integer pairs.
 """
@@ -23,11 +23,13 @@ from dare_job.storage.paths import AnyPath
 
 @dataclass(frozen=True)
 class Pairs:
-    """U users, I items, P distinct pairs, sorted by user and item.
+    """P distinct pairs of U users and I items, sorted by user and item.
 
-    users, items  (U,), (I,) ids in ascending order
-    user, item    (P,) int64 places in them
-    last          (P,) bool: the user's latest interaction (ties: the greatest item id)
+    Attributes
+    ----------
+    users, items : (U,), (I,) ids in ascending order
+    user, item : (P,) int64, indices into users and items
+    last : (P,) bool, whether the pair is the user's latest interaction (ties: the greatest item id)
     """
 
     users: pa.Array
@@ -37,14 +39,14 @@ class Pairs:
     last: np.ndarray
 
     def without(self, dropped: np.ndarray) -> "Pairs":
-        """The same users and items with fewer pairs. ``dropped``: places (D,)."""
-        kept = np.ones(len(self.user), dtype=bool)
-        kept[dropped] = False
-        return replace(self, user=self.user[kept], item=self.item[kept], last=self.last[kept])
+        """The same users and items without some pairs. ``dropped``: indices of pairs (D,)."""
+        rest = np.ones(len(self.user), dtype=bool)
+        rest[dropped] = False
+        return replace(self, user=self.user[rest], item=self.item[rest], last=self.last[rest])
 
 
 def read_pairs(path: AnyPath, before: int) -> Pairs:
-    """Pairs of an INTERACTIONS table with a timestamp before ``before`` (seconds since 1970)."""
+    """Read the pairs of an INTERACTIONS table with timestamps before ``before`` (seconds since 1970)."""
     table = paths.parquet_dataset(path, exclude_invalid_files=False).to_table(
         columns=["user_id", "item_id", "timestamp"], filter=pc.field("timestamp") < before)
     users, user = _codes(table["user_id"])
@@ -59,31 +61,31 @@ def read_pairs(path: AnyPath, before: int) -> Pairs:
     return Pairs(users, items, *np.divmod(packed, max(len(items), 1)), last)
 
 
-def hold_out(pairs: Pairs, seed: int, most: int = 1000, least: int = 5) -> np.ndarray:
-    """Places (D,) of the last pair of up to ``most`` users with at least ``least`` pairs each.
+def hold_out(pairs: Pairs, seed: int, max_users: int = 1000, min_pairs: int = 5) -> np.ndarray:
+    """Indices (D,) of the last pair of up to ``max_users`` users with at least ``min_pairs`` pairs each.
 
-    No item loses its only pair.
+    Every item keeps at least one pair.
     """
     degree = np.bincount(pairs.user, minlength=len(pairs.users))
-    chosen = np.flatnonzero(pairs.last & (degree[pairs.user] >= least))
-    if len(chosen) > most:
-        chosen = np.sort(np.random.default_rng(seed).choice(chosen, most, replace=False))
+    chosen = np.flatnonzero(pairs.last & (degree[pairs.user] >= min_pairs))
+    if len(chosen) > max_users:
+        chosen = np.sort(np.random.default_rng(seed).choice(chosen, max_users, replace=False))
     rest = np.bincount(pairs.item, minlength=len(pairs.items))
     rest -= np.bincount(pairs.item[chosen], minlength=len(pairs.items))
     return chosen[rest[pairs.item[chosen]] > 0]
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
-    """Distinct values in ascending order (D,), and each row's place in them (n,) int64."""
+    """Distinct values in ascending order (D,), and the index of each row's value (n,) int64."""
     coded = column.combine_chunks().dictionary_encode()
     order = pc.sort_indices(coded.dictionary).to_numpy()
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     return coded.dictionary.take(pa.array(order)), rank[coded.indices.to_numpy()]
 
-_MIN_STEPS = 16  # in an epoch: with fewer, small data is hardly trained
+_MIN_STEPS = 16  # per epoch; with fewer, small data is undertrained
 
-_MAX_STEPS = 64  # in an epoch: each step propagates over the whole graph, so large data takes larger batches
+_MAX_STEPS = 64  # per epoch; each step propagates over the whole graph, so large data needs larger batches
 
 _MIN_THREADED_PAIRS = 1_000_000  # pairs from which torch may use all its threads
 
@@ -92,7 +94,7 @@ _L2 = 1e-4
 
 @dataclass(frozen=True)
 class Vectors:
-    """users (U, d), items (I, d), float32; loss: mean BPR loss of each epoch."""
+    """Vectors of users (U, d) and items (I, d), float32, and the mean BPR loss of each epoch."""
 
     users: np.ndarray
     items: np.ndarray
@@ -101,7 +103,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Training:
-    """dim: of the vectors; layers: of propagation; batch_size: pairs of a step."""
+    """Hyperparameters. ``dim``: of vectors; ``layers``: of propagation; ``batch_size``: pairs per step."""
 
     dim: int = 32
     epochs: int = 20
@@ -113,9 +115,9 @@ class Training:
 
 def train(pairs: Pairs, settings: Training, device: str | None = None,
           on_epoch: Callable[[], None] = lambda: None) -> Vectors:
-    """Learn vectors from pairs by Bayesian personalised ranking; the same seed gives the same on a CPU.
+    """Learn vectors from pairs by Bayesian personalized ranking. Reproducible on a CPU for the same seed.
 
-    ``batch_size`` is fitted to the data, so that an epoch has 16 to 64 steps.
+    Adjusts ``batch_size`` so that an epoch has 16 to 64 steps.
     """
     with _threads_for(len(pairs.user)):
         return _train(pairs, settings, device, on_epoch)
@@ -130,8 +132,8 @@ def _train(pairs: Pairs, settings: Training, device: str | None,
     graph = adjacency(pairs).to(device)
     user, item = (torch.from_numpy(side) for side in (pairs.user, pairs.item + len(pairs.users)))
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    least, most = (-(-len(user) // steps) for steps in (_MAX_STEPS, _MIN_STEPS))
-    batch = max(1, min(max(settings.batch_size, least), most))
+    smallest, largest = (-(-len(user) // steps) for steps in (_MAX_STEPS, _MIN_STEPS))
+    batch = max(1, min(max(settings.batch_size, smallest), largest))
     losses = []
     for _ in range(settings.epochs if len(user) else 0):
         total = torch.zeros((), device=device)
@@ -146,13 +148,13 @@ def _train(pairs: Pairs, settings: Training, device: str | None,
         losses.append(total.item() / len(user))
         on_epoch()
     with torch.no_grad():
-        found = model(graph).float().cpu().numpy()
-    return Vectors(found[:len(pairs.users)], found[len(pairs.users):], losses)
+        vectors = model(graph).float().cpu().numpy()
+    return Vectors(vectors[:len(pairs.users)], vectors[len(pairs.users):], losses)
 
 
 @contextmanager
 def _threads_for(pairs: int):
-    """One thread for a small graph: its operations are too short to share, least of all on busy cores."""
+    """Use one thread for a small graph, as its operations are too short to parallelize."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if pairs < _MIN_THREADED_PAIRS else before)
     try:
@@ -162,17 +164,17 @@ def _threads_for(pairs: int):
 
 
 class LightGCN(torch.nn.Module):
-    """Trains a vector a node; a node's embedding is the mean over 0 to ``layers`` propagations of them."""
+    """One trained vector per node. A node's embedding is the mean of 0 to ``layers`` propagations."""
 
     def __init__(self, nodes: int, settings: Training, random: torch.Generator):
-        """Its start depends on ``random`` alone, not on torch's global generator."""
+        """Initialize with ``random`` only, without torch's global generator."""
         super().__init__()
         self.layers = settings.layers
         self.weight = torch.nn.Parameter(torch.empty(nodes, settings.dim))
         torch.nn.init.xavier_uniform_(self.weight, generator=random)
 
     def forward(self, graph: torch.Tensor) -> torch.Tensor:
-        """Embeddings (N, d) on a symmetric, normalised ``graph`` (N, N)."""
+        """Embeddings (N, d) on a symmetric, normalized ``graph`` (N, N)."""
         x = self.weight
         total = share = x / (self.layers + 1)
         for _ in range(self.layers):
@@ -182,15 +184,15 @@ class LightGCN(torch.nn.Module):
 
 
 def step_loss(model: LightGCN, graph: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-    """-mean(ln sigmoid(u.i - u.j)) + L2 of the triples' own vectors / B. ``nodes`` (3, B): u, i, j."""
-    # not [nodes]: the backward of plain indexing sorts, the lookup's adds
+    """BPR loss -mean(ln sigmoid(u.i - u.j)), plus L2 of the vectors / B. ``nodes`` (3, B): u, i, j."""
+    # embedding() instead of indexing, whose backward pass sorts
     user, item, other = functional.embedding(nodes, model(graph))  # (B, d) each
     ranking = -functional.logsigmoid((user * item).sum(-1) - (user * other).sum(-1)).mean()
     return ranking + _L2 / nodes.shape[1] * functional.embedding(nodes.unique(), model.weight).square().sum()
 
 
 def adjacency(pairs: Pairs) -> torch.Tensor:
-    """D^-1/2 A D^-1/2 of the bipartite graph, CSR (U + I, U + I), float32."""
+    """Normalized adjacency D^-1/2 A D^-1/2 of the bipartite graph, CSR (U + I, U + I), float32."""
     shift = len(pairs.users)
     count = shift + len(pairs.items)
     row = np.concatenate([pairs.user, pairs.item + shift])
@@ -207,7 +209,7 @@ def adjacency(pairs: Pairs) -> torch.Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """graph @ x for a symmetric graph."""
+    """graph @ x with a backward pass for symmetric graphs."""
 
     @staticmethod
     def forward(ctx, graph, x):
@@ -219,16 +221,20 @@ class _Product(torch.autograd.Function):
         return None, ctx.graph @ gradient
 
 
-def recall_at_k(users: np.ndarray, items: np.ndarray, known: Pairs, asked: np.ndarray, wanted: np.ndarray,
-           k: int = 20) -> float:
-    """Share of held-out pairs (asked user, wanted item; (D,) each) among the user's k best unseen items.
+def recall_at_k(users: np.ndarray, items: np.ndarray, train: Pairs, test_users: np.ndarray,
+                test_items: np.ndarray, k: int = 20) -> float:
+    """Recall@k: share of held-out pairs whose item is among the user's k best items.
 
-    users (U, d), items (I, d); ``known`` pairs are never recommended.
+    Parameters
+    ----------
+    users, items : vectors (U, d), (I, d)
+    train : pairs that are excluded from the ranking
+    test_users, test_items : held-out pairs, (D,) each
     """
-    start = np.searchsorted(known.user, np.arange(len(known.users) + 1))
+    start = np.searchsorted(train.user, np.arange(len(train.users) + 1))
     hits, k = 0, min(k, len(items))
-    for user, item in zip(asked, wanted, strict=True):
+    for user, item in zip(test_users, test_items, strict=True):
         scores = items @ users[user]
-        scores[known.item[start[user]:start[user + 1]]] = -np.inf
+        scores[train.item[start[user]:start[user + 1]]] = -np.inf
         hits += int(item in np.argpartition(-scores, k - 1)[:k])
-    return hits / max(len(asked), 1)
+    return hits / max(len(test_users), 1)

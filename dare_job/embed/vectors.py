@@ -16,7 +16,7 @@ _ROWS_PER_GROUP = 100_000
 
 
 def write_vectors(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndarray) -> None:
-    """Write ids (n,) and vectors (n, d) as a VECTORS file."""
+    """Write ids (n,) and vectors (n, d) to a VECTORS file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = pa.array(ids, pa.string()) if not isinstance(ids, pa.Array) else ids
     with paths.arrow_sink(path) as sink, pq.ParquetWriter(sink, VECTORS) as writer:
@@ -28,10 +28,10 @@ def write_vectors(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndar
 
 
 def read_vectors(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
-    """Ids (n,) and vectors (n, d) float32 of a Parquet file or folder (entity_id, vector).
+    """Read ids (n,) and vectors (n, d) float32 from a Parquet file or folder (entity_id, vector).
 
-    Raises DataError naming the file and the first bad row: a missing file or column, an empty, repeated or
-    missing id, a missing vector, another dimension than the first row's, a number that is not finite.
+    Raises DataError with the file and the first invalid row: a missing file or column; an empty, repeated or
+    missing id; a missing vector; a dimension that differs from the first row; a non-finite value.
     """
     try:
         table = paths.parquet_dataset(path, format="parquet")
@@ -41,7 +41,7 @@ def read_vectors(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
             if not start:
                 vectors = np.empty((table.count_rows(), _size(batch)), dtype=np.float32)
             name, end = batch["entity_id"].cast(pa.string()), start + len(batch)
-            vectors[start:end] = _checked(path, start, name, batch["vector"], vectors.shape[1])
+            vectors[start:end] = _check_batch(path, start, name, batch["vector"], vectors.shape[1])
             ids.append(name)
             start = end
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read_vectors(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
     if pc.count_distinct(names).as_py() != len(names):
         counts = pc.value_counts(names)
         twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-        raise DataError(f"{path}: entity_id {twice!r} is there more than once")
+        raise DataError(f"{path}: entity_id {twice!r} occurs more than once")
     return names, vectors
 
 
@@ -66,12 +66,12 @@ def _check_columns(path: AnyPath, schema: pa.Schema) -> None:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """Numbers of the first vector; 1 where there are none, which is refused."""
+    """Dimension of the first vector; 1 if it is empty, which is rejected later."""
     return (pc.list_value_length(batch["vector"][:1])[0].as_py() or 1) if len(batch) else 1
 
 
-def _checked(path: AnyPath, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
-    """Vectors (n, size) of a batch that begins with row ``start``."""
+def _check_batch(path: AnyPath, start: int, ids: pa.Array, lists: pa.Array, size: int) -> np.ndarray:
+    """Vectors (n, size) of a batch; ``start`` is the number of its first row. Raises DataError."""
     _reject(path, start, ids, pc.equal(pc.fill_null(ids, ""), ""), "has no entity_id")
     _reject(path, start, ids, pc.is_null(lists), "has no vector")
     lists = lists.cast(pa.large_list(pa.float32()))
@@ -79,13 +79,13 @@ def _checked(path: AnyPath, start: int, ids: pa.Array, lists: pa.Array, size: in
     _reject(path, start, ids, pc.equal(lengths, 0), "has an empty vector")
     other = pc.not_equal(lengths, size)
     _reject(path, start, ids, other, f"has another dimension than the first row's {size}")
-    found = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), size)
-    finite = np.isfinite(found).all(axis=1)
-    _reject(path, start, ids, pa.array(~finite), "holds a number that is missing or not finite")
-    return found
+    vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), size)
+    finite = np.isfinite(vectors).all(axis=1)
+    _reject(path, start, ids, pa.array(~finite), "has a missing or non-finite value")
+    return vectors
 
 
-def _reject(path: AnyPath, start: int, ids: pa.Array, bad: pa.Array, what: str) -> None:
-    rows = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
+def _reject(path: AnyPath, start: int, ids: pa.Array, invalid: pa.Array, what: str) -> None:
+    rows = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))
     if len(rows):
         raise DataError(f"{path}: row {start + rows[0] + 1} (entity_id {ids[int(rows[0])].as_py()!r}) {what}")

@@ -16,13 +16,13 @@ from dare_job.storage import paths
 Domain = Literal["movies", "books"]
 DOMAINS: tuple[str, ...] = get_args(Domain)
 SAMPLE = "sample"  # the set that the embedded model knows
-MAX_HISTORY = 500  # interactions: as many as history.max_items can let through
+MAX_HISTORY = 500  # interactions; the maximum of history.max_items
 _JINJA = (".jinja", ".j2")
 _FOLDER = Path(__file__).parent
 
 
 class _File(BaseModel):
-    """A YAML file's keys; ``domains``: words by variable, by domain."""
+    """Keys of a YAML file. ``domains``: values of variables, by domain."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -42,33 +42,37 @@ class _File(BaseModel):
                 raise ValueError(f"unknown key domains.{domain}; valid keys: {', '.join(DOMAINS)}")
             if not isinstance(words, dict) or not words:
                 raise ValueError(f"domains.{domain} = {words!r}: should be a mapping of words by variable")
-            for one, other in ((domain, first), (first, domain)):
-                if lacking := domains[other].keys() - domains[one].keys():
-                    raise ValueError(f"domains.{one} lacks {', '.join(sorted(map(str, lacking)))}, which "
-                                     f"domains.{other} has: give both the same variables")
+            for name, other in ((domain, first), (first, domain)):
+                if missing := domains[other].keys() - domains[name].keys():
+                    raise ValueError(f"domains.{name} lacks {', '.join(sorted(map(str, missing)))}, which "
+                                     f"domains.{other} has: define the same variables in both")
             for word, value in words.items():
                 _check_word(f"domains.{domain}.{word}", word, value)
         return domains
 
 
 def set_names() -> list[str]:
-    """Names of the sets that come with the package."""
+    """Names of the built-in sets."""
     return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
 
 
 def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -> PromptSet:
-    """A prompt set, worded for ``domain`` where it has domains.
+    """Load a prompt set, for ``domain`` if it has domains.
 
-    name_or_path  a set of the package ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
-    side          "user" or "item": what a Jinja file, which is one template, is the template of
+    Parameters
+    ----------
+    name_or_path : a built-in set ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
+    side : "user" or "item", whose template a Jinja file contains
 
-    Raises ConfigError naming file, key and line: when there is no such set or domain, when a key is missing,
-    unknown or of the wrong type, when a template does not parse or uses a variable that prompts do not have.
+    Raises
+    ------
+    ConfigError : with file, key and line, if the set or domain does not exist, a key is missing, unknown or
+        of the wrong type, or a template has a syntax error or an unknown variable
     """
     packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")
     if not paths.is_local(path):
-        raise ConfigError(f"prompts: {path} is at a URL; a set is a file on the driver's disk")
+        raise ConfigError(f"prompts: {path} is a URL; use a file on the driver's disk")
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
@@ -81,7 +85,7 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
 
 def _jinja(path: Path, text: str, side: str | None) -> PromptSet:
     if side is None:
-        raise ConfigError(f"prompts: {path} is one template: name it in prompts.user or prompts.item")
+        raise ConfigError(f"prompts: {path} is a single template: set prompts.user or prompts.item to it")
     sets.check_template(f"prompts: {path}", text, VARIABLES[side])
     return PromptSet(path.name, MAX_HISTORY, {side: text})
 
@@ -93,7 +97,7 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
         raise ConfigError(f"prompts: {path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"prompts: {path} must hold a mapping with the keys {', '.join(_File.model_fields)}"
-                          f"; a template alone goes into a file {' or '.join(_JINJA)}")
+                          f"; store a single template in a file {' or '.join(_JINJA)}")
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
@@ -103,17 +107,17 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
                           f"{', '.join(file.domains)}")
     words: Mapping = file.domains.get(domain, {})
     templates = {"user": file.user, "item": file.item}
-    for side, own in templates.items():
-        sets.check_template(f"prompts: {path}: {side}", own, (*VARIABLES[side], *words))
+    for side, template in templates.items():
+        sets.check_template(f"prompts: {path}: {side}", template, (*VARIABLES[side], *words))
     return PromptSet(file.name, file.max_history, templates, words, file.source)
 
 
 def _check_word(place: str, word: object, value: object) -> None:
     if not isinstance(word, str) or not word.isidentifier():
-        raise ValueError(f"{place}: a variable's name has letters, digits and _ alone")
-    taken = {variable for variables in VARIABLES.values() for variable in variables}
-    if word in taken:
-        raise ValueError(f"{place}: {', '.join(sorted(taken))} are what each row brings; name it otherwise")
+        raise ValueError(f"{place}: a variable's name may only have letters, digits and _")
+    reserved = {variable for variables in VARIABLES.values() for variable in variables}
+    if word in reserved:
+        raise ValueError(f"{place}: {', '.join(sorted(reserved))} are variables of rows; use another name")
     texts = value if isinstance(value, list) and value else [value]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError(f"{place} = {value!r}: should be a text or a list of texts")

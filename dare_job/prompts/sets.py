@@ -22,19 +22,20 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 
 
 def check_template(where: str, template: str, variables: Iterable[str]) -> None:
-    """Raises ConfigError that begins with ``where`` and names the line.
+    """Check a template.
 
-    Where the template is empty, cannot be compiled, reads another one, or uses none of ``variables``.
+    Raises ConfigError with ``where`` and the line if the template is empty, cannot be compiled, includes
+    another one, or uses a variable that is not in ``variables``.
     """
     if not template.strip():
         raise ConfigError(f"{where}: the template is empty")
     try:
         tree = _ENVIRONMENT.parse(template)
-        _compiled(template)  # filters and tests
+        _compiled(template)  # also checks filters and tests
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(f"{where}, line {error.lineno} of the template: {error.message}") from error
     if any(True for _ in find_referenced_templates(tree)):
-        raise ConfigError(f"{where}: a template cannot include, import or extend another: write it as one")
+        raise ConfigError(f"{where}: a template cannot include, import or extend another: merge them")
     unknown = find_undeclared_variables(tree) - set(variables)
     if unknown:
         line = min(name.lineno for name in tree.find_all(nodes.Name) if name.name in unknown)
@@ -43,22 +44,22 @@ def check_template(where: str, template: str, variables: Iterable[str]) -> None:
 
 
 def render_template(where: str, template: str, **values: object) -> str:
-    """The text. Raises ConfigError as ``check`` does, where these values do not fit the template."""
+    """Render a template. Raises ConfigError with ``where`` and the line if rendering fails."""
     try:
         text = _compiled(template).render(**values)
-        text.encode()  # half of a surrogate pair has no place in a table
-    except Exception as error:  # filters and methods of values raise what they like
+        text.encode()  # fails for lone surrogates, which tables cannot store
+    except Exception as error:  # filters and methods of values can raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == "<template>"]
         line = f", line {lines[-1]} of the template" if lines else ""
-        why = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
-        raise ConfigError(f"{where}{line}: {why}") from error
+        cause = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
+        raise ConfigError(f"{where}{line}: {cause}") from error
     return text
 
 
 @lru_cache(maxsize=64)
 def _compiled(template: str) -> jinja2.Template:
-    """Compiling costs a hundred times what rendering does."""
+    """Compile a template. Cached, as compiling takes a hundred times as long as rendering."""
     return _ENVIRONMENT.from_string(template)
 
 VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
@@ -66,7 +67,7 @@ VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
 
 @dataclass(frozen=True)
 class HistoryItem:
-    """One past interaction as a prompt may show it."""
+    """One past interaction, for a prompt."""
 
     title: str
     rating: float | None = None
@@ -75,12 +76,14 @@ class HistoryItem:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Templates under one name, for one domain.
+    """Prompt templates for one domain.
 
-    max_history  number of most recent interactions that a user prompt shows
-    templates    by side, "user" and "item"; a Jinja file is one of the two
-    words        what the domain puts into the templates: texts, and lists of texts, by variable
-    source       where the questions come from: a paper
+    Attributes
+    ----------
+    max_history : number of most recent interactions in a user prompt
+    templates : by side, "user" and "item"; a Jinja file has only one of them
+    words : values of the domain's variables, texts or lists of texts
+    source : the paper that the prompts follow
     """
 
     name: str
@@ -91,7 +94,7 @@ class PromptSet:
 
     @cached_property
     def version_hash(self) -> str:
-        """sha256 (hex) of what decides the rendered text: templates, ``max_history``, the domain's words."""
+        """SHA-256 (hex) of everything that determines the text: templates, ``max_history``, words."""
         parts = [str(self.max_history), *(self.templates.get(side, "") for side in VARIABLES)]
         if self.words:
             parts.append(json.dumps(self.words, sort_keys=True))
@@ -100,23 +103,23 @@ class PromptSet:
     def user(self, attributes: Mapping[str, str], history: Sequence[HistoryItem]) -> str:
         """Prompt for a user's profile.
 
-        ``history`` is in time order, oldest first; only the last ``max_history`` are shown.
-        Raises RowError when it is empty, ConfigError when the template cannot be rendered.
+        ``history`` is sorted by time, oldest first; the prompt contains the last ``max_history`` entries.
+        Raises RowError if the history is empty, or ConfigError if the template cannot be rendered.
         """
         if not history:
             raise RowError("empty history")
-        shown = list(history)[-self.max_history :]
-        return self._rendered("user", attributes=dict(attributes), history=shown)
+        newest = list(history)[-self.max_history :]
+        return self._render("user", attributes=dict(attributes), history=newest)
 
     def item(self, title: str, attributes: Mapping[str, str]) -> str:
-        """Prompt for an item's description. Raises RowError on an empty title, ConfigError as above."""
+        """Prompt for an item description. Raises RowError on an empty title, ConfigError like ``user``."""
         if not title or not title.strip():
             raise RowError("empty title")
-        return self._rendered("item", title=title, attributes=dict(attributes))
+        return self._render("item", title=title, attributes=dict(attributes))
 
-    def _rendered(self, side: str, **values: object) -> str:
+    def _render(self, side: str, **values: object) -> str:
         if side not in self.templates:
-            raise ConfigError(f"prompts: {self.name} has no {side} template: use it as prompts."
-                              f"{next(iter(self.templates))} alone")
+            raise ConfigError(f"prompts: {self.name} has no {side} template: use it only as prompts."
+                              f"{next(iter(self.templates))}")
         return render_template(f"prompts: set {self.name!r}, {side}", self.templates[side],
                                **self.words, **values)

@@ -4,7 +4,7 @@ S3 has both requests. HDFS has no compare-and-swap, so a writer that wants to re
 the claim file ``<name>.V.turn``. Only one writer can create it. The writer then checks that the file still
 has version V and replaces it by a rename; other writers fail to create the claim or see another version.
 
-A claim whose owner died expires like a lock after ``lease.STALE_S`` and is itself replaced in this way. A
+The claim of a dead owner expires like a lock after ``lease.STALE_S`` and is itself replaced in this way. A
 claim names its lease, so an owner that left one behind while the NameNode was unreachable replaces it at
 once. A writer that is suspended for longer than that between check and rename is not detected.
 """
@@ -84,12 +84,12 @@ def swap_with_claim(path: AnyPath, version: str, content: bytes, owner: str = ""
 
 
 def _take_over_claim(turn: AnyPath, content: bytes, owner: str) -> bool:
-    """Take over an expired claim or one's own. One's own is replaced too, as it may expire any moment."""
+    """Take over an expired claim, or renew the writer's own, which may expire at any moment."""
     try:
-        version, found = paths.version_of(turn), turn.fs.cat_file(turn.path)
-        if found == content:  # the response to its creation was lost
+        version, claim = paths.version_of(turn), turn.fs.cat_file(turn.path)
+        if claim == content:  # the response to its creation was lost
             return True
-        own = found.startswith(f"{owner} ".encode())
+        own = claim.startswith(f"{owner} ".encode())
         return (own or age_s(turn) >= lease.STALE_S) and swap_with_claim(turn, version, content, owner)
     except FileNotFoundError:  # its owner has just finished
         return False
@@ -106,8 +106,8 @@ def age_s(path: AnyPath) -> float:
 
 
 def _modified_s(path: AnyPath) -> float:
-    found = path.fs.info(path.path).get("LastModified")
-    return found.timestamp() if isinstance(found, datetime) else time.time()
+    modified = path.fs.info(path.path).get("LastModified")
+    return modified.timestamp() if isinstance(modified, datetime) else time.time()
 
 
 def remove_leftovers(path: AnyPath) -> None:

@@ -55,7 +55,7 @@ class HdfsFileSystem(AbstractFileSystem):
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
-            return [cls._strip_protocol(one) for one in path]
+            return [cls._strip_protocol(part) for part in path]
         return "/" + str(path).removeprefix("hdfs://").strip("/")
 
     @_as_os_error
@@ -81,10 +81,10 @@ class HdfsFileSystem(AbstractFileSystem):
     @_as_os_error
     def ls(self, path: str, detail: bool = True, **_) -> list:
         name = self._strip_protocol(path)
-        found = [_entry(status) for status in self._there(name)]
-        if not found and not self.exists(name):
+        entries = [_entry(status) for status in self._there(name)]
+        if not entries and not self.exists(name):
             raise FileNotFoundError(name)
-        return found if detail else [entry["name"] for entry in found]
+        return entries if detail else [entry["name"] for entry in entries]
 
     def walk(self, path, maxdepth=None, topdown=True, on_error="omit", **options):
         """Like fsspec's, but skips only missing paths: otherwise ``glob`` would hide errors."""
@@ -98,8 +98,8 @@ class HdfsFileSystem(AbstractFileSystem):
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, **options)
-        found = {status.path: _entry(status) for status in self._files(self._strip_protocol(path))}
-        return dict(sorted(found.items())) if detail else sorted(found)
+        entries = {status.path: _entry(status) for status in self._files(self._strip_protocol(path))}
+        return dict(sorted(entries.items())) if detail else sorted(entries)
 
     def _files(self, path: str) -> Iterator:
         """List folder by folder. The client's own recursion fails if any folder is removed meanwhile."""

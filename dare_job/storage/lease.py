@@ -121,11 +121,11 @@ def _differing(owner: dict) -> set[str]:
 
 def _host_identity() -> dict[str, str | int]:
     """Boot id and pid namespace, within which a process id is unique. Empty on systems other than Linux."""
-    found: dict[str, str | int] = {}
+    identity: dict[str, str | int] = {}
     with suppress(OSError):
-        found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        found["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
-    return found
+        identity["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        identity["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
+    return identity
 
 
 def _alive(owner: dict) -> bool:

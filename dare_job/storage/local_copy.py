@@ -79,15 +79,15 @@ def _get(folder: AnyPath, into: Path, file: AnyPath) -> None:
 
 
 def _remove_unused(root: Path) -> None:
-    """Delete copies that were not used recently. Processes that have one mapped can still read it."""
+    """Delete copies that were not used recently. Processes that have mapped a copy can still read it."""
     for copy in root.iterdir():
         if copy.is_dir() and time.time() - copy.stat().st_mtime > _UNUSED_S:
             shutil.rmtree(copy, ignore_errors=True)
 
 
 def _cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "dare-job" / "copies"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "dare-job" / "copies"
 
 
 def _temporary() -> Path:

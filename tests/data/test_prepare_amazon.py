@@ -83,7 +83,7 @@ def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     arguments = files(tmp_path, lines, metadata)
     code, printed, err = prepare("amazon-books", *arguments, "--min-user", 1, "--min-item", 1)
     assert code == 0, err
-    assert "bad lines: 1 (the first: Books.json.gz:4, not a JSON object)" in err
+    assert "invalid lines: 1 (the first: Books.json.gz:4, not a JSON object)" in err
     assert "49,391" in err and "78,318" in err and "5,002,043" in err
     said = json.loads(printed.splitlines()[-1])
     assert said["dropped"] == {"unrated": 1, "untitled": 2, "repeated": 2}
@@ -150,9 +150,9 @@ def test_files_given_for_one_another_and_broken_ones_are_named(tmp_path):
     cut.write_bytes(text_file(tmp_path / "whole.json.gz", many).read_bytes()[:-100])
     strange = text_file(tmp_path / "strange.csv", ["a,b,c,d"])
     for given, message in (
-            ((meta, reviews), f"{reviews} is no metadata of Amazon"),
+            ((meta, reviews), f"{reviews} is not Amazon metadata"),
             ((meta, meta), f"{meta} has no Amazon reviews"),
-            ((strange, meta), f"{strange} is no csv of Amazon ratings"),
+            ((strange, meta), f"{strange} is not a csv of Amazon ratings"),
             ((torn, meta), f"{torn} cannot be read"),
             ((cut, meta), f"{cut} could not be read"),
             ((tmp_path / "none.json", meta), "none.json: no such file or folder; give a file such as Books"),

@@ -50,7 +50,7 @@ def test_counts_are_printed_beside_the_papers_and_kept_with_options_and_sources(
     counts = kept["counts"]
     assert (counts["users"], counts["items"], counts["interactions"]) == (users, items, len(ROWS))
     assert kept["ratio"]["interactions"] == round(len(ROWS) / 10_000_000, 4)
-    for words in ("about 72,000", "about 10,000", "about 10,000,000", f"{len(ROWS):,}", "bad lines: 0"):
+    for words in ("about 72,000", "about 10,000", "about 10,000,000", f"{len(ROWS):,}", "invalid lines: 0"):
         assert words in err
     assert kept["sources"] == [{"name": "ml-10m.zip", "bytes": original.stat().st_size,
                                 "sha256": hashlib.sha256(original.read_bytes()).hexdigest()}]
@@ -182,8 +182,8 @@ def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
     code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",
                                  "--positive", 0.5)
     assert code == 0 and "prepare movielens-10m: reading the original files, " in err
-    assert "one label only, which has no AUC: train, valid, test" in err
-    assert f"bad lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in err
+    assert "without AUC because all labels are equal: train, valid, test" in err
+    assert f"invalid lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in err
     titles = {row["item_id"]: row["title"] for row in table(tmp_path / "out", "items")}
     assert titles["2"] == "Misérables, Les (1995)"  # of a file in Latin-1
 
@@ -217,7 +217,7 @@ def test_impossible_options_are_named_before_anything_is_read(tmp_path, original
     there.mkdir()
     text_file(there / "mine.txt", ["keep"])
     for arguments, message in (
-            (["--save", there], f"--save {there} is there already: name another folder, or remove it first"),
+            (["--save", there], f"--save {there} is not empty: choose another folder, or remove it first"),
             (["--save", there / "mine.txt"], "mine.txt is a file"),
             (["--save", tmp_path / "o", "--history-share", 0.5], "--history-share 0.5 must be over 0.5"),
             (["--save", tmp_path / "o", "--valid-share", 0.5, "--test-share", 0.5], "nothing to train on"),
@@ -231,7 +231,7 @@ def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original):
     out = tmp_path / "out"
     code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--min-item", 1000)
     assert code == 4
-    assert f"of {len(ROWS)} interactions none is left at --min-user 1 and --min-item 1000: lower" in err
+    assert f"none of {len(ROWS)} interactions remains with --min-user 1 and --min-item 1000: lower" in err
     code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--test-share", 0)
-    assert code == 4 and "the test part of the split by time has no rows" in err
+    assert code == 4 and "the test part of the split by time is empty" in err
     assert not out.exists()

@@ -65,9 +65,9 @@ def test_vectors_survive_a_round_trip(tmp_path):
     ([("a", []), ("b", [1.0])], r"row 1 \(entity_id 'a'\) has an empty vector"),
     ([("a", [1.0]), ("b", None)], r"row 2 \(entity_id 'b'\) has no vector"),
     ([(None, [1.0])], "row 1 .* has no entity_id"),
-    ([("a", [1.0, float("nan")])], "missing or not finite"),
-    ([("a", [1.0, None])], "missing or not finite"),
-    ([("a", [1.0]), ("a", [2.0])], "entity_id 'a' is there more than once"),
+    ([("a", [1.0, float("nan")])], "missing or non-finite value"),
+    ([("a", [1.0, None])], "missing or non-finite value"),
+    ([("a", [1.0]), ("a", [2.0])], "entity_id 'a' occurs more than once"),
 ])
 def test_bad_vectors_name_their_row(tmp_path, rows, message):
     ids = pa.array([row[0] for row in rows], pa.string())
@@ -84,7 +84,7 @@ def test_rows_are_counted_over_the_files_of_a_folder(tmp_path):
     assert ids.to_pylist() == ["a", "b", "c", "d"] and found[:, 0].tolist() == [0, 0, 1, 1]
     table = np.array([[0, 0, 0], [0, np.inf, 0]])
     vectors.write_vectors(tmp_path / "v" / "part-2.parquet", ["e", "f"], table)
-    with pytest.raises(DataError, match=r"row 6 \(entity_id 'f'\) holds a number that is missing"):
+    with pytest.raises(DataError, match=r"row 6 \(entity_id 'f'\) has a missing or non-finite value"):
         vectors.read_vectors(tmp_path / "v")
 
 
