@@ -46,7 +46,7 @@ def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
     folder.mkdir(parents=True)
     names = sorted(f"{letter}{number}" for number in range(len(vectors)))
     ids = pa.array(range(1, len(names) + 1), pa.int32())
-    rows = write.numbered(pa.table([names, ids], schema=schemas.IDS), GROUP, slots=1)
+    rows = write.assign_files(pa.table([names, ids], schema=schemas.IDS), GROUP, slots=1)
     numbers = [int(name[1:]) for name in names]
     for name, column in {
             "text_sha256": pa.array([f"{number:064x}" for number in numbers]),

@@ -9,8 +9,8 @@ from dare_job.publish.features import clusters
 
 def clouds(count: int, seed: int = 0, shift: float = 0.0) -> np.ndarray:
     """Points around twelve centres that each have four more around them."""
-    chance = np.random.default_rng(7)
-    centres = chance.normal(size=(12, 1, 8)) * 5 + chance.normal(size=(12, 4, 8))
+    random = np.random.default_rng(7)
+    centres = random.normal(size=(12, 1, 8)) * 5 + random.normal(size=(12, 4, 8))
     chosen = np.random.default_rng(seed).integers(0, 48, count)
     noise = np.random.default_rng(seed + 1).normal(size=(count, 8)) * 0.1
     return (centres.reshape(48, 8)[chosen] + noise + shift).astype(np.float32)
@@ -29,13 +29,13 @@ def test_an_id_holds_the_id_of_the_level_above(books):
     assert len(np.unique(ids[:, 0])) > 6
 
 
-def test_what_is_left_is_the_distance_from_the_sum_of_the_centroids(books):
+def test_the_error_is_the_squared_distance_from_the_sum_of_the_centroids(books):
     vectors = clouds(50, seed=5)
     ids, left = books.paths(vectors)
     near = books.levels[0][ids[:, 0]] + books.levels[1][ids[:, 1] % 16]
     np.testing.assert_allclose(left, ((vectors - near) ** 2).sum(1), rtol=1e-4, atol=1e-6)
     alone = np.concatenate([books.paths(vector[None])[0] for vector in vectors])
-    assert (alone == ids).all()  # a vector's path hangs on no other
+    assert (alone == ids).all()  # the path does not depend on the batch
     only_first = ((vectors - books.levels[0][ids[:, 0]]) ** 2).sum(1)
     assert left.mean() < 0.5 * only_first.mean()
 
@@ -61,7 +61,7 @@ def test_fewer_vectors_than_clusters_are_clusters_of_their_own():
     assert clusters.fit(np.ones((9, 4), np.float32), [4], seed=0).paths(np.ones((1, 4)))[1][0] == 0
 
 
-def test_codebooks_come_back_from_their_file_and_damage_is_told(books, tmp_path):
+def test_codebooks_come_back_from_their_file_and_damage_is_reported(books, tmp_path):
     path = tmp_path / clusters.name(books)
     clusters.write(path, books)
     found = clusters.read(path, books.sha256)

@@ -1,4 +1,4 @@
-"""A vector that is none is named, with the folder that it came from."""
+"""A damaged vector is reported with the folder that it came from."""
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +31,12 @@ def test_vectors_become_a_matrix():
 
 
 @pytest.mark.parametrize(("vector", "wrong"), [
-    (None, "is missing"), ([], "has 0 numbers, not 2"), ([1.0, 2.0, 3.0], "has 3 numbers, not 2"),
-    ([1.0, None], "has a number that is not finite"),
-    ([float("nan"), 1.0], "has a number that is not finite"),
-    ([float("-inf"), 1.0], "has a number that is not finite")])
+    (None, "is missing"), ([], "has 0 dimensions, not 2"), ([1.0, 2.0, 3.0], "has 3 dimensions, not 2"),
+    ([1.0, None], "contains NaN, Inf or null"),
+    ([float("nan"), 1.0], "contains NaN, Inf or null"),
+    ([float("-inf"), 1.0], "contains NaN, Inf or null")])
 @pytest.mark.parametrize(("reused", "folder", "fix"), [
-    (True, "features/dt=2026-01-01", "put a whole copy of that folder in its place, or remove it"),
+    (True, "features/dt=2026-01-01", "restore that folder from a copy, or remove it"),
     (False, "work/vectors", "remove that folder")])
 def test_a_damaged_one_ends_the_writing(tmp_path, vector, wrong, reused, folder, fix):
     layout = write.Layout(str(tmp_path), "part-0", schemas.features(2, 0), None, 2, ORIGIN)

@@ -42,8 +42,8 @@ def job_of(make_job, bert, monkeypatch):
 
 
 def texts(count: int, seed: int = 0) -> dict[str, str]:
-    chance = random.Random(seed)
-    return {f"u{number:03d}": " ".join(chance.choices(WORDS, k=chance.randint(2, 12))) + f" {number}"
+    generator = random.Random(seed)
+    return {f"u{number:03d}": " ".join(generator.choices(WORDS, k=generator.randint(2, 12))) + f" {number}"
             for number in range(count)}
 
 
@@ -122,7 +122,7 @@ def test_who_has_the_same_text_is_encoded_once(job_of):
     assert rows(job)["a"]["vector"] == rows(job)["b"]["vector"]
 
 
-def test_another_encoder_makes_all_anew_but_the_ids(job_of, tmp_path):
+def test_another_encoder_encodes_all_texts_again_and_keeps_the_ids(job_of, tmp_path):
     users = texts(20)
     night, after = job_of(), job_of(NEXT, model=str(tiny_bert(tmp_path / "other", seed=3, dim=24)))
     publish(night.space.out, DAY, users, items=NONE)
@@ -130,7 +130,7 @@ def test_another_encoder_makes_all_anew_but_the_ids(job_of, tmp_path):
     encode.run(night)
     found = encode.run(after)["user"]
     assert found["counts"]["encoded"] == found["encoding"]["texts"] == 21
-    assert found["new_clusters"] == "another encoder" and found["drift"]["compared"] == 0
+    assert found["new_clusters"] == "the encoder changed" and found["drift"]["compared"] == 0
     assert {len(row["vector"]) for row in rows(after).values()} == {24}
     assert {name: row["id"] for name, row in rows(night).items()}.items() <= {
         name: row["id"] for name, row in rows(after).items()}.items()
@@ -141,8 +141,8 @@ def test_new_clusters_come_on_request_or_with_other_sizes_and_take_no_encoding(j
     publish(job_of().space.out, DAY, users, items=NONE)
     encode.run(job_of())
     for number, (settings, why) in enumerate([
-            ({"refit": True}, "encode.refit"), ({"clusters": [5]}, "other encode.clusters"),
-            ({"clusters": []}, None), ({}, "there were none")]):
+            ({"refit": True}, "encode.refit"), ({"clusters": [5]}, "encode.clusters changed"),
+            ({"clusters": []}, None), ({}, "no previous clusters")]):
         job = job_of(f"2026-01-{number + 3:02d}", **settings)
         publish(job.space.out, job.space.dt, users, items=NONE)
         found = encode.run(job)["user"]
@@ -152,13 +152,14 @@ def test_new_clusters_come_on_request_or_with_other_sizes_and_take_no_encoding(j
             f"cluster_{level}" for level in range(len(job.config.encode.clusters))]
 
 
-def test_clusters_of_too_few_texts_are_told_and_made_anew_once_there_are_more(job_of, job_log):
+def test_clusters_of_too_few_texts_are_fitted_again_once_there_are_more(job_of, job_log):
     publish(job_of().space.out, DAY, texts(3), items=NONE)
     encode.run(job_of())
     assert any("3 texts of users are fewer than 4 clusters" in said for said in job_log)
     assert len({row["cluster_1"] for row in rows(job_of()).values()}) == 3
     publish(job_of().space.out, NEXT, texts(30), items=NONE)
-    assert encode.run(job_of(NEXT))["user"]["new_clusters"] == "they were made from too few texts"
+    reason = encode.run(job_of(NEXT))["user"]["new_clusters"]
+    assert reason == "the previous clusters were fitted to too few texts"
 
 
 def test_clusters_that_no_longer_fit_are_told(job_of, job_log):
@@ -187,10 +188,10 @@ def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job run --from publish`"):
         encode.run(job)
     publish(job.space.out, DAY, texts(4), date="2026-01-01", items=NONE)
-    with pytest.raises(DataError, match="entity=user/dt=2026-01-02 holds texts of 2026-01-01"):
+    with pytest.raises(DataError, match="entity=user/dt=2026-01-02 contains texts of 2026-01-01"):
         encode.run(job)
     publish(job.space.out, DAY, [("a", "war"), ("b", "love"), ("a", None), ("b", "space")], items=NONE)
-    with pytest.raises(DataError, match="holds user 'a', 'b' more than once: publish 2026-01-02 again"):
+    with pytest.raises(DataError, match="contains user 'a', 'b' more than once: publish 2026-01-02 again"):
         encode.run(job)
     assert not list((job.space.out / "features").glob("entity=*/*"))
     publish(job.space.out, DAY, {"a": None})
@@ -203,7 +204,7 @@ def test_an_encoder_that_gives_no_numbers_ends_the_stage(job_of, tmp_path):
     without_numbers(broken, "war")
     job = job_of(model=str(broken))
     publish(job.space.out, DAY, {"a": "old films", "b": "war films"}, items=NONE)
-    with pytest.raises(ModelError, match="broken gives no numbers for the text 'war films'") as found:
+    with pytest.raises(ModelError, match="broken returns NaN or Inf for the text 'war films'") as found:
         encode.run(job)
     assert found.value.exit_code == 6 and not list((job.space.out / "features").glob("entity=*/*"))
 
@@ -221,13 +222,13 @@ def test_damage_of_what_the_next_night_needs_is_named(job_of):
     book.write_bytes(whole)
     ids = job_of().space.out / "features" / "ids" / "entity=user" / "ids.parquet"
     pq.write_table(pq.read_table(ids)[:5], ids)
-    with pytest.raises(DataError, match="ids.parquet holds 5 entities, of 12 that have an id"):
+    with pytest.raises(DataError, match="ids.parquet contains 5 of 12 entities that have an id"):
         encode.run(job_of(NEXT))
     assert not list(folder.parent.glob(".*"))  # nothing unfinished is left
 
 
 @pytest.mark.parametrize(("settings", "damage", "wrong"), [
-    ({}, float("nan"), "'u003' has a number that is not finite"),
+    ({}, float("nan"), "'u003' contains NaN, Inf or null"),
     ({"refit": True}, None, "'[0-9a-f]{64}' is missing")], ids=["reused", "clustered"])
 def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, damage, wrong):
     for day in (DAY, NEXT):
@@ -239,7 +240,7 @@ def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, d
     lists = [damage and [damage] * 16 if name == "u003" else vector for name, vector in zip(
         read["entity_id"].to_pylist(), read["vector"].to_pylist(), strict=True)]
     pq.write_table(read.set_column(2, "vector", pa.array(lists, pa.list_(pa.float32()))), file)
-    with pytest.raises(DataError, match=f"{folder}: the vector of {wrong}: put a whole copy"):
+    with pytest.raises(DataError, match=f"{folder}: the vector of {wrong}: restore that folder"):
         encode.run(job_of(NEXT, clusters=[2], **settings))
     assert not list(folder.parent.glob(f"*{NEXT}*"))
 
@@ -249,7 +250,7 @@ def test_texts_that_change_while_they_are_encoded_are_told(job_of, monkeypatch):
     publish(job.space.out, DAY, texts(6), items=NONE)
     monkeypatch.setattr(encode_tasks, "encode", lambda job, task, texts, rows, folder: whole(
         job, task, texts.where("text_sha256 < '8'"), rows, folder))
-    with pytest.raises(DataError, match="[1-5] of 6 texts got a vector: 2026-01-02 was published again"):
+    with pytest.raises(DataError, match="[1-5] of 6 texts have a vector, because 2026-01-02 was published"):
         encode.run(job)
     assert not list((job.space.out / "features").glob("entity=*/*"))
 
@@ -278,13 +279,13 @@ def test_clean_removes_old_features_and_keeps_the_newest_and_the_ids(job_of):
         encode.run(job_of(day))
     found = clean(job_of().space.out, 1)
     out = job_of().space.out
-    assert [verdict["date"] for verdict in found["removed"]] == days[:2]
-    (kept,) = [verdict for verdict in found["kept"] if verdict["date"] == days[2]]
+    assert [entry["date"] for entry in found["removed"]] == days[:2]
+    (kept,) = [entry for entry in found["kept"] if entry["date"] == days[2]]
     assert kept["reason"].startswith("its features of users are the newest")
     assert {path.name for path in out.glob("features/entity=*/*")} == {f"dt={days[2]}"}
     assert (out / "features" / "ids" / "entity=user" / "ids.parquet").exists()
     assert encode.run(job_of(days[4]))["user"]["encoding"]["texts"] == 0
-    assert [verdict["date"] for verdict in clean(out, 1)["removed"]] == [days[2]]
+    assert [entry["date"] for entry in clean(out, 1)["removed"]] == [days[2]]
 
 
 def test_without_an_encoder_the_stage_says_so_and_does_nothing(make_job, capsys):

@@ -39,11 +39,11 @@ def test_features_at_a_url_are_those_of_a_disk(job_of):
     old, new = rows(night), rows(after)
     assert all(old[name] == new[name] for name in old if name != "u3") and len(old) == len(new) == 9
     again = encode.run(job_of(NEXT, clusters=[2]))["user"]
-    assert again["encoding"]["texts"] == 0 and again["new_clusters"] == "other encode.clusters"
+    assert again["encoding"]["texts"] == 0 and again["new_clusters"] == "encode.clusters changed"
     named = {*again["files"], again["codebook"]["file"], "_manifest.json"}
     assert set(paths.listing(after.space.features("user"))) == named
     assert manifest(after) == again
-    assert [verdict["date"] for verdict in clean(night.space.out, 1)["removed"]] == [DAY]
+    assert [entry["date"] for entry in clean(night.space.out, 1)["removed"]] == [DAY]
     assert not paths.listing(night.space.features("user"))
     assert [name for name in paths.listing(night.space.out / "features" / "ids") if "_lock" not in name] == [
         "entity=item/ids.parquet", "entity=user/ids.parquet"]

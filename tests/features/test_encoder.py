@@ -17,8 +17,8 @@ from dare_job.publish.features.encoder import Encoder
 
 
 def sentences(count: int, most: int, seed: int = 0) -> list[str]:
-    chance = random.Random(seed)
-    return [" ".join(chance.choices(WORDS, k=chance.randint(1, most))) for _ in range(count)]
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, most))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_vectors_of_length_one_keep_it_where_a_text_is_long():
 def test_windows_end_between_words_and_a_word_of_many_tokens_is_divided(bert):
     encoder = Encoder(bert, "cpu", batch_size=4, window=16)
     text = "loud " * 10 + "zyx" * 30
-    (parts,) = encoder._divided([text])
+    (parts,) = encoder._split([text])
     assert all(size <= 14 for *_, size in parts) and sum(size for *_, size in parts) == 100
     assert parts[0][0] == 0 and parts[-1][1] == len(text)
     assert all(before[1] == after[0] for before, after in zip(parts, parts[1:], strict=False))
@@ -86,10 +86,10 @@ def test_a_changed_file_is_another_encoder_also_in_the_folder_of_a_module(bert, 
 
 
 def test_what_is_no_encoder_is_named(bert, tmp_path, monkeypatch):
-    with pytest.raises(ModelError, match="is no encoder"):
+    with pytest.raises(ModelError, match="is not an encoder"):
         encoder_files.fingerprint(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="holds no weights"):
+    with pytest.raises(ModelError, match="contains no weights"):
         encoder_files.fingerprint(tmp_path)
     (tmp_path / "modules.json").write_text('[{"type": "x"}]')
     with pytest.raises(ModelError, match="modules.json cannot be read"):

@@ -1,4 +1,4 @@
-"""What is wrong with an encoder is told in one line, and garbage never passes for vectors."""
+"""Faults of an encoder are reported in one line, and never become vectors."""
 
 import json
 import os
@@ -45,10 +45,10 @@ def run_code(bert: Path) -> None:
 
 @pytest.mark.parametrize(("damage", "message"), [
     (truncate, "SafetensorError: "),
-    (lambda bert: change(bert / "config.json", intermediate_size=8), "other shapes than its config.json"),
+    (lambda bert: change(bert / "config.json", intermediate_size=8), "weights do not match config.json"),
     (lambda bert: change(bert / "config.json", model_type="none"), "model type `none`"),
     (lambda bert: in_pickle(bert / "model.safetensors").write_bytes(b"no"), "pytorch_model.bin: damaged"),
-    (run_code, "pytorch_model.bin: damaged, or more than tensors.* convert the weights to safetensors")])
+    (run_code, "pytorch_model.bin: damaged, or not only tensors.* convert the weights to safetensors")])
 def test_an_encoder_that_cannot_be_loaded_is_told(bert, damage, message):
     damage(bert)
     with pytest.raises(ModelError, match=f"^encoder {bert} cannot be loaded: .*{message}"):
@@ -84,7 +84,7 @@ def test_weights_that_its_files_lack_are_no_random_numbers(bert, kept):
 
 def test_without_tokenizer_or_with_a_slow_one_there_are_no_windows(bert):
     (bert / "tokenizer.json").rename(bert / "other")
-    with pytest.raises(ModelError, match="bert holds no tokenizer"):
+    with pytest.raises(ModelError, match="bert contains no tokenizer"):
         encoder_files.fingerprint(bert)
     (bert / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     with pytest.raises(ModelError, match=r"bert has no tokenizer\.json \(a fast tokenizer\)"):
@@ -92,7 +92,7 @@ def test_without_tokenizer_or_with_a_slow_one_there_are_no_windows(bert):
 
 
 def test_a_window_without_room_for_a_token_is_refused(bert):
-    with pytest.raises(ModelError, match="reads 2 tokens at once, and 2 are its own .* nothing is left"):
+    with pytest.raises(ModelError, match="reads at most 2 tokens, and 2 of them are .* no token is left"):
         Encoder(bert, "cpu", batch_size=2, window=2)
     assert Encoder(bert, "cpu", batch_size=2, window=3).encode(["war films"]).windows == 2
 
@@ -101,14 +101,14 @@ def test_the_text_whose_vector_is_no_number_is_named(bert):
     without_numbers(bert, "war")
     encoder = Encoder(bert, "cpu", batch_size=2)
     assert encoder.encode(["old films", "love"]).vectors.shape == (2, 16)
-    with pytest.raises(ModelError, match="bert gives no numbers for the text 'war films'") as found:
+    with pytest.raises(ModelError, match="bert returns NaN or Inf for the text 'war films'") as found:
         encoder.encode(["old films", "love", "war films"])
     assert found.value.exit_code == 6
 
 
 def test_files_that_do_not_belong_together_are_told(bert, tmp_path):
     odd = with_dense(tmp_path / "odd", bert, reads=12)
-    with pytest.raises(ModelError, match="odd cannot encode: RuntimeError: .* do not belong together"):
+    with pytest.raises(ModelError, match="odd cannot encode: RuntimeError: .* do not match each other"):
         Encoder(odd, "cpu", batch_size=2).encode(["war films"])
     change(bert / "config.json", vocab_size=6)
     weights = load_file(bert / "model.safetensors")

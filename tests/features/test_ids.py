@@ -14,17 +14,17 @@ from dare_job.schemas import IDS
 from dare_job.storage import lock
 
 
-def extend(root, *names: str, least: int = 0) -> dict[str, int]:
-    found = ids.extended(root, "user", pa.array(names, pa.string()), least)
+def extend(root, *names: str, min_rows: int = 0) -> dict[str, int]:
+    found = ids.extended(root, "user", pa.array(names, pa.string()), min_rows)
     return dict(zip(found["entity_id"].to_pylist(), found["id"].to_pylist(), strict=True))
 
 
-def test_new_entities_are_numbered_behind_those_that_are_known(tmp_path):
+def test_new_entities_get_the_next_ids(tmp_path):
     assert extend(tmp_path, "c", "a") == {"a": 1, "c": 2}
     assert extend(tmp_path, "b", "c") == {"a": 1, "c": 2, "b": 3}
     path = tmp_path / "entity=user" / "ids.parquet"
     before = path.stat().st_mtime_ns, path.read_bytes()
-    assert extend(tmp_path, "a") == {"a": 1, "c": 2, "b": 3}  # who is away keeps the number
+    assert extend(tmp_path, "a") == {"a": 1, "c": 2, "b": 3}  # absent entities keep their ids
     assert (path.stat().st_mtime_ns, path.read_bytes()) == before
     assert pq.read_schema(path).equals(IDS)
     assert [path.name for path in path.parent.iterdir()] == ["ids.parquet"]
@@ -38,12 +38,12 @@ def write(root, names, numbers) -> None:
 
 @pytest.mark.parametrize(("names", "numbers", "said"), [
     (["a", "b"], [1, 3], "does not count from 1 to 2"), (["a", "b"], [0, 1], "does not count from 1"),
-    (["a", "a"], [1, 2], "numbers 'a' twice"), (["a", None], [1, 2], "has rows without an id"),
-    (["a"], [1], "holds 1 entities, of 2 that have an id")])
-def test_a_map_that_is_none_is_refused(tmp_path, names, numbers, said):
+    (["a", "a"], [1, 2], "has two ids for 'a'"), (["a", None], [1, 2], "has rows without an id"),
+    (["a"], [1], "contains 1 of 2 entities that have an id")])
+def test_an_invalid_file_of_ids_is_refused(tmp_path, names, numbers, said):
     write(tmp_path, names, numbers)
-    with pytest.raises(DataError, match=f"ids.parquet {said}.*put a whole copy in its place"):
-        extend(tmp_path, "z", least=2)
+    with pytest.raises(DataError, match=f"ids.parquet {said}.*restore it from a copy"):
+        extend(tmp_path, "z", min_rows=2)
 
 
 def test_a_damaged_or_lost_file_is_refused(tmp_path):
@@ -56,8 +56,8 @@ def test_a_damaged_or_lost_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="ids.parquet is damaged"):
         extend(tmp_path, "a")
     path.unlink()
-    with pytest.raises(DataError, match="holds 0 entities, of 2"):
-        extend(tmp_path, "a", least=2)
+    with pytest.raises(DataError, match="contains 0 of 2 entities"):
+        extend(tmp_path, "a", min_rows=2)
 
 
 def test_two_commands_do_not_number_at_once(tmp_path, monkeypatch):

@@ -1,1 +1,1 @@
-"""Knowledge as features: texts to vectors, vectors to clusters, entities to numbers."""
+"""Turns texts into features: vectors, cluster ids and stable integer ids of entities."""

@@ -1,8 +1,8 @@
-"""Residual k-means: a vector as a path of codes, so that it can be looked up in an embedding table.
+"""Residual k-means: maps a vector to a path of codes that can be looked up in an embedding table.
 
-The first codebook divides the vectors, the next one what is left of them after subtracting their centroid,
-and so on. A cluster's id on a level is its path: id on the level above times the level's size, plus its code.
-Which centroid is nearest is computed in float64, so that a vector has the same path in any company.
+The first codebook clusters the vectors, each further one the residuals after subtracting the nearest
+centroid. The cluster id of a level is the id of the level above times the size of the level, plus the code.
+The nearest centroid is computed in float64, so that the path of a vector does not depend on the batch.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ from dare_job.errors import DataError
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
-POINTS_PER_CENTROID = 256  # k-means gains next to nothing from more
-_BLOCK = 65_536  # vectors compared at once
+POINTS_PER_CENTROID = 256  # more vectors hardly improve k-means
+_BLOCK = 65_536  # vectors per batch
 
 
 @dataclass(frozen=True)
 class Codebooks:
     """Centroids by level.
 
-    sizes   of the levels, as asked for
-    levels  (k, d) float32 each; k is a level's size, or less where texts were few
+    sizes : requested size of each level
+    levels : (k, d) float32 each; k is the size of the level, or less if there were fewer texts
     """
 
     sizes: tuple[int, ...]
@@ -38,9 +38,9 @@ class Codebooks:
         return digest.hexdigest()
 
     def paths(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cluster ids (n, levels) int32 of vectors (n, d), and what is left of each, squared (n,) float64."""
+        """Cluster ids (n, levels) int32 of vectors (n, d), and squared residual norms (n,) float64."""
         ids = np.zeros((len(vectors), len(self.levels)), np.int32)
-        left = np.zeros(len(vectors))
+        errors = np.zeros(len(vectors))
         for start in range(0, len(vectors), _BLOCK):
             block = slice(start, start + _BLOCK)
             residual, path = vectors[block].astype(np.float64), 0
@@ -49,14 +49,14 @@ class Codebooks:
                 path = path * size + code
                 ids[block, level] = path
                 residual -= centroids[code]
-            left[block] = np.einsum("nd,nd->n", residual, residual)
-        return ids, left
+            errors[block] = np.einsum("nd,nd->n", residual, residual)
+        return ids, errors
 
 
 def fit(vectors: np.ndarray, sizes: list[int], seed: int) -> Codebooks:
-    """Codebooks from vectors (n, d) float32, n > 0; the same vectors and seed give the same.
+    """Fit codebooks to vectors (n, d) float32, n > 0. The result is deterministic for a seed.
 
-    With fewer vectors than clusters a level has as many centroids as there are vectors.
+    If there are fewer vectors than clusters, a level has one centroid per vector.
     """
     levels, residual = [], vectors.astype(np.float32)
     for number, size in enumerate(sizes):
@@ -71,18 +71,18 @@ def fit(vectors: np.ndarray, sizes: list[int], seed: int) -> Codebooks:
 
 
 def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Row of the nearest centroid (n,) int64."""
+    """Row number of the nearest centroid, (n,) int64."""
     table = centroids.astype(np.float64)
     return np.argmin(np.einsum("kd,kd->k", table, table) - 2 * (vectors @ table.T), axis=1)
 
 
 def name(codebooks: Codebooks) -> str:
-    """File of codebooks beside the features; what begins with ``_`` is no table to readers."""
+    """File name of codebooks; readers of the table ignore names that start with ``_``."""
     return f"_codebook-{codebooks.sha256[:12]}.safetensors"
 
 
 def write(path: AnyPath, codebooks: Codebooks) -> None:
-    """Centroids as ``level_0``, ``level_1``, ... and ``sizes``."""
+    """Write centroids as tensors ``level_0``, ``level_1``, ... and ``sizes``."""
     from safetensors.numpy import save
 
     tensors = {f"level_{number}": level for number, level in enumerate(codebooks.levels)}
@@ -91,11 +91,11 @@ def write(path: AnyPath, codebooks: Codebooks) -> None:
 
 
 def read(path: AnyPath, sha256: str) -> Codebooks:
-    """Raises DataError where the file is missing, damaged, or not the one that the manifest names."""
+    """Read codebooks. Raises DataError if the file is missing or damaged, or differs from the manifest."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    fix = "put a whole copy in its place, or make new clusters with encode.refit=true"
+    fix = "restore it from a copy, or fit new clusters with encode.refit=true"
     try:
         tensors = load(path.read_bytes())
         sizes = tuple(tensors["sizes"].tolist())

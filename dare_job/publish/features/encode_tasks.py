@@ -1,9 +1,9 @@
-"""Encode texts in Spark tasks, which commit chunk files of vectors, so that a killed run resumes.
+"""Encodes texts in Spark tasks. The tasks commit chunk files of vectors, with which a killed run continues.
 
     _work/dt=D/encode/<encoder>/entity=E/part-<task>-<rows>-<token>.parquet
 
-The rows of a chunk are named by their text's SHA-256, so no text is encoded twice. The folder is removed once
-the features are published. Each Python worker loads the encoder once.
+The key of a row is the SHA-256 of its text, so no text is encoded twice. The folder is removed when the
+features are published. Each Python worker loads the encoder once.
 """
 
 import os
@@ -87,9 +87,9 @@ def _load(task: EncodeTask, gpu: str | None):
         raise InfrastructureError(f"{host}: the encoder does not fit, or its device failed: {describe(error)}"
                                   ) from error
 
-CHUNK = 1024  # texts per file
 
-_MIN_TEXTS = 64  # per task, for which loading an encoder pays
+CHUNK = 1024  # texts per file
+_MIN_TEXTS = 64  # per task; for fewer, loading the encoder takes too long
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -100,7 +100,7 @@ _STATS = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over the texts that this run encoded. busy_s: without loading; workers: number of processes."""
+    """Sums over the texts that this run encoded. busy_s: encoding time; workers: number of processes."""
 
     texts: int = 0
     long: int = 0
@@ -111,7 +111,7 @@ class Stats:
     workers: int = 0
 
     def record(self) -> dict:
-        """Entries of the manifest; rates are those of one worker."""
+        """The manifest entries; rates are per worker."""
         return {"texts": self.texts, "windows": self.windows, "tokens": self.tokens, "workers": self.workers,
                 "busy_s": round(self.busy_s, 3),
                 "texts_per_s": _ratio(self.texts, self.busy_s),
@@ -127,41 +127,41 @@ def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> Sta
     def write(batches: Batches) -> Batches:
         yield from write_chunks(batches, task, target)
 
-    cut = texts.repartition(max(1, min(-(-rows // _MIN_TEXTS), 4 * slots)), "text_sha256")
+    parts = texts.repartition(max(1, min(-(-rows // _MIN_TEXTS), 4 * slots)), "text_sha256")
     names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
-    begun = committed(folder)
-    counted = progress.counting("encoding", rows, lambda: committed(folder) - begun)
+    before = committed(folder)
+    counted = progress.counting("encoding", rows, lambda: committed(folder) - before)
     with counted, executors.one_line_errors():
-        found = spark_workers.map_in_dedicated_workers(cut, write, names, "encoder").toArrow().to_pylist()
-    sums = {name: sum(row[name] for row in found) for name in _STATS.names if name != "worker"}
-    return Stats(**sums, workers=len({row["worker"] for row in found}))
+        rows = spark_workers.map_in_dedicated_workers(parts, write, names, "encoder").toArrow().to_pylist()
+    sums = {name: sum(row[name] for row in rows) for name in _STATS.names if name != "worker"}
+    return Stats(**sums, workers=len({row["worker"] for row in rows}))
 
 
 _SQL = {pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
 
 
 def committed(folder: AnyPath) -> int:
-    """Number of rows in the folder's chunk files, by their names."""
+    """Number of rows in the chunk files of a folder, read from the file names."""
     return sum(int(path.name.split("-")[2]) for path in folder.glob("part-*.parquet"))
 
 
 def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
-    """In a Spark task: write a file per ``CHUNK`` texts, and yield its statistics."""
+    """In a Spark task: write one file per ``CHUNK`` texts and yield its statistics."""
     from pyspark import TaskContext
 
     part, worker = TaskContext.get().partitionId(), f"{socket.gethostname()}:{os.getpid()}"
     for chunk in _chunks(batches):
         encoder, began = loaded(task), time.perf_counter()
-        found = encoded(encoder, chunk["knowledge"].to_pylist())
+        result = encoded(encoder, chunk["knowledge"].to_pylist())
         busy_s = time.perf_counter() - began
-        _write(paths.path(folder), part, chunk["text_sha256"], found.vectors)
-        row = {"texts": len(chunk), "long": found.long, "windows": found.windows, "tokens": found.tokens,
-               "padded": found.padded, "busy_s": busy_s, "worker": worker}
+        _write(paths.path(folder), part, chunk["text_sha256"], result.vectors)
+        row = {"texts": len(chunk), "long": result.long, "windows": result.windows, "tokens": result.tokens,
+               "padded": result.padded, "busy_s": busy_s, "worker": worker}
         yield pa.RecordBatch.from_pylist([row], schema=_STATS)
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
-    """Encode texts. Raises ModelError, or InfrastructureError if memory is short or a device fails."""
+    """Encode texts. Raises ModelError, or InfrastructureError if memory runs out or a device fails."""
     try:
         return encoder.encode(texts)
     except (RuntimeError, MemoryError) as error:

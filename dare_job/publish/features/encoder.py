@@ -1,10 +1,8 @@
-"""A sentence encoder: texts to vectors, by sentence-transformers.
+"""Encodes texts as vectors with a sentence encoder (sentence-transformers).
 
-A text that is longer than the encoder reads at once is divided into windows of like size that end between
-words; its vector is the mean of theirs, each counted by its tokens, with length 1 where the encoder's vectors
-have that. So nothing of a text is cut off.
-
-A sentence encoder into memory, or one line that says what is wrong with its files.
+A text longer than the encoder's input is split into windows of similar size that end between words. Its
+vector is the mean of the window vectors weighted by tokens, normalized if the encoder normalizes. No text is
+truncated.
 """
 
 import pickle
@@ -18,15 +16,14 @@ from safetensors import safe_open
 from dare_job.errors import ModelError, describe
 from dare_job.publish.features import encoder_files
 
-_NAMED = 3  # weights that a message names
-
+_NAMED = 3  # weights named in an error message
 _POOLER = "pooler."
 
 
 def load(folder: Path, device: str):
-    """The encoder of a folder, by sentence-transformers. Raises ModelError.
+    """Load the encoder of a folder with sentence-transformers. Raises ModelError.
 
-    No code is run that comes with it; of weights in pickles (``.bin``) tensors alone are read.
+    Code in the folder is never run, and pickle files (``.bin``) may contain only tensors.
     """
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -34,37 +31,37 @@ def load(folder: Path, device: str):
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        found = SentenceTransformer(str(folder), device=device, trust_remote_code=False,
+        model = SentenceTransformer(str(folder), device=device, trust_remote_code=False,
                                     local_files_only=True)
-        missing = _missing(found, encoder_files.parts(Path(folder))[0])
-    except Exception as error:  # what the loaders make of a damaged file is in no list
-        if is_of_machine(error):
+        missing = _missing(model, encoder_files.parts(Path(folder))[0])
+    except Exception as error:  # loaders raise many kinds of errors for a damaged file
+        if is_infrastructure_error(error):
             raise
         raise ModelError(f"encoder {folder} cannot be loaded: {_why(folder, error)}") from error
     if missing:
-        raise ModelError(f"encoder {folder} lacks weights, which would be random numbers: "
+        raise ModelError(f"encoder {folder} lacks weights, which would be initialized randomly: "
                          f"{', '.join(missing[:_NAMED])}{' and more' if len(missing) > _NAMED else ''}")
-    return found
+    return model
 
 
 def _missing(model, folder: Path) -> list[str]:
-    """Weights that the transformer's folder lacks; a pooler is not used, and mostly is not there.
+    """Weights that the transformer's folder lacks, except for the pooler, which is not used.
 
-    Names in the files tell of most encoders that all is there. transformers knows of names that it rewrites,
-    and says it of a second load alone.
+    For most encoders the names in the files suffice. Otherwise a second load reports the missing weights:
+    transformers renames some.
     """
     inner = getattr(model[0], "auto_model", None)
     if inner is None or not (folder / "config.json").exists():
         return []
-    there = {name.removeprefix(f"{inner.base_model_prefix}.") for name in _names(folder)}
-    if there.issuperset(name for name, _ in inner.named_parameters() if _POOLER not in name):
+    present = {name.removeprefix(f"{inner.base_model_prefix}.") for name in _names(folder)}
+    if present.issuperset(name for name, _ in inner.named_parameters() if _POOLER not in name):
         return []
     _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)
     return sorted(name for name in report["missing_keys"] if _POOLER not in name)
 
 
 def _names(folder: Path) -> list[str]:
-    """Of all tensors in a folder's safetensors files; none of pickles, which would have to be loaded."""
+    """Names of all tensors in the safetensors files of a folder; pickles would have to be loaded."""
     names = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
@@ -76,31 +73,32 @@ def _why(folder: Path, error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError):
         found = [path for path in encoder_files.files(folder) if path.suffix == ".bin"]
         named = ", ".join(path.relative_to(folder).as_posix() for path in found)
-        return (f"{named}: damaged, or more than tensors, and code in a pickle is never run; convert the "
+        return (f"{named}: damaged, or not only tensors, and code in a pickle is never run; convert the "
                 "weights to safetensors")
     if "ignore_mismatched_sizes" in str(error):
-        return "its weights have other shapes than its config.json says"
+        return "the shapes of its weights do not match config.json"
     return describe(error)
 
 
-def is_of_machine(error: Exception) -> bool:
-    """Whether memory was short or a device has failed: no fault of the encoder."""
-    from dare_job.decode.model import memory  # needs torch, which drivers that encode nothing do without
+def is_infrastructure_error(error: Exception) -> bool:
+    """Whether memory ran out or a device failed."""
+    from dare_job.decode.model import memory  # imports torch
 
     return memory.is_out_of_memory(error) or memory.is_device_failure(error)
 
-_AT_ONCE = 512  # texts whose tokens are counted at once
+
+_TOKENIZED = 512  # texts tokenized at a time
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What texts became.
+    """Encoded texts.
 
-    vectors  (n, d) float32
-    long     texts of more than one window
-    windows  encoded, of all texts
-    tokens   in them, special ones included
-    padded   positions that the encoder went through: tokens and padding
+    vectors : (n, d) float32
+    long : number of texts with more than one window
+    windows : number of windows
+    tokens : number of tokens in all windows, including special tokens
+    padded : number of encoded positions, tokens and padding
     """
 
     vectors: np.ndarray
@@ -113,10 +111,15 @@ class Encoded:
 class Encoder:
     """A loaded encoder.
 
-    device      of torch: "cpu", "cuda"
-    batch_size  windows encoded at once
-    window      most tokens read at once, special ones included; None: as many as the encoder can
-    Raises ModelError where the folder holds none, or one without a fast tokenizer.
+    Parameters
+    ----------
+    device : torch device, such as "cpu" or "cuda"
+    batch_size : number of windows per batch
+    window : maximum tokens per window, including special tokens; None: the maximum of the encoder
+
+    Raises
+    ------
+    ModelError if the folder contains no encoder, or one without a fast tokenizer.
     """
 
     def __init__(self, folder: Path, device: str, batch_size: int, window: int | None = None):
@@ -124,21 +127,21 @@ class Encoder:
         self._model = model = load(folder, device)
         self._tokenizer = model.tokenizer
         if not getattr(self._tokenizer, "is_fast", False):
-            raise ModelError(f"encoder {folder} has no tokenizer.json (a fast tokenizer), by which texts are "
-                             "divided: save it with one")
+            raise ModelError(f"encoder {folder} has no tokenizer.json (a fast tokenizer), which is needed to "
+                             "split long texts: save the encoder with one")
         self._special = self._tokenizer.num_special_tokens_to_add(pair=False)
         self._special += len(self._ids([model.prompts.get(model.default_prompt_name) or ""])[0])
-        most = min(number for number in (window, model.max_seq_length, 2**31) if number)
-        self._room = most - self._special
-        if self._room < 1:
-            raise ModelError(f"encoder {folder} reads {most} tokens at once, and {self._special} are its own "
-                             "(special tokens, prompt): nothing is left for a text")
-        self._normalises = any(type(module).__name__ == "Normalize" for module in model)
+        maximum = min(number for number in (window, model.max_seq_length, 2**31) if number)
+        self._max_text_tokens = maximum - self._special
+        if self._max_text_tokens < 1:
+            raise ModelError(f"encoder {folder} reads at most {maximum} tokens, and {self._special} of them "
+                             "are special tokens or its prompt: no token is left for the text")
+        self._normalizes = any(type(module).__name__ == "Normalize" for module in model)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Vectors of texts, in their order. Raises ModelError where one is no number, or none can be made."""
+        """Encode texts, in their order. Raises ModelError if encoding fails or a vector is not finite."""
         windows, sizes, owners = [], [], []
-        for number, (text, parts) in enumerate(zip(texts, self._divided(texts), strict=True)):
+        for number, (text, parts) in enumerate(zip(texts, self._split(texts), strict=True)):
             windows += [text[start:end] for start, end, _ in parts]
             sizes += [size + self._special for _, _, size in parts]
             owners += [number] * len(parts)
@@ -146,71 +149,74 @@ class Encoder:
         try:
             vectors, padded = self._by_length(windows, sizes)
         except (RuntimeError, IndexError) as error:
-            if is_of_machine(error):
+            if is_infrastructure_error(error):
                 raise
             raise ModelError(f"encoder {self._name} cannot encode: {describe(error)}: its files do not "
-                             "belong together") from error
+                             "match each other") from error
         counts = np.bincount(owners, minlength=len(texts))
         if len(windows) > len(texts):
             vectors = self._means(vectors, sizes, owners, counts)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
-            raise ModelError(f"encoder {self._name} gives no numbers for the text {texts[bad[0]][:80]!r}")
+            raise ModelError(f"encoder {self._name} returns NaN or Inf for the text {texts[bad[0]][:80]!r}")
         return Encoded(vectors, int((counts > 1).sum()), len(windows), int(sizes.sum()), padded)
 
     def _by_length(self, windows: list[str], sizes: np.ndarray) -> tuple[np.ndarray, int]:
-        """Vectors of windows, those of like length together, and the positions that they took."""
-        order, found, padded = np.argsort(-sizes, kind="stable"), [], 0
+        """Vectors of windows, batched by length, and the number of encoded positions."""
+        order, vectors, padded = np.argsort(-sizes, kind="stable"), [], 0
         for start in range(0, len(order), self._batch_size):
             rows = order[start:start + self._batch_size]
-            found.append(self._model.encode([windows[row] for row in rows], batch_size=len(rows),
-                                            show_progress_bar=False, convert_to_numpy=True))
+            vectors.append(self._model.encode([windows[row] for row in rows], batch_size=len(rows),
+                                              show_progress_bar=False, convert_to_numpy=True))
             padded += len(rows) * int(sizes[rows].max())
-        vectors = np.concatenate(found).astype(np.float32)
+        vectors = np.concatenate(vectors).astype(np.float32)
         vectors[order] = vectors.copy()
         return vectors, padded
 
     def _means(self, vectors: np.ndarray, sizes: np.ndarray, owners: np.ndarray,
                counts: np.ndarray) -> np.ndarray:
-        """The vectors of texts, from those of their windows."""
+        """Vectors of texts: means of their windows weighted by tokens."""
         sums = np.zeros((len(counts), vectors.shape[1]))
         np.add.at(sums, owners, vectors * sizes[:, None])
         means = sums / np.bincount(owners, sizes)[:, None]
-        if self._normalises:
+        if self._normalizes:
             means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
         means[counts == 1] = vectors[(counts == 1)[owners]]
         return means.astype(np.float32)
 
-    def _divided(self, texts: Sequence[str]):
-        """Of each text its windows: first and last character, and tokens without special ones."""
-        for start in range(0, len(texts), _AT_ONCE):
-            batch = list(texts[start:start + _AT_ONCE])
-            found = self._tokenizer(batch, add_special_tokens=False, truncation=False, padding=False,
-                                    return_offsets_mapping=True, return_attention_mask=False)
+    def _split(self, texts: Sequence[str]):
+        """The windows of each text: start and end character, and number of tokens without special tokens."""
+        for start in range(0, len(texts), _TOKENIZED):
+            batch = list(texts[start:start + _TOKENIZED])
+            encoding = self._tokenizer(batch, add_special_tokens=False, truncation=False, padding=False,
+                                       return_offsets_mapping=True, return_attention_mask=False)
             for number, text in enumerate(batch):
-                offsets = found["offset_mapping"][number]
-                if len(offsets) <= self._room:
+                offsets = encoding["offset_mapping"][number]
+                if len(offsets) <= self._max_text_tokens:
                     yield [(0, len(text), len(offsets))]
                 else:
-                    yield _windows(text, offsets, found.word_ids(number), self._room)
+                    yield _windows(text, offsets, encoding.word_ids(number), self._max_text_tokens)
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self._tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
 def _windows(text: str, offsets: list[tuple[int, int]], words: list[int | None],
-             room: int) -> list[tuple[int, int, int]]:
-    """Windows of at most ``room`` tokens and of like size; a word longer than that is divided."""
-    found, first = [], 0
+             max_tokens: int) -> list[tuple[int, int, int]]:
+    """Split a text into windows of similar size with at most ``max_tokens`` tokens.
+
+    Windows end between words, except within a word that is longer than a window.
+    """
+    windows, first = [], 0
     while first < len(offsets):
         left = len(offsets) - first
-        end = first + -(-left // -(-left // room))
+        end = first + -(-left // -(-left // max_tokens))
         border = end
         while first < border < len(offsets) and words[border] == words[border - 1]:
             border -= 1
         end = border if border > first else end
-        begin = offsets[first][0] if found else 0
+        begin = offsets[first][0] if windows else 0
         until = offsets[end][0] if end < len(offsets) else len(text)
-        found.append((begin, until, end - first))
+        windows.append((begin, until, end - first))
         first = end
-    return found
+    return windows

@@ -1,7 +1,7 @@
-"""Where a sentence encoder's files are, and what they hold.
+"""Locates and checks the files of a sentence encoder.
 
-A folder of sentence-transformers has ``modules.json``, which names the subfolders of its modules; any other
-Hugging Face encoder has ``config.json`` alone, and its tokens' mean is taken.
+A sentence-transformers folder has ``modules.json``, which names the subfolders of its modules. Any other
+Hugging Face encoder has only ``config.json``; its token vectors are averaged.
 """
 
 import importlib.util
@@ -13,13 +13,13 @@ from dare_job.models import files as models_files
 
 SETTING = "encode.model"
 _EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for other runtimes
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without any, transformers makes one up
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without one, transformers invents one
 
 
 def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
     """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model").
 
-    Raises ConfigError where a package is missing, else as ``model_files.resolve``.
+    Raises ConfigError if a package is missing, and the errors of ``model_files.resolve``.
     """
     _require_package("sentence_transformers", setting)
     if name != models_files.EMBEDDED:
@@ -33,31 +33,31 @@ def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> P
 def _require_package(name: str, setting: str) -> None:
     if importlib.util.find_spec(name) is None:
         raise ConfigError(f"{setting} needs the package {name}: install dare-job with its extra encode "
-                          "(pip install 'dare-job[encode]'), also where executors run")
+                          "(pip install 'dare-job[encode]') on the driver and the executors")
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that an encoder is loaded from: its own, then those of its modules. Raises ModelError."""
+    """The files of an encoder: those of its folder, then those of its modules. Raises ModelError."""
     found = models_files.files(folder) if folder.is_dir() else []
     if not {"config.json", "modules.json"} & {path.name for path in found}:
-        raise ModelError(f"{SETTING}: {folder} is no encoder (no config.json, no modules.json)")
+        raise ModelError(f"{SETTING}: {folder} is not an encoder (no config.json, no modules.json)")
     for module in parts(folder):
-        if module != folder and module.is_dir():  # one without files of its own may be missing
+        if module != folder and module.is_dir():  # modules without files may have no folder
             found += models_files.files(module)
     if not any(path.suffix in (".safetensors", ".bin") for path in found):
-        raise ModelError(f"{SETTING}: {folder} holds no weights (*.safetensors)")
+        raise ModelError(f"{SETTING}: {folder} contains no weights (*.safetensors)")
     if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in found):
-        raise ModelError(f"{SETTING}: {folder} holds no tokenizer (tokenizer.json)")
+        raise ModelError(f"{SETTING}: {folder} contains no tokenizer (tokenizer.json)")
     return found
 
 
 def fingerprint(folder: Path) -> str:
-    """sha256 (hex) of names and contents of ``files``: another encoder makes all vectors anew."""
+    """SHA-256 (hex) of names and contents of ``files``; if it changes, all texts are encoded again."""
     return models_files.digest_of_files(folder, files(folder))
 
 
 def parts(folder: Path) -> list[Path]:
-    """Folders of the modules, the encoder's own among them, as ``modules.json`` says. Raises ModelError."""
+    """Folders of the modules in ``modules.json``, including the encoder's own. Raises ModelError."""
     try:
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         return [folder / entry["path"] for entry in entries]

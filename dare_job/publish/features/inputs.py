@@ -1,9 +1,4 @@
-"""What tonight's features take from those of another date: vectors of the same texts, codebooks.
-
-The published texts of a date, and what they have to be before they are encoded.
-
-Vectors of Arrow tables as a matrix, or the row that is damaged.
-"""
+"""Inputs of features: the published texts of a date, and the vectors and codebooks of previous features."""
 
 from dataclasses import dataclass
 
@@ -27,24 +22,24 @@ from dare_job.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Before:
-    """Features of an entity type on ``dt``, which may be tonight's own date."""
+class PreviousFeatures:
+    """Features of an entity type on ``dt``, which may be the date of this run."""
 
     dt: str
     folder: AnyPath
     manifest: dict
 
-    def is_of(self, encoder: dict) -> bool:
-        """Whether the vectors are those that an encoder (``sha256``, ``window``) would give."""
+    def is_from(self, encoder: dict) -> bool:
+        """Whether the vectors come from an encoder with the same ``sha256`` and ``window``."""
         return all(self.manifest["encoder"][name] == encoder[name] for name in ("sha256", "window"))
 
     def codebooks(self) -> Codebooks:
-        """Raises DataError where their file is damaged."""
-        found = self.manifest["codebook"]
-        return clusters.read(self.folder / found["file"], found["sha256"])
+        """Read the codebooks. Raises DataError if their file is damaged."""
+        entry = self.manifest["codebook"]
+        return clusters.read(self.folder / entry["file"], entry["sha256"])
 
     def rows(self, job: Job, codebooks: Codebooks | None) -> DataFrame:
-        """(text_sha256, vector, reused, before); ``before``: last cluster id, with these codebooks."""
+        """(text_sha256, vector, reused, before); ``before``: last cluster id if codebooks are the same."""
         last = F.lit(None)
         if codebooks and (self.manifest["codebook"] or {}).get("sha256") == codebooks.sha256:
             last = F.col(f"cluster_{len(codebooks.sizes) - 1}")
@@ -59,31 +54,33 @@ class Before:
         return (self.manifest["codebook"] or {}).get("sizes", [])
 
 
-def find(space: Workspace, entity: str) -> Before | None:
-    """The features that tonight's begin with. Raises DataError where their manifest is damaged."""
+def previous_features(space: Workspace, entity: str) -> PreviousFeatures | None:
+    """The features that this run starts from. Raises DataError if their manifest is damaged."""
     dt = space.feature_source_date(entity)
     if dt is None:
         return None
     folder = space.features(entity, dt)
-    return Before(dt, folder, published.read_manifest(folder))
+    return PreviousFeatures(dt, folder, published.read_manifest(folder))
 
 
-def why_new(before: Before | None, encoder: dict, settings: EncodeSettings, texts: int) -> str | None:
-    """Why codebooks are made tonight; None: those of before serve."""
+def refit_reason(previous: PreviousFeatures | None, encoder: dict, settings: EncodeSettings,
+                 texts: int) -> str | None:
+    """Why new codebooks are fitted; None: the previous ones are reused."""
     if settings.refit:
         return "encode.refit"
-    if before is None or before.manifest["codebook"] is None:
-        return "there were none"
-    if not before.is_of(encoder):
-        return "another encoder"
-    if before.sizes != settings.clusters:
-        return "other encode.clusters"
-    fitted = before.manifest["codebook"]["texts"]
-    return "they were made from too few texts" if fitted < min(max(settings.clusters), texts) else None
+    if previous is None or previous.manifest["codebook"] is None:
+        return "no previous clusters"
+    if not previous.is_from(encoder):
+        return "the encoder changed"
+    if previous.sizes != settings.clusters:
+        return "encode.clusters changed"
+    if previous.manifest["codebook"]["texts"] < min(max(settings.clusters), texts):
+        return "the previous clusters were fitted to too few texts"
+    return None
 
 
 def require(job: Job) -> dict[str, dict]:
-    """The manifests of the date's texts by entity type. Raises DataError where they are not this date's."""
+    """The manifests of the published texts by entity type. Raises DataError if they are not of this date."""
     if not job.space.is_published(job.space.dt):
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run "
                         "`dare-job run --from publish` with "
@@ -91,26 +88,26 @@ def require(job: Job) -> dict[str, dict]:
     found = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
     for entity, manifest in found.items():
         if manifest.get("date") != job.space.dt:
-            raise DataError(f"{job.space.knowledge(entity)} holds texts of {manifest.get('date')}, as its "
-                            f"manifest says: publish {job.space.dt} again, or put its own folder back")
+            raise DataError(f"{job.space.knowledge(entity)} contains texts of {manifest.get('date')} "
+                            f"according to its manifest: publish {job.space.dt} again, or restore its folder")
     return found
 
 
 def read(job: Job, entity: str) -> DataFrame:
-    """(entity_id, knowledge, text_sha256) of every published row; the hash is null where there is no text."""
+    """(entity_id, knowledge, text_sha256) of every published row; the hash is null without a text."""
     rows = published.read_texts(job, job.space.knowledge(entity), ["entity_id", "knowledge"])
     is_text = F.col("knowledge").rlike(r"\S")
     return rows.withColumn("text_sha256", F.when(is_text, F.sha2("knowledge", 256)))
 
 
 def entities(job: Job, entity: str, rows: DataFrame) -> tuple[pa.Array, int]:
-    """Ids of the rows with a text (n,), and how many rows have none.
+    """Ids (n,) of the rows with a text, and the number of rows without one.
 
-    Raises DataError where an id is there more than once.
+    Raises DataError if an id occurs more than once.
     """
     found = rows.select("entity_id", F.col("text_sha256").isNotNull().alias("text")).toArrow()
     if twice := repeated(found["entity_id"]):
-        raise DataError(f"{job.space.knowledge(entity)} holds {entity} {', '.join(map(repr, twice))} more "
+        raise DataError(f"{job.space.knowledge(entity)} contains {entity} {', '.join(map(repr, twice))} more "
                         f"than once: publish {job.space.dt} again")
     known = found.filter(found["text"])["entity_id"].combine_chunks().cast(pa.string())
     return known, len(found) - len(known)
@@ -118,22 +115,23 @@ def entities(job: Job, entity: str, rows: DataFrame) -> tuple[pa.Array, int]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where tonight's vectors come from.
+    """Where the vectors come from.
 
-    made    folder of the chunks that this date's runs encoded
-    before  folder of the features that reused vectors are taken from; empty: none are
-    dim     numbers of a vector
+    encoded : folder of the chunks that runs of this date encoded
+    previous : folder of the features with the reused vectors; empty: none are reused
+    dim : number of dimensions
     """
 
-    made: str
-    before: str
+    encoded: str
+    previous: str
     dim: int
 
 
 def matrix(rows: pa.Table, key: str, origin: Origin) -> np.ndarray:
-    """(n, dim) float32 of a table's ``vector``; ``reused`` says which are of before, ``key`` names rows.
+    """The column ``vector`` of a table as (n, dim) float32.
 
-    Raises DataError that names row and folder where a vector is missing, of another size, or not finite.
+    Raises DataError naming the row (column ``key``) and the folder if a vector is missing, has another size,
+    or is not finite; the column ``reused`` tells which folder the row comes from.
     """
     lists = rows["vector"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -144,18 +142,18 @@ def matrix(rows: pa.Table, key: str, origin: Origin) -> np.ndarray:
         if not bad.any():
             return found.astype(np.float32)
     row = int(bad.argmax())
-    raise DataError(_said(rows[key][row].as_py(), int(lengths[row]), rows["reused"][row].as_py(), origin))
+    raise DataError(_message(rows[key][row].as_py(), int(lengths[row]), rows["reused"][row].as_py(), origin))
 
 
-def _said(name: str, length: int, reused: bool, origin: Origin) -> str:
+def _message(name: str, length: int, reused: bool, origin: Origin) -> str:
     if length < 0:
         wrong = "is missing"
     elif length != origin.dim:
-        wrong = f"has {length} numbers, not {origin.dim}"
+        wrong = f"has {length} dimensions, not {origin.dim}"
     else:
-        wrong = "has a number that is not finite"
-    fix = "remove that folder, its texts are encoded again"
+        wrong = "contains NaN, Inf or null"
+    fix = "remove that folder, and its texts are encoded again"
     if reused:
-        fix = ("put a whole copy of that folder in its place, or remove it: its texts are encoded again, and "
-               "clusters are those of an older date, or new ones")
-    return f"{origin.before if reused else origin.made}: the vector of {name!r} {wrong}: {fix}"
+        fix = ("restore that folder from a copy, or remove it: its texts are encoded again, and clusters "
+               "come from an older date or are fitted again")
+    return f"{origin.previous if reused else origin.encoded}: the vector of {name!r} {wrong}: {fix}"
