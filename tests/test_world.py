@@ -49,7 +49,8 @@ def test_old_text_is_of_the_day_before_and_knows_nothing_newer(folder):
     out, summary = folder
     old = pq.read_table(out / "knowledge/entity=user/dt=2026-01-01/part-00000.parquet")
     assert old.schema.names == ["entity_id", "knowledge", "generated_dt"]
-    assert old.num_rows == summary.old_user_texts and set(old["generated_dt"].to_pylist()) == {"2026-01-01"}
+    assert old.num_rows == summary.previous_user_texts
+    assert set(old["generated_dt"].to_pylist()) == {"2026-01-01"}
     world, known = simulate(150, 80, 1), prompts.load(prompts.SAMPLE)
     today = {f"u{x.row:06d}": x.text for x in user_examples(world, known, DAYS)}
     changed = sum(today[row["entity_id"]] != row["knowledge"] for row in old.to_pylist())
@@ -64,7 +65,8 @@ def test_old_text_can_be_of_an_earlier_day(tmp_path):
     then = {f"u{x.row:06d}": x.text for x in
             user_examples(simulate(60, 20, 1), prompts.load(prompts.SAMPLE), DAYS - 30)}
     assert {row["entity_id"]: row["knowledge"] for row in old.to_pylist()} == then
-    assert old.num_rows == summary.old_user_texts and set(old["generated_dt"].to_pylist()) == {"2025-12-03"}
+    assert old.num_rows == summary.previous_user_texts
+    assert set(old["generated_dt"].to_pylist()) == {"2025-12-03"}
     with pytest.raises(ConfigError, match="text_date 2026-01-03 is not one of the 60 days"):
         write_world(tmp_path / "late", users=60, items=20, text_date=datetime.date(2026, 1, 3))
 

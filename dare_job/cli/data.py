@@ -79,7 +79,8 @@ def sample(
         world = write_world(folder, users=users, items=items, seed=seed,
                             text_date=options.day(text_date, "--text-date") if text_date else None)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
-          f"{world.date}, {world.old_user_texts} + {world.old_item_texts} previous texts of users and items")
+          f"{world.date}, {world.previous_user_texts} + {world.previous_item_texts} previous texts of users "
+          "and items")
 
 
 @prepare.command("movielens-10m")

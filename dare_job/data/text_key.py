@@ -66,12 +66,12 @@ def _beam_settings(config: JobConfig, draft_hash: str | None) -> dict:
     beam, sample = config.beam, config.sample
     values = beam.model_dump(include={"width", "length_penalty", "single_cache"})
     values["temperature"] = sample.temperature
-    law, draft_law = BEAM_METHODS[beam.method]
+    distribution, draft_distribution = BEAM_METHODS[beam.method]
     if sample.temperature > 0:
-        values |= {"top_k": sample.top_k, "top_p": sample.top_p, "law": law, "seed": config.seed}
+        values |= {"top_k": sample.top_k, "top_p": sample.top_p, "law": distribution, "seed": config.seed}
     drafts_change_text = beam.single_cache or sample.temperature > 0
     if config.drafter.model and beam.layers and drafts_change_text:
         values |= beam.model_dump(include={"layers", "draft_width", "min_width", "threshold"})
-        values["draft_law"] = draft_law
+        values["draft_law"] = draft_distribution
         values["draft"] = draft_hash
     return values

@@ -49,26 +49,26 @@ _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some o
 _STATS = "method string, tokens long, seconds double"
 
 
-def measure_baseline(job: Job, cut) -> dict | None:
+def measure_baseline(job: Job, plan) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster one. Measured once per shard plan and settings.
 
     None if there are no rows or the measurement failed. A warning gives the reason of a failure.
     """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
-    fingerprint = digest([cut.fingerprint, cut.rows, settings.model_dump(), job.config.seed,
+    fingerprint = digest([plan.fingerprint, plan.rows, settings.model_dump(), job.config.seed,
                           job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
-        measured = _try_measure(job, cut) if settings.rows and cut.rows else None
+        measured = _try_measure(job, plan) if settings.rows and plan.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
 
 
-def _try_measure(job: Job, cut) -> dict | None:
+def _try_measure(job: Job, plan) -> dict | None:
     try:
         with executors.one_line_errors(), progress.doing(_ACTIVITY):
-            return _measure(job, cut)
+            return _measure(job, plan)
     except Exception as error:
         expected = isinstance(error, DareJobError)
         _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline. All texts "
@@ -77,14 +77,14 @@ def _try_measure(job: Job, cut) -> dict | None:
         return None
 
 
-def _measure(job: Job, cut) -> dict | None:
+def _measure(job: Job, plan) -> dict | None:
     from pyspark.sql import functions as F
 
-    task = Task.of(job, cut=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
+    task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
     settings, batch = job.config.baseline, job.config.decode.batch_size
-    rows = _generated(job, cut)
+    rows = _generated(job, plan)
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
-    size = sample_size(settings.rows, cut.rows, batch)
+    size = sample_size(settings.rows, plan.rows, batch)
     sample = rows.orderBy(order, "entity_id").limit(size)
     workers = max(1, min(task_slots(job.spark), size // (2 * batch)))
 
@@ -112,13 +112,13 @@ def sample_size(requested: int, rows: int, batch: int) -> int:
     return min(requested, max(rows // 4, batch))
 
 
-def _generated(job: Job, cut):
+def _generated(job: Job, plan):
     """``entity, entity_id, prompt`` of the rows of a shard plan that have a text."""
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
     frames = []
-    for entity, folder in zip(ENTITIES, cut.entities, strict=True):
+    for entity, folder in zip(ENTITIES, plan.entities, strict=True):
         planned = stage_inputs.stage_table(job, "plan", entity).where(F.col("prompt").isNotNull())
         if any(folder.glob("*.parquet")):
             done = read_parquet(job.spark, folder, columns=["entity_id", "error"])
@@ -141,20 +141,20 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
         return
     loading.start_task_log(task, "generate")
     limit_s = task.config.decode.hang_timeout_s
-    if hangs.hang_count(path(task.folder), task.cut):
+    if hangs.hang_count(path(task.folder), task.plan_token):
         raise InfrastructureError(f"no forward pass finished within {limit_s:g} s (decode.hang_timeout_s)")
-    dog = Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
+    watchdog = Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
     task = task.here()
     context = loading.load_task_model(task).target.traits.context or np.inf  # longer prompts are skipped
     requests = [loading.make_request(row, task, drafted=False) for row in rows]
     requests = [request for request in requests if 0 < len(request.prompt_ids) <= context]
     requests.sort(key=lambda request: len(request.prompt_ids))
     stats = []
-    with dog.running():
+    with watchdog.running():
         for method, count_tokens in ((ENGINE, _by_engine), (GENERATE, _by_generate)):
             began = time.perf_counter()
             try:
-                tokens = count_tokens(requests, task, dog)
+                tokens = count_tokens(requests, task, watchdog)
             except Exception as error:  # loses only this figure
                 _LOG.warning("autoregressive decoding with %s could not be measured: %s", method, error)
                 continue
@@ -163,17 +163,17 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
         ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
 
 
-def _by_engine(requests, task: Task, dog) -> int:
+def _by_engine(requests, task: Task, watchdog) -> int:
     from dare_job.generate import loading
 
     engine = loading.make_engine(task, mode="autoregressive")
-    return sum(len(result.token_ids) for result in dog.watch(engine, engine.run(requests)))
+    return sum(len(result.token_ids) for result in watchdog.watch(engine, engine.run(requests)))
 
 
-def _by_generate(requests, task: Task, dog) -> int:
+def _by_generate(requests, task: Task, watchdog) -> int:
     clock = _Clock()
     counts = (count_generated_tokens(batch, task, stopping_criteria=[clock]) for batch in [requests])
-    return sum(dog.watch(clock, counts))
+    return sum(watchdog.watch(clock, counts))
 
 
 class _Clock:

@@ -46,7 +46,7 @@ def _key(task: Task) -> tuple:
     return task.run_id, task.folder, task.model, task.config.decode.batch_size
 
 
-def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
+def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
            hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
     """Yield every row with its result, or with the reason why it has none, in order of completion.
 
@@ -63,43 +63,43 @@ def decode_rows(rows: Iterator[dict], task: Task, dog: Watchdog,
     DeviceError : the device failed
     InfrastructureError : the engine cannot be created or fails before it takes a row
     """
-    feed, size = _RequestQueue(rows, task, dog, hung), batch_size_of(task)
-    while feed.more():
-        engine, consumed, short, reason = _engine(task, batch_size_of(task)), feed.consumed, False, None
+    queue, size = _RequestQueue(rows, task, watchdog, hung), batch_size_of(task)
+    while queue.has_next():
+        engine, consumed, short, reason = _engine(task, batch_size_of(task)), queue.consumed, False, None
         try:
-            for result in dog.watch(engine, engine.run(feed)):
-                yield from feed.failed()
+            for result in watchdog.watch(engine, engine.run(queue)):
+                yield from queue.pop_failed()
                 if result.finish_reason == "timeout":
-                    feed.put_aside(result.id)
+                    queue.defer(result.id)
                 else:
-                    yield feed.taken(result.id), result
+                    yield queue.pop(result.id), result
         except Exception as error:
             raise_if_fatal(error, engine)
-            if feed.consumed == consumed:
+            if queue.consumed == consumed:
                 raise _unusable(error) from error
             short, reason = memory.is_out_of_memory(error), describe(error)
         del engine  # frees its cache before the next engine allocates one; no exception may refer to it
-        yield from feed.failed()
+        yield from queue.pop_failed()
         if short:
             loading.release_memory(task)
         if short and halve_batch_size(task):
-            feed.again()
+            queue.requeue()
         elif reason is not None:
             _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)
-            yield from _one_by_one(feed.under_way(), task, dog, size)
-    yield from _one_by_one(feed.aside(), task, dog, size)
+            yield from _one_by_one(queue.pop_unfinished(), task, watchdog, size)
+    yield from _one_by_one(queue.deferred(), task, watchdog, size)
 
 
-def _one_by_one(under_way: list[tuple[dict, Request]], task: Task, dog: Watchdog,
+def _one_by_one(unfinished: list[tuple[dict, Request]], task: Task, watchdog: Watchdog,
                 size: int) -> Iterator[tuple[dict, Result | str]]:
     """Decode rows alone. If a row alone does not fit into memory, the batch size returns to ``size``."""
-    if not under_way:
+    if not unfinished:
         return
     engine = _engine(task, 1)
-    for row, request in under_way:
+    for row, request in unfinished:
         short = False
         try:
-            outcome = next(dog.watch(engine, engine.run([request])))
+            outcome = next(watchdog.watch(engine, engine.run([request])))
         except Exception as error:
             raise_if_fatal(error, engine)
             short = memory.is_out_of_memory(error)
@@ -138,29 +138,30 @@ class _RequestQueue:
     consumed : requests made so far; a row that is decoded again counts again
     """
 
-    def __init__(self, rows: Iterator[dict], task: Task, dog: Watchdog, hung: Mapping[str, Sequence[str]]):
-        self._rows, self._task, self._dog, self._hung = rows, task, dog, hung
+    def __init__(self, rows: Iterator[dict], task: Task, watchdog: Watchdog,
+                 hung: Mapping[str, Sequence[str]]):
+        self._rows, self._task, self._watchdog, self._hung = rows, task, watchdog, hung
         self._next: dict | None = None
         self._requests: dict[str, tuple[dict, Request]] = {}
-        self._again: deque[tuple[dict, Request]] = deque()
-        self._aside: list[tuple[dict, Request]] = []
+        self._requeued: deque[tuple[dict, Request]] = deque()
+        self._deferred: list[tuple[dict, Request]] = []
         self._failed: list[tuple[dict, str]] = []
         self.consumed = 0
 
-    def more(self) -> bool:
+    def has_next(self) -> bool:
         """Whether a row is waiting."""
-        if self._again:
+        if self._requeued:
             return True
         if self._next is None:
-            with self._dog.paused():
+            with self._watchdog.paused():
                 self._next = next(self._rows, None)
         return self._next is not None
 
     def __iter__(self) -> Iterator[Request]:
-        while self.more():
+        while self.has_next():
             self.consumed += 1
-            if self._again:
-                row, request = self._again.popleft()
+            if self._requeued:
+                row, request = self._requeued.popleft()
             else:
                 row, self._next = self._next, None
                 request = self._request(row)
@@ -181,36 +182,36 @@ class _RequestQueue:
         if reason is not None:
             self._failed.append((row, reason))
         elif hung:
-            self._aside.append((row, request))
+            self._deferred.append((row, request))
         else:
             return request
         return None
 
-    def taken(self, request_id: str) -> dict:
+    def pop(self, request_id: str) -> dict:
         return self._requests.pop(request_id)[0]
 
-    def put_aside(self, request_id: str) -> None:
+    def defer(self, request_id: str) -> None:
         """Decode a row at the end."""
-        self._aside.append(self._requests.pop(request_id))
+        self._deferred.append(self._requests.pop(request_id))
 
-    def again(self) -> None:
+    def requeue(self) -> None:
         """Return the rows without a result to the front of the queue."""
-        self._again.extend(self._requests.values())
+        self._requeued.extend(self._requests.values())
         self._requests = {}
 
-    def aside(self) -> list[tuple[dict, Request]]:
+    def deferred(self) -> list[tuple[dict, Request]]:
         """Rows to decode at the end."""
-        return self._aside
+        return self._deferred
 
-    def failed(self) -> list[tuple[dict, str]]:
+    def pop_failed(self) -> list[tuple[dict, str]]:
         """Rows without a request and the reason. Returns each row once."""
         failed, self._failed = self._failed, []
         return failed
 
-    def under_way(self) -> list[tuple[dict, Request]]:
+    def pop_unfinished(self) -> list[tuple[dict, Request]]:
         """Requests without a result. Returns each once."""
-        under_way, self._requests = list(self._requests.values()), {}
-        return under_way
+        unfinished, self._requests = list(self._requests.values()), {}
+        return unfinished
 
 
 def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:

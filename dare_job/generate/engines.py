@@ -101,7 +101,7 @@ def make_beam_engine(task: Task, target: Target, settings: EngineSettings,
 def beam_settings(task: Task, drafted: bool) -> Beams:
     """``Beams`` from the sections ``beam`` and ``sample`` of a task's settings."""
     sample, beam = task.config.sample, task.config.beam
-    law, draft_law = BEAM_METHODS[beam.method]
+    distribution, draft_distribution = BEAM_METHODS[beam.method]
     values = values_for(Beams, beam) | ({} if drafted else {"layers": 0})
-    return Beams(**values, warp=Warp(sample.temperature, sample.top_k, sample.top_p), law=law,
-                 draft_law=draft_law, seed=task.config.seed)
+    return Beams(**values, warp=Warp(sample.temperature, sample.top_k, sample.top_p), law=distribution,
+                 draft_law=draft_distribution, seed=task.config.seed)

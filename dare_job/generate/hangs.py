@@ -48,7 +48,7 @@ class HangScope(Protocol):
     """Part of a task that identifies its hangs: the stage's folder and the token of the shard plan."""
 
     folder: str
-    cut: str
+    plan_token: str
 
 
 def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: str) -> None:
@@ -56,14 +56,15 @@ def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: s
     folder = paths.path(task.folder) / FOLDER
     paths.make_folder(folder)
     write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
-               {"cut": task.cut, "shard": shard, "ids": ids, "worker": worker, "why": why,
+               {"cut": task.plan_token, "shard": shard, "ids": ids, "worker": worker, "why": why,
                 "at_s": time.time()})
 
 
 def hang_reasons(task: HangScope, shard: int) -> dict[str, list[str]]:
     """Reasons of the hangs of a shard, oldest first, by row id."""
     reasons = defaultdict(list)
-    for hang in sorted(_of(paths.path(task.folder), task.cut, f"{shard:05d}-*.json"), key=itemgetter("at_s")):
+    hangs = _of(paths.path(task.folder), task.plan_token, f"{shard:05d}-*.json")
+    for hang in sorted(hangs, key=itemgetter("at_s")):
         for name in hang["ids"]:
             reasons[name].append(hang["why"])
     return reasons
@@ -76,7 +77,7 @@ def give_up_reason(whys: Sequence[str]) -> str | None:
     return f"ended {len(whys)} workers, the last with this row alone: {whys[-1]}"
 
 
-def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
+def retry_after_hangs(folder: AnyPath, plan_token: str, attempt: Callable[[], T]) -> T:
     """Call ``attempt`` and return its result. Calls it again after hangs and device failures.
 
     An attempt is one Spark job over all remaining rows. A row that hangs or makes a device fail ends two
@@ -84,13 +85,13 @@ def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
     (``spark.task.maxFailures``). If a failed job recorded new hangs, the remaining rows are therefore tried
     again, until a shard has had ``MAX_SHARD_HANGS`` hangs. Other failures are raised.
     """
-    before = seen = hangs_by_shard(folder, cut)
+    before = seen = hangs_by_shard(folder, plan_token)
     while True:
         try:
             with executors.one_line_errors():
                 return attempt()
         except InfrastructureError as error:
-            hung = hangs_by_shard(folder, cut)
+            hung = hangs_by_shard(folder, plan_token)
             if hung == seen or max((hung - before).values()) >= MAX_SHARD_HANGS:
                 raise
             _LOG.warning("workers hung or their device failed %d times; retrying the remaining rows: %s",
@@ -98,19 +99,19 @@ def retry_after_hangs(folder: AnyPath, cut: str, attempt: Callable[[], T]) -> T:
             seen = hung
 
 
-def hangs_by_shard(folder: AnyPath, cut: str) -> Counter[int]:
+def hangs_by_shard(folder: AnyPath, plan_token: str) -> Counter[int]:
     """Number of hangs of a shard plan, by shard."""
-    return Counter(hang["shard"] for hang in _of(folder, cut, "*.json"))
+    return Counter(hang["shard"] for hang in _of(folder, plan_token, "*.json"))
 
 
-def hang_count(folder: AnyPath, cut: str) -> int:
+def hang_count(folder: AnyPath, plan_token: str) -> int:
     """Number of hangs of a shard plan."""
-    return hangs_by_shard(folder, cut).total()
+    return hangs_by_shard(folder, plan_token).total()
 
 
-def _of(folder: AnyPath, cut: str, names: str) -> list[dict]:
+def _of(folder: AnyPath, plan_token: str, names: str) -> list[dict]:
     hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / FOLDER).glob(names))
-    return [hang for hang in hangs if hang["cut"] == cut]
+    return [hang for hang in hangs if hang["cut"] == plan_token]
 
 EXIT_CODE = 75  # "try again"
 

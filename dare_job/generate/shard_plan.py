@@ -146,15 +146,15 @@ def raise_failure(folder: AnyPath) -> None:
     raise getattr(errors, failure["error"])(failure["message"])
 
 
-def remaining_rows(job: Job, cut: ShardPlan, wave: int | None = None):
+def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None):
     """DataFrame of the rows (of a wave) without a committed chunk: one partition per shard, by position."""
     from pyspark.sql import functions as F
 
-    rows, numbers = read_parquet(job.spark, cut.folder / "cut"), range(cut.shards)
+    rows, numbers = read_parquet(job.spark, plan.folder / "cut"), range(plan.shards)
     if wave is not None:
-        rows, numbers = rows.where(F.col("wave") == wave), cut.shards_of(wave)
+        rows, numbers = rows.where(F.col("wave") == wave), plan.shards_of(wave)
     done = sorted({(entity, *chunk) for entity in ENTITIES
-                   for chunk in chunk_files.committed(cut.folder / f"entity={entity}")})
+                   for chunk in chunk_files.committed(plan.folder / f"entity={entity}")})
     if done:
         ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
         rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")

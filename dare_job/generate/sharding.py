@@ -107,8 +107,9 @@ def _shards_per_entity(costs: Mapping[str, int], shards: int) -> dict[str, int]:
 def _assign_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey, tuple], list[float]]:
     """Fields of ``PoolAssignment`` for one entity type, with parts in place of shards; cost of each part."""
     *starts, length = accumulate((load.cost for load in line.values()), initial=0)
-    cuts = _boundaries(starts, length, parts)
-    spans = [(bisect_right(cuts, start), max(bisect_right(cuts, start), bisect_left(cuts, start + load.cost)))
+    boundaries = _boundaries(starts, length, parts)
+    spans = [(bisect_right(boundaries, start),
+              max(bisect_right(boundaries, start), bisect_left(boundaries, start + load.cost)))
              for start, load in zip(starts, line.values(), strict=True)]
     inside = [0] * parts  # rows of pools that lie completely in a part; they come first
     heads = [0] * parts  # rows of a pool that begins in a part and continues in the next; they follow
@@ -122,20 +123,20 @@ def _assign_line(line: Mapping[PoolKey, Load], parts: int) -> tuple[dict[PoolKey
     for key, (first, last) in zip(line, spans, strict=True):
         if first != last:
             placed[key][5:] = inside[first], inside[last] + heads[last]
-    edges = [0, *cuts, length]
+    edges = [0, *boundaries, length]
     return ({key: tuple(fields) for key, fields in placed.items()},
             [end - start for start, end in zip(edges, edges[1:], strict=False)])
 
 
 def _boundaries(borders: list[int], length: int, parts: int) -> list[float]:
     """Boundaries between the parts, ascending. A boundary near a border between pools moves there."""
-    cuts = []
+    boundaries = []
     for part in range(1, parts):
-        cut = part * length / parts
-        place = bisect_left(borders, cut)
-        nearest = min(borders[max(place - 1, 0) : place + 1], key=lambda border: abs(border - cut))
-        cuts.append(nearest if abs(nearest - cut) <= _NEAR * length / parts else cut)
-    return cuts
+        boundary = part * length / parts
+        place = bisect_left(borders, boundary)
+        nearest = min(borders[max(place - 1, 0) : place + 1], key=lambda border: abs(border - boundary))
+        boundaries.append(nearest if abs(nearest - boundary) <= _NEAR * length / parts else boundary)
+    return boundaries
 
 
 def assign_waves(loads: Mapping[tuple[int, str, str], Load],

@@ -29,7 +29,7 @@ class Task:
     tokenizer : tokenizer hash that the pools must have
     folder, pools : folders of the stages generate and pools
     pools_version : changes when pools are rebuilt
-    cut : token of the shard plan that the rows belong to
+    plan_token : token of the shard plan that the rows belong to
     threads : torch threads of one worker
     wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
     archives : shipped copies of these folders; ``here`` unpacks them
@@ -41,7 +41,7 @@ class Task:
     folder: str
     pools: str
     pools_version: str
-    cut: str
+    plan_token: str
     dt: str
     run_id: str
     threads: int
@@ -52,7 +52,7 @@ class Task:
     draft_hash: str = ""
 
     @classmethod
-    def of(cls, job: Job, pools_version: str = "", cut: str = "") -> "Task":
+    def of(cls, job: Job, pools_version: str = "", plan_token: str = "") -> "Task":
         """The task of a job. Ships its models, and also its pools if ``pools_version`` is not empty."""
         model, pools = job.model_path.absolute(), job.space.stage("pools").resolve()
         shipped = [shipping.ship_model(job, model, job.model_hash, files.files)]
@@ -63,9 +63,9 @@ class Task:
         if pools_version and shipping.should_ship(job, "pools"):
             archives.append(shipping.ship_folder(job.spark, pools, pools_version))
         return cls(job.config, str(model), files.tokenizer_hash(model),
-                   str(job.space.stage("generate").resolve()), str(pools), pools_version, cut,
-                   job.space.dt, job.run_id, task_threads(job.spark), (), hashes[0], tuple(archives),
-                   str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
+                   str(job.space.stage("generate").resolve()), str(pools), pools_version,
+                   plan_token, job.space.dt, job.run_id, task_threads(job.spark), (), hashes[0],
+                   tuple(archives), str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":
         """The same task with the pools of earlier waves. Ships them if the other pools are shipped."""

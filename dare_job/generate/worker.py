@@ -1,4 +1,4 @@
-"""What one Spark task does in the stage generate: decode the rows of a shard and commit them in chunks.
+"""The Spark task of the stage generate: decodes the rows of a shard and commits them in chunks.
 
 Runs in Python workers. Workers import this module instead of receiving it by value, so that the model is
 loaded once per worker and serves all its tasks.
@@ -53,20 +53,20 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
                                   "that every host has under the same path")
     rows = _missing((row for batch in batches for row in batch.to_pylist()), task)
     first = next(rows, None)
-    if first is None or not shard_plan.is_active(folder, task.cut):
+    if first is None or not shard_plan.is_active(folder, task.plan_token):
         return
     shard = first["shard"]
     loading.start_task_log(task, "generate", shard=shard)
     note = partial(hangs.record_hang, task, shard, _name())
-    dog = Watchdog(task.config.decode.hang_timeout_s, note)
+    watchdog = Watchdog(task.config.decode.hang_timeout_s, note)
     began = time.perf_counter()
     try:
         task = task.here()
         loading.load_task_model(task)  # before the clock starts
         _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
         collector = Collector(task)
-        with dog.running():
-            for row, result in decode_rows(collector.watched(chain([first], rows)), task, dog,
+        with watchdog.running():
+            for row, result in decode_rows(collector.watched(chain([first], rows)), task, watchdog,
                                       hangs.hang_reasons(task, shard)):
                 yield from collector.add(row, knowledge_row(row, result, task),
                                          worker_stats.beam_totals(result))
@@ -78,7 +78,7 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             note(error.ids, str(error))
         if isinstance(error, InfrastructureError):
             raise
-        if shard_plan.is_active(folder, task.cut):
+        if shard_plan.is_active(folder, task.plan_token):
             shard_plan.record_failure(folder, error)
     except _Stopped:
         return
@@ -143,7 +143,7 @@ class Collector:
         busy_s = time.perf_counter() - self._began
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
-        if not shard_plan.is_active(path(self._task.folder), self._task.cut):
+        if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
             raise _Stopped
         maker = chunk_files.Maker(_name(), decoding.batch_size_of(self._task))
         file = _path(first, self._task)

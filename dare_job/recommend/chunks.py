@@ -68,7 +68,7 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
     counted = progress.counting("recommendations", round(each * len(missing)),
                                 lambda: round(each * (len(_committed(task)) - count + len(missing))))
     with counted:
-        found = hangs.retry_after_hangs(folder, task.cut, attempt)
+        found = hangs.retry_after_hangs(folder, task.plan_token, attempt)
     shard_plan.raise_failure(folder)
     return found
 
@@ -128,10 +128,10 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
         if path.exists():  # an earlier attempt of this task wrote it
             continue
         began, note = time.perf_counter(), partial(hangs.record_hang, task, chunk, worker)
-        dog = Watchdog(task.hang_timeout_s, note)
+        watchdog = Watchdog(task.hang_timeout_s, note)
         try:
-            with dog.running():
-                made = list(dog.watch(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
+            with watchdog.running():
+                made = list(watchdog.watch(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
         except DeviceError as error:
             note(error.ids, str(error))
             raise

@@ -143,7 +143,7 @@ class RecommendTask:
     settings : the section recommend, as JSON
     users : folder of the tables of ``users``
     folder : folder of this run's chunks and hang records
-    cut : token of its chunks
+    plan_token : token of its chunks
     """
 
     model: ModelSource
@@ -151,7 +151,7 @@ class RecommendTask:
     settings: str
     users: str
     folder: str
-    cut: str
+    plan_token: str
     device: str
     threads: int
     run_id: str
@@ -160,10 +160,10 @@ class RecommendTask:
 
     @classmethod
     def of(cls, job: Job, folder: Path, drafter: Path | None, users_: paths.AnyPath, work: paths.AnyPath,
-           cut: str) -> "RecommendTask":
+           plan_token: str) -> "RecommendTask":
         return cls(ModelSource.of(job, folder), drafter and ModelSource.of(job, drafter),
-                   job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()), cut,
-                   job.config.model.device, task_threads(job.spark), job.run_id,
+                   job.config.recommend.model_dump_json(), str(users_.resolve()), str(work.resolve()),
+                   plan_token, job.config.model.device, task_threads(job.spark), job.run_id,
                    job.config.decode.hang_timeout_s, job.config.seed)
 
     @property

@@ -1,1 +1,1 @@
-"""Everything that knows how Spark is started and how work is cut for it."""
+"""Starts Spark and runs work on its executors."""

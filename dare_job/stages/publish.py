@@ -135,7 +135,8 @@ def _publish(job: Job) -> dict:
     current = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
                for entity in ENTITIES}
     if all(current.values()):
-        return {entity: _with_baseline(job, entity, found, generated) for entity, found in current.items()}
+        return {entity: _with_baseline(job, entity, manifest, generated)
+                for entity, manifest in current.items()}
     with ExitStack() as failing:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         manifests = {}

@@ -47,12 +47,12 @@ def activate(new: AnyPath, old: AnyPath) -> None:
 
 def clean_up(folder: AnyPath) -> None:
     """Remove all versions except the current one, and incomplete pointers of killed writers."""
-    kept = current(folder)
-    for name in {name.split("/")[0] for name in paths.listing(kept.parent)} - {kept.name}:
+    version = current(folder)
+    for name in {name.split("/")[0] for name in paths.listing(version.parent)} - {version.name}:
         if _VERSION.fullmatch(name):
-            paths.remove_tree(kept.parent / name)
+            paths.remove_tree(version.parent / name)
         elif _PARTIAL.fullmatch(name):
-            (kept.parent / name).unlink(missing_ok=True)
+            (version.parent / name).unlink(missing_ok=True)
 
 
 def discard(staging: AnyPath) -> None:

@@ -73,9 +73,9 @@ def test_rows_on_which_a_worker_hung_come_alone_and_last_and_are_given_up_after_
     hangs.record_hang(task, 0, "here:1", ["u01", "u02"], "the first")
     hangs.record_hang(task, 0, "here:2", ["u02"], "the last")
     hangs.record_hang(task, 1, "here:3", ["u03"], "")  # another shard
-    hangs.record_hang(replace(task, cut="cut-0"), 0, "here:4", ["u01"], "")  # an earlier cut
+    hangs.record_hang(replace(task, plan_token="cut-0"), 0, "here:4", ["u01"], "")  # an earlier plan
     assert hangs.hang_reasons(task, 0) == {"u01": ["the first"], "u02": ["the first", "the last"]}
-    assert hangs.hang_count(tmp_path, task.cut) == 3
+    assert hangs.hang_count(tmp_path, task.plan_token) == 3
     batches = []
     run = Engine.run
 
@@ -122,7 +122,7 @@ def test_a_device_that_fails_over_a_row_fails_the_task_and_at_last_costs_that_ro
     for attempt in (1, 2):
         with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
             write(task, PROMPTS)
-        assert hangs.hang_count(tmp_path, task.cut) == attempt
+        assert hangs.hang_count(tmp_path, task.plan_token) == attempt
     assert [len(whys) for whys in hangs.hang_reasons(task, 0).values() if len(whys) > 1] == [2]
     rows = write(task, PROMPTS)
     assert "ended 2 workers, the last with this row alone: " in rows["u05"]["error"]
@@ -139,7 +139,7 @@ def test_a_model_that_does_not_get_on_its_device_is_the_hosts_fault(tmp_path, mo
 
     monkeypatch.setattr(loading.Target, "load", fail)
     loading._load.cache_clear()
-    with pytest.raises(InfrastructureError, match=f"its device failed: .*{error}; give a task"):
+    with pytest.raises(InfrastructureError, match=f"the device failed: .*{error}; give each task"):
         write(prepared(tmp_path), PROMPTS)
 
 
@@ -319,7 +319,7 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
     rows = pa.Table.from_pylist([{"entity": "user", "entity_id": "u00", "prompt": PROMPTS["u00"]}])
     stats = pa.Table.from_batches(baseline.decode_baseline(rows.to_batches(), task)).to_pylist()
     assert {row["method"]: row["tokens"] for row in stats}[method] == 12
-    assert ended == [EXIT_CODE] * bites and hangs.hang_count(tmp_path, task.cut) == bites
+    assert ended == [EXIT_CODE] * bites and hangs.hang_count(tmp_path, task.plan_token) == bites
     if bites:
         with pytest.raises(InfrastructureError, match="no forward pass finished within 0.8 s"):
             list(baseline.decode_baseline(rows.to_batches(), task))

@@ -162,7 +162,7 @@ def _task(cell: Cell, model: Path, options: Options) -> Task:
         "verify": {"k": 2, "p": 0.1}})
     folder = options.work / "pools" / cell.place
     return Task(config, str(model), tokenizer_hash(model), folder=str(options.work),
-                        pools=str(folder), pools_version="", cut="bench", dt="bench", run_id="bench",
+                        pools=str(folder), pools_version="", plan_token="bench", dt="bench", run_id="bench",
                         threads=options.threads)
 
 

@@ -14,7 +14,8 @@ from dare_job import prompts, schemas
 from dare_job.data.sample_world.simulate import DAYS, Example, World, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
 
-_OLD_TEXT = pa.schema([schemas.KNOWLEDGE.field(name) for name in ("entity_id", "knowledge", "generated_dt")])
+_COLUMNS = ("entity_id", "knowledge", "generated_dt")
+_PREVIOUS_TEXT = pa.schema([schemas.KNOWLEDGE.field(name) for name in _COLUMNS])
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class WorldSummary:
     users: int
     items: int
     interactions: int
-    old_user_texts: int
-    old_item_texts: int
+    previous_user_texts: int
+    previous_item_texts: int
 
 
 def write_world(
@@ -81,11 +82,11 @@ def write_world(
         title=list(world.catalogue.titles),
         attributes=[sorted(row.items()) for row in world.catalogue.attributes],
     )
-    counts = _write_old_text(out, world, {"user": user_ids, "item": item_ids}, written, days)
+    counts = _write_previous_text(out, world, {"user": user_ids, "item": item_ids}, written, days)
     return WorldSummary(out, date, users, items, len(order), counts["user"], counts["item"])
 
 
-def _write_old_text(
+def _write_previous_text(
     out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
 ) -> dict[str, int]:
     """Write the grammar's texts of the date ``written``, ``days`` days after the world's first midnight."""
@@ -98,7 +99,7 @@ def _write_old_text(
         counts[entity] = len(examples)
         _write(
             out / "knowledge" / f"entity={entity}" / f"dt={dt}" / "part-00000.parquet",
-            _OLD_TEXT,
+            _PREVIOUS_TEXT,
             entity_id=[ids[entity][example.row] for example in examples],
             knowledge=[example.text for example in examples],
             generated_dt=[dt] * len(examples),

@@ -123,7 +123,7 @@ def test_a_device_failure_fails_the_task_and_finally_its_user(
         seen.clear()
         with pytest.raises(DeviceError, match=f"^{gethostname()}: the device failed: .*CUDA error: [^\n]*$"):
             write(task)
-        assert hangs.hang_count(Path(task.folder), task.cut) == attempt
+        assert hangs.hang_count(Path(task.folder), task.plan_token) == attempt
         assert "u05" in seen[-1] and len(seen[-1]) == (4 if attempt == 1 else 1)
     assert [len(whys) for whys in hangs.hang_reasons(task, 0).values() if len(whys) > 1] == [2]
     assert not list(task.chunks.iterdir())
@@ -234,7 +234,7 @@ def test_a_hanging_forward_pass_affects_its_user_only(
     assert all("the last with this row alone: no forward pass finished within 4 s" in message
                for message in errors(found).values())
     assert items(found) == {user: message for user, message in undisturbed.items() if user not in late}
-    assert hangs.hang_count(Path(task.folder), task.cut) == 4
+    assert hangs.hang_count(Path(task.folder), task.plan_token) == 4
 
 
 @pytest.mark.parametrize(("settings", "message"), [
