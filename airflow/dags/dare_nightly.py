@@ -1,8 +1,7 @@
-"""The nightly DAG of dare-job: wait for the input, the stages as tasks, then a message. Airflow 3.
+"""The nightly DAG of dare-job for Airflow 3: wait for the input, run the stages as tasks, send a message.
 
-Each task is a spark-submit of one command, leaves its complete output or none, and can be run again at any
-time. A date starts once the date before is published. How to set it up and run it:
-docs/how-to/airflow.md.
+Each task runs one command with spark-submit, writes its output atomically, and can be run again at any time.
+A date starts after the previous date is published. See docs/how-to/airflow.md.
 """
 
 import sys
@@ -23,32 +22,32 @@ def _params() -> dict[str, Param]:
     texts = {"type": "array", "items": {"type": "string"}}
     text, number = {"type": ["null", "string"]}, {"type": ["null", "integer"], "minimum": 0}
     described = {
-        "config": (texts, "YAML settings of the job, one a line; later files win key by key."),
-        "input": (text, "Folder, file or zip of the input; empty: as the settings say."),
-        "out": (text, "Output folder; empty: as the settings say."),
-        "model": (text, "Model by folder or hub name; empty: as the settings say."),
-        "set": (texts, "Settings as KEY=VALUE, one a line."),
+        "config": (texts, "Configuration files, one per line; keys of later files override earlier ones."),
+        "input": (text, "Folder, file or zip of the input; empty: from the configuration."),
+        "out": (text, "Output folder; empty: from the configuration."),
+        "model": (text, "Folder or hub name of the model; empty: from the configuration."),
+        "set": (texts, "Settings as KEY=VALUE, one per line."),
         "limit": (number, "Only the first N stale rows of each entity type."),
-        "wait_for": (texts, "Paths to wait for, with {date}; empty: the input above."),
-        "tuned": (text, "Folder of the weekly tuning."),
+        "wait_for": (texts, "Paths to wait for; {date} is replaced; empty: the input."),
+        "tuned": (text, "Folder of the settings that the weekly tuning writes."),
     }
-    day = Param(None, "The date to write; empty: that of the run, yesterday at the latest.",
+    day = Param(None, "Date to generate; empty: the logical date of the run, yesterday at the latest.",
                 type=["null", "string"], format="date")
-    return {"date": day} | {name: Param(SITE["params"][name], words, **schema)
-                            for name, (schema, words) in described.items()}
+    return {"date": day} | {name: Param(SITE["params"][name], description, **schema)
+                            for name, (schema, description) in described.items()}
 
 
 def _deadline(hours: float | None) -> DeadlineAlert | None:
-    tested = sys.argv[1:3] == ["dags", "test"]  # ends runs with a deadline by an error: apache/airflow#73428
-    if hours is None or tested:
+    is_test = sys.argv[1:3] == ["dags", "test"]  # fails for a run with a deadline: apache/airflow#73428
+    if hours is None or is_test:
         return None
-    told = SyncCallback(notify.late, {"connection": SITE["notify"], "hours": hours})
-    return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(hours=hours), told)
+    callback = SyncCallback(notify.late, {"connection": SITE["notify"], "hours": hours})
+    return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(hours=hours), callback)
 
 
 with DAG(
     "dare_job_nightly",
-    description="LLM knowledge for recommenders, drafted from yesterday's",
+    description="Generate LLM texts for recommenders, with drafts from previous texts",
     doc_md=__doc__,
     schedule=CronDataIntervalTimetable(SITE["schedule"], timezone=ZONE) if SITE["schedule"] else None,
     start_date=settings.moment(SITE["start_date"], ZONE),
@@ -64,7 +63,7 @@ with DAG(
         "max_retry_delay": timedelta(hours=1),
     },
 ):
-    # Waits for the date before too: until its own direct successors, plan and publish, are done.
+    # Also waits until plan and publish, the direct successors of this task, have succeeded for the last date.
     inputs = InputSensor(
         task_id="inputs", timezone=ZONE, mode="reschedule", poke_interval=SITE["inputs"]["every_s"],
         timeout=timedelta(hours=SITE["inputs"]["timeout_h"]), retries=2,
@@ -79,15 +78,15 @@ with DAG(
 
     @task(task_id="notify", retries=2)
     def message(summary: dict) -> None:
-        notify.tell(notify.published(summary), SITE["notify"])
+        notify.send(notify.published(summary), SITE["notify"])
 
-    lists = stages.pop("recommend")
+    recommend = stages.pop("recommend")
     chain(inputs, *stages.values())
     inputs >> stages["publish"] >> message(stages["publish"].output)
-    # Lists hang on the input alone, and a date has one writer at a time: they come last, whatever became of
-    # the texts.
+    # Recommendations depend only on the input. They run last, even if a stage of the texts failed, because
+    # only one command at a time may work on a date.
     over = EmptyOperator(task_id="texts_over", trigger_rule="all_done")
-    chain(stages["encode"], over, lists)
-    stages["plan"] >> lists
-    # A run fails by its last tasks: without this one lists would hide that `encode` has failed.
-    [stages["encode"], lists] >> EmptyOperator(task_id="ended", trigger_rule="none_failed")
+    chain(stages["encode"], over, recommend)
+    stages["plan"] >> recommend
+    # The last tasks decide whether a run fails. Without this task, `recommend` would hide a failed `encode`.
+    [stages["encode"], recommend] >> EmptyOperator(task_id="ended", trigger_rule="none_failed")

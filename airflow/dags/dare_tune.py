@@ -1,7 +1,7 @@
-"""The weekly tuning of dare-job: replays published texts, writes draft settings for later nights. Airflow 3.
+"""The weekly tuning DAG of dare-job for Airflow 3: replays published texts and writes draft settings.
 
-``tuned/YYYY-MM-DD.yaml`` is taken by the nightly DAG as its last configuration file for dates after that day
-(``params.tuned`` in both parts of dare.yaml). To go back, delete the file.
+For later dates, the nightly DAG reads ``tuned/YYYY-MM-DD.yaml`` as its last configuration file
+(``params.tuned`` and ``tune.params.tuned`` of dare.yaml). Delete the file to undo a tuning.
 """
 
 from datetime import timedelta
@@ -16,7 +16,7 @@ TUNE = SITE["tune"]
 
 with DAG(
     "dare_job_tune",
-    description="Draft settings from published text",
+    description="Tune draft settings on published texts",
     doc_md=__doc__,
     schedule=CronTriggerTimetable(TUNE["schedule"], timezone=SITE["timezone"]) if TUNE["schedule"] else None,
     start_date=settings.moment(SITE["start_date"], SITE["timezone"]),
@@ -30,7 +30,7 @@ with DAG(
     @task(retries=TUNE["retries"], retry_delay=timedelta(minutes=10), pool=TUNE["pool"],
           execution_timeout=timedelta(hours=TUNE["timeout_h"]))
     def tune() -> str:
-        """Search the settings on this worker; the path of the file that was written."""
+        """Search settings on this worker; returns the path of the written file."""
         from dare_dags.tuning import run
 
         context = get_current_context()

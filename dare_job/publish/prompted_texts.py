@@ -1,4 +1,4 @@
-"""What a draft model learns from: a night's published texts with the prompts that they were written for."""
+"""Reads the published texts of a date with their prompts, as training data of a draft model."""
 
 import hashlib
 import logging
@@ -19,37 +19,38 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.workspace import Workspace
 
-LEAST = 8  # rows to learn from
+MIN_ROWS = 8  # of training data
 _COLUMNS = ["entity_id", "knowledge", "token_ids", "finish_reason", "prompt_sha256"]
 _LOG = logging.getLogger("dare_job")
 
 
 @dataclass(frozen=True)
 class Row:
-    """prompt int64 (P,), one token where what was asked is not known; text int64 (T,), its end included."""
+    """A training row. prompt: (P,) int64, one token if unknown; text: (T,) int64 with its end token."""
 
     name: str
     prompt: np.ndarray
     text: np.ndarray
-    asked: bool
+    has_prompt: bool
 
 
 @dataclass(frozen=True)
 class Source:
-    """Published texts of one date: the folders by entity type, their manifests, and the prompts' tables."""
+    """Published texts of a date: folders and manifests by entity type."""
 
     out: AnyPath
     dt: str
     folders: dict[str, AnyPath]
     manifests: dict[str, dict]
 
-    def wrote(self) -> dict:
-        """Who wrote them, as the manifest says; empty where there is none."""
-        return next((one["model"] for one in self.manifests.values() if one.get("model")), {})
+    def model(self) -> dict:
+        """The model that generated the texts, from the manifest; empty if unknown."""
+        models = (manifest.get("model") for manifest in self.manifests.values())
+        return next(filter(None, models), {})
 
 
 def source(out: str, dt: str | None) -> Source:
-    """The texts of a published date; None: the newest. Raises DataError naming the dates there are."""
+    """The texts of a published date, by default the newest. Raises DataError naming the published dates."""
     folder = paths.path(out, "--out")
     errors.check_access(folder, "--out")
     atomic.recover(folder)
@@ -59,77 +60,78 @@ def source(out: str, dt: str | None) -> Source:
     return Source(folder, dt, folders, manifests)
 
 
-def read(found: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int,
+def read(source: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int,
          chat_template: str) -> tuple[list[Row], list[Row]]:
-    """Rows to learn from and rows held out, those whose names have the smallest SHA-256 first.
+    """Return training rows and held-out rows, both sorted by name.
 
-    A row without the prompt that its text was written for is learned from without one, and is not held out.
-    Raises DataError where too few are left.
+    Rows are chosen by the smallest SHA-256 of their names; the smallest are held out. A row without a prompt
+    is used for training only. Raises DataError if too few training rows are left.
     """
-    learned, kept = [], []
-    for rank, row in ranked(found, tokenizer, tokenizer_hash, rows + held_out, chat_template):
+    training, held = [], []
+    for rank, row in ranked(source, tokenizer, tokenizer_hash, rows + held_out, chat_template):
         if len(row.prompt):
-            (kept if rank < held_out and row.asked else learned).append(row)
-    if len(learned) < LEAST:
-        raise DataError(f"{found.out} has {len(learned)} texts of {found.dt} to learn from (--held-out keeps "
-                        f"{len(kept)} apart); a draft model needs {LEAST} at least: name a date with more")
-    bare = sum(not row.asked for row in learned)
-    if bare:
-        _LOG.warning("%d of %d texts are learned without their prompts, which are not in %s: that makes a "
-                     "worse draft model; train before `dare-job clean` removes that date's working files",
-                     bare, len(learned), Workspace(found.out, date.fromisoformat(found.dt)).work)
-    return sorted(learned, key=lambda row: row.name), sorted(kept, key=lambda row: row.name)
+            (held if rank < held_out and row.has_prompt else training).append(row)
+    if len(training) < MIN_ROWS:
+        raise DataError(f"{source.out} has {len(training)} texts of {source.dt} to train on (--held-out "
+                        f"reserves {len(held)}); a draft model needs {MIN_ROWS}: choose another date")
+    without_prompt = sum(not row.has_prompt for row in training)
+    if without_prompt:
+        _LOG.warning("%d of %d texts have no prompt, because %s lacks it; this makes a worse draft model: "
+                     "train before `dare-job clean` removes the working files of that date",
+                     without_prompt, len(training), Workspace(source.out, date.fromisoformat(source.dt)).work)
+    return sorted(training, key=lambda row: row.name), sorted(held, key=lambda row: row.name)
 
 
-def ranked(found: Source, tokenizer, tokenizer_hash: str, count: int,
+def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
            chat_template: str) -> Iterator[tuple[int, Row]]:
-    """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without an empty text."""
-    chosen = _chosen(found, count)
-    for entity, one in found.folders.items():
-        prompts = _prompts(found, entity, chosen)
-        same = found.manifests[entity].get("tokenizer") == tokenizer_hash
-        for record in _records(published.dataset(one), entity, chosen, _COLUMNS):
+    """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without empty texts."""
+    ranks = _ranks(source, count)
+    for entity, folder in source.folders.items():
+        prompts = _prompts(source, entity, ranks)
+        same_tokenizer = source.manifests[entity].get("tokenizer") == tokenizer_hash
+        for record in _records(published.dataset(folder), entity, ranks, _COLUMNS):
             name = f"{entity}:{record['entity_id']}"
-            text = _text(record, tokenizer, same)
-            asked = prompts.get((record["entity_id"], record["prompt_sha256"]))
-            prompt = prompt_ids(tokenizer, asked, chat_template) if asked else no_prompt(tokenizer)
+            text = _text(record, tokenizer, same_tokenizer)
+            prompt_text = prompts.get((record["entity_id"], record["prompt_sha256"]))
+            prompt = (prompt_ids(tokenizer, prompt_text, chat_template) if prompt_text
+                      else no_prompt(tokenizer))
             if len(text):
-                yield chosen[name], Row(name, prompt.astype(np.int64), text, asked is not None)
+                yield ranks[name], Row(name, prompt.astype(np.int64), text, prompt_text is not None)
 
 
-def _records(table: ds.Dataset, entity: str, chosen: dict[str, int], columns: list[str]) -> Iterator[dict]:
-    ids = [name.partition(":")[2] for name in chosen if name.startswith(f"{entity}:")]
+def _records(table: ds.Dataset, entity: str, ranks: dict[str, int], columns: list[str]) -> Iterator[dict]:
+    ids = [name.partition(":")[2] for name in ranks if name.startswith(f"{entity}:")]
     wanted = ds.field("entity_id").isin(pa.array(ids, pa.string()))
     for batch in table.to_batches(columns=columns, filter=wanted):
         yield from batch.to_pylist()
 
 
-def _chosen(found: Source, count: int) -> dict[str, int]:
-    """Ranks of the rows with a text whose names have the smallest hashes."""
-    ranked: list[tuple[bytes, str]] = []
-    for entity, folder in found.folders.items():
+def _ranks(source: Source, count: int) -> dict[str, int]:
+    """Ranks of the ``count`` rows with a text whose names have the smallest hashes."""
+    hashes: list[tuple[bytes, str]] = []
+    for entity, folder in source.folders.items():
         for batch in published.dataset(folder).to_batches(columns=["entity_id", "knowledge"]):
             for identifier, text in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
                 if text:
                     name = f"{entity}:{identifier}"
-                    ranked.append((hashlib.sha256(name.encode()).digest(), name))
-            if len(ranked) > 4 * count + 10_000:
-                ranked = sorted(ranked)[:count]
-    return {name: rank for rank, (_, name) in enumerate(sorted(ranked)[:count])}
+                    hashes.append((hashlib.sha256(name.encode()).digest(), name))
+            if len(hashes) > 4 * count + 10_000:
+                hashes = sorted(hashes)[:count]
+    return {name: rank for rank, (_, name) in enumerate(sorted(hashes)[:count])}
 
 
-def _prompts(night: Source, entity: str, chosen: dict[str, int]) -> dict[tuple[str, str], str]:
-    """Prompts of the date's plan, by id and hash, where its working files are still there."""
-    folder = Workspace(night.out, date.fromisoformat(night.dt)).stage("plan") / f"entity={entity}"
+def _prompts(source: Source, entity: str, ranks: dict[str, int]) -> dict[tuple[str, str], str]:
+    """Prompts in the plan of the date, by id and hash; empty if its working files are gone."""
+    folder = Workspace(source.out, date.fromisoformat(source.dt)).stage("plan") / f"entity={entity}"
     if not folder.is_dir():
         return {}
-    found = _records(paths.parquet_dataset(folder), entity, chosen, ["entity_id", "prompt", "prompt_sha256"])
-    return {(one["entity_id"], one["prompt_sha256"]): one["prompt"] for one in found if one["prompt"]}
+    rows = _records(paths.parquet_dataset(folder), entity, ranks, ["entity_id", "prompt", "prompt_sha256"])
+    return {(row["entity_id"], row["prompt_sha256"]): row["prompt"] for row in rows if row["prompt"]}
 
 
-def _text(record: dict, tokenizer, same: bool) -> np.ndarray:
-    """Token ids int64 as they were written, else of the words, with the end where the text had one."""
-    if same and record["token_ids"]:
+def _text(record: dict, tokenizer, same_tokenizer: bool) -> np.ndarray:
+    """The generated token ids, int64; tokenizes the text if another tokenizer generated it."""
+    if same_tokenizer and record["token_ids"]:
         return np.asarray(record["token_ids"], np.int64)
     ids = tokenizer(record["knowledge"], add_special_tokens=False)["input_ids"]
     ended = record["finish_reason"] != "length" and tokenizer.eos_token_id is not None
@@ -137,6 +139,6 @@ def _text(record: dict, tokenizer, same: bool) -> np.ndarray:
 
 
 def no_prompt(tokenizer) -> np.ndarray:
-    """What stands before a text without a prompt, int64: one token, or none where the tokenizer has none."""
+    """The prompt of a row without one, int64: the BOS or EOS token, or empty if the tokenizer has neither."""
     token = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     return np.zeros(0, np.int64) if token is None else np.array([token], np.int64)

@@ -64,7 +64,7 @@ class Airflow:
         return said
 
     def run_unlocked(self, *arguments: str, tries: int = 10) -> str:
-        """``run`` beside a running Airflow, whose SQLite refuses commands that read first and then write."""
+        """``run`` while Airflow is running: its SQLite database may be locked, then try again."""
         for _ in range(tries - 1):
             try:
                 return self.run(*arguments)

@@ -26,7 +26,7 @@ def test_rows_with_a_text_are_counted_of_one_run_and_of_the_files_that_it_names(
     publish(tmp_path, "user", "before", "no longer named")
     publish(tmp_path, "user", "run", "one", None, "two")
     publish(tmp_path, "item", "before", "old")
-    with pytest.raises(RuntimeError, match="users and items of 2026-01-02 are of two runs"):
+    with pytest.raises(RuntimeError, match="users and items of 2026-01-02 are from different runs"):
         rows(str(tmp_path), DATE)
     publish(tmp_path, "item", "run", "three")
     assert rows(str(tmp_path), DATE) == rows(f"file://{tmp_path}", DATE) == 3

@@ -22,7 +22,7 @@ def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, worl
     assert {tasks[name][0] for name in (*STAGES[1:], "notify", "ended")} == {"upstream_failed"}
     assert len(posted) == 1
     text = posted[0]["text"]
-    assert "plan ended with exit code 2 (settings): " in text and "decode.batch_size" in text
+    assert "plan exited with code 2 (settings): " in text and "decode.batch_size" in text
     assert "hook-3141" not in said  # the address is a secret
 
 
@@ -36,7 +36,7 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
     assert {tasks.pop(name)[0] for name in ("texts_over", "ended")} == {"success"}  # nothing is run there
     assert set(tasks.values()) == {("success", 1)}
     assert killed.before.items() <= chunks(out).items()
-    assert len(posted) == 1 and f"{NIGHT} is published in {out}: 24 users (24 written" in posted[0]["text"]
+    assert len(posted) == 1 and f"{NIGHT} is published in {out}: 24 users (24 generated" in posted[0]["text"]
     assert posted[0]["text"].endswith(f". Report: {out}/reports/dt={NIGHT}/index.html")
     assert ids(out, "user") == sorted(ds.dataset(world / "users.parquet").to_table()["user_id"].to_pylist())
 
@@ -47,13 +47,13 @@ def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_ne
     written, published = chunks(out), files(out / "knowledge")
     more = {"set": [*home.settings["params"]["set"], "encode.model=embedded",
                     f"recommend.model={recommender}", "recommend.k=3"]}
-    with lock.held(out / "_work" / f"dt={NIGHT}"):  # a person runs dare-job by hand
+    with lock.held(out / "_work" / f"dt={NIGHT}"):  # another dare-job is running
         run = home.start("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(more))
-        refused = "plan ended with exit code 5 (Java, Spark or disk): another"
+        refused = "plan exited with code 5 (Java, Spark or disk): another"
         wait(lambda: refused in home.said(), "a refused plan", home, run)
     assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published
-    assert "(40 of 40 rows were already there)" in home.said().rpartition("exit code 5")[2]
+    assert "(40 of 40 rows were already there)" in home.said().rpartition("exited with code 5")[2]
     tasks = home.tasks()
     assert tasks["encode"] == tasks["recommend"] == ("success", 1) and tasks["ended"][0] == "success"
     said = [json.loads(extra) for (extra,) in home.rows("select extra from asset_event order by id")]
@@ -62,7 +62,7 @@ def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_ne
     assert (said[3]["counts"]["users"], said[3]["counts"]["errors"]) == (24, 0)
     assert lists(out) == {user: [1, 2, 3] for user in ids(out, "user")}
     assert ids(out, "user", "features") == ids(out, "user")
-    assert len(posted) == 2  # a date that is published again is told again
+    assert len(posted) == 2  # publishing a date again sends the message again
 
 
 @pytest.mark.slow
@@ -76,11 +76,11 @@ def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed
     assert tasks["generate"] == ("success", 1) and tasks["gate"] == ("failed", 1)  # of three
     assert {tasks[name][0] for name in ("publish", "encode", "notify", "ended")} == {"upstream_failed"}
     assert files(out / "knowledge") == published
-    assert tasks["recommend"] == ("success", 1)  # lists are not made of texts
+    assert tasks["recommend"] == ("success", 1)  # recommendations do not depend on texts
     assert lists(out) == {user: [1, 2] for user in ids(out, "user")}
     assert home.rows("select count(*) from asset_event") == [(5,)]
     assert len(posted) == 3
-    for words in ("gate ended with exit code 3 (quality gate): ",
+    for words in ("gate exited with code 3 (quality gate): ",
                   "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
         assert words in posted[2]["text"]
 

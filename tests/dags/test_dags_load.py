@@ -44,7 +44,8 @@ def test_an_unknown_setting_of_the_site_is_named_with_its_file(monkeypatch, tmp_
     file = tmp_path / "dare.yaml"
     file.write_text("stages: {generate: {retry: 3}}")
     said = loaded(monkeypatch, file)
-    assert f"{file}: unknown setting stages.generate.retry; there are retries, timeout_h, conf, gpu" in said
+    known = "retries, timeout_h, conf, gpu"
+    assert f"{file}: unknown setting stages.generate.retry; known settings: {known}" in said
 
 
 def test_the_settings_that_the_document_shows_exist_and_a_stage_has_its_own_of_spark(monkeypatch, tmp_path):
@@ -69,15 +70,15 @@ def test_each_stage_of_the_job_is_a_task_in_its_order(bag):
         *pipeline.STAGES, *pipeline.ALONE)
     for task, after in zip(wanted[:-1], wanted[1:-1], strict=False):
         assert after in dag.get_task(task).downstream_task_ids
-    assert dag.get_task("publish").downstream_task_ids == {"encode", "notify"}  # told though encoding fails
+    assert dag.get_task("publish").downstream_task_ids == {"encode", "notify"}  # encoding may fail
     assert all(dag.get_task(name).stage == name for name in STAGES)
 
 
-def test_lists_hang_on_the_input_alone_and_hide_no_failed_task(bag):
+def test_recommendations_depend_on_the_input_alone_and_hide_no_failed_task(bag):
     dag = bag.dags[NIGHTLY]
-    over, lists, ended = map(dag.get_task, ("texts_over", "recommend", "ended"))
+    over, recommend, ended = map(dag.get_task, ("texts_over", "recommend", "ended"))
     assert over.upstream_task_ids == {"encode"} and over.trigger_rule == "all_done"
-    assert lists.upstream_task_ids == {"plan", "texts_over"}
+    assert recommend.upstream_task_ids == {"plan", "texts_over"}
     assert ended.upstream_task_ids == {"encode", "recommend"} and ended.trigger_rule == "none_failed"
     assert {task.task_id for task in dag.tasks if not task.downstream_task_ids} == {"notify", "ended"}
     assert all(dag.get_task(name).trigger_rule == "all_success" for name in STAGES)
@@ -92,7 +93,7 @@ def test_retries_timeouts_and_pools_are_those_of_the_settings(bag):
         assert task.execution_timeout == timedelta(hours=settings[name]["timeout_h"])
         assert task.pool == ("gpu" if name == "generate" else "default_pool")
         assert task.retry_delay and task.retry_exponential_backoff and task.on_failure_callback
-    assert dag.get_task("generate").retries > dag.get_task("plan").retries  # it goes on where it stopped
+    assert dag.get_task("generate").retries > dag.get_task("plan").retries  # it continues
 
 
 def test_a_date_waits_until_the_one_before_is_published(bag):
@@ -101,7 +102,7 @@ def test_a_date_waits_until_the_one_before_is_published(bag):
     assert inputs.depends_on_past and inputs.wait_for_downstream
     assert inputs.downstream_task_ids == {"plan", "publish"}  # what wait_for_downstream looks at
     assert dag.max_active_runs == 1 and not dag.catchup
-    assert dag.deadline[0].interval == timedelta(hours=12)  # then it is told
+    assert dag.deadline[0].interval == timedelta(hours=12)
 
 
 def test_airflow_dags_test_runs_the_dag_without_its_deadline(monkeypatch):
@@ -131,7 +132,7 @@ def test_a_stage_that_the_settings_switch_off_is_skipped_and_makes_no_event(bag,
 
 
 @pytest.mark.parametrize("stage", ["encode", "recommend"])
-def test_a_driver_in_the_cluster_whose_words_are_not_heard_makes_no_event_where_its_stage_is_off(
+def test_a_stage_that_is_off_makes_no_event_if_its_driver_ran_in_the_cluster(
         bag, stage, tmp_path):
     from airflow.sdk.exceptions import AirflowSkipException
     from dare_dags.night import Night

@@ -1,4 +1,4 @@
-"""What a task that is killed or out of time leaves running: nothing."""
+"""A task that is killed or timed out leaves no process running."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_a_process_that_does_not_end_is_killed():
     assert process.wait(10) == -9
 
 
-def test_who_does_not_end_is_killed_though_the_task_was_killed_first():
+def test_a_process_that_does_not_end_is_killed_even_if_the_task_was_killed_first():
     """As Airflow kills a task that is marked as failed: five seconds after it asked."""
     process = started(STUBBORN)
     program = ("import sys; from types import SimpleNamespace as Of; sys.path.append(sys.argv[1])\n"

@@ -1,4 +1,4 @@
-"""A night's date, configuration files and arguments."""
+"""Date, configuration files and arguments of a run."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from airflow_home import DAGS
 
 sys.path.append(str(DAGS))
 
-from dare_dags.night import Night, night_of  # noqa: E402
+from dare_dags.night import Night, date_of  # noqa: E402
 from dare_dags.operators import arguments  # noqa: E402
 
 PARAMS = {"date": None, "config": ["a.yaml"], "input": None, "out": None, "model": None, "set": [],
@@ -25,14 +25,14 @@ def at(day: int, hour: int = 0) -> datetime:
 
 
 @pytest.mark.parametrize(("logical", "run_after", "timezone", "date"), [
-    (at(2, 2), at(3, 2), "UTC", "2026-01-02"),  # of the schedule
-    (at(2), at(9, 14), "UTC", "2026-01-02"),  # by hand, with a date
-    (at(9, 14), at(9, 14), "UTC", "2026-01-08"),  # by hand, now: today is not over
+    (at(2, 2), at(3, 2), "UTC", "2026-01-02"),  # scheduled
+    (at(2), at(9, 14), "UTC", "2026-01-02"),  # manual, with a date
+    (at(9, 14), at(9, 14), "UTC", "2026-01-08"),  # manual, now: the current day is incomplete
     (None, at(9, 14), "UTC", "2026-01-08"),
     (at(2, 17), at(3, 17), "Asia/Tokyo", "2026-01-03"),  # 02:00 there
 ])
 def test_a_run_writes_its_logical_date_and_no_day_that_is_not_over(logical, run_after, timezone, date):
-    assert night_of(logical, run_after, timezone) == date
+    assert date_of(logical, run_after, timezone) == date
 
 
 def test_only_given_parameters_become_arguments():
@@ -72,7 +72,7 @@ def test_tuning_reads_the_newest_published_texts_of_users_from_a_disk_or_a_url(t
     from dare_dags.tuning import newest
 
     out, copies = f"{scheme}{tmp_path}/out", tmp_path / "copies"
-    with pytest.raises(AirflowFailException, match="no published texts of users yet"):
+    with pytest.raises(AirflowFailException, match="no published user texts yet"):
         newest(out, copies)
     for date, published in (("2026-01-01", True), ("2026-01-02", True), ("2026-01-03", False)):
         folder = tmp_path / "out" / "knowledge" / "entity=user" / f"dt={date}"
@@ -126,20 +126,20 @@ def test_a_task_of_several_stages_is_the_last_one_from_the_first_on():
     assert arguments(night(), "group_and_route") == night().arguments("group", "route")
 
 
-def test_lists_have_a_model_of_their_own_and_may_be_switched_off():
+def test_recommendations_have_their_own_model_and_may_be_off():
     asked = arguments(night(model="llm", set=["recommend.model=/r"], limit=3), "recommend")
     assert asked == ["run", "--from", "recommend", "--to", "recommend", "--config", "a.yaml",
                      "--date", "2026-01-02", "--set", "recommend.model=/r", "--if-set"]
 
 
-def test_a_stage_is_off_where_nothing_that_can_be_read_here_gives_it_a_model(tmp_path):
+def test_a_stage_is_off_if_no_readable_configuration_sets_its_model(tmp_path):
     first, last = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text("recommend: {model: /r}\n")
     last.write_text("recommend: {k: 5}\nencode:\n")
     both = [str(first), str(last)]
-    assert not night(config=both).off("recommend.model") and night(config=both).off("encode.model")
-    assert night(config=both, set=["recommend.model=null"]).off("recommend.model")
-    assert not night(config=both, set=["encode.model=null", "encode.model=embedded"]).off("encode.model")
+    assert not night(config=both).is_unset("recommend.model") and night(config=both).is_unset("encode.model")
+    assert night(config=both, set=["recommend.model=null"]).is_unset("recommend.model")
+    assert not night(config=both, set=["encode.model=null", "encode.model=embedded"]).is_unset("encode.model")
     last.write_text("recommend: {model: null}\n")
-    assert night(config=both).off("recommend.model")
-    assert not night(config=["/not/here.yaml"]).off("recommend.model")  # nobody knows
+    assert night(config=both).is_unset("recommend.model")
+    assert not night(config=["/not/here.yaml"]).is_unset("recommend.model")  # unknown

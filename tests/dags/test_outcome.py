@@ -1,4 +1,4 @@
-"""What the words and the exit code of the job's commands mean to Airflow, and what it tells of a late run."""
+"""What messages and exit codes of the job mean to Airflow, and the message about a late run."""
 
 import logging
 import subprocess
@@ -28,15 +28,15 @@ def heard(lines) -> Outcome:
 
 @pytest.mark.parametrize(("code", "words", "retried"), [
     (1, "unexpected error", True), (2, "settings", False), (3, "quality gate", False),
-    (4, "input data", False), (5, "Java, Spark or disk", True), (6, "model", False), (7, "pools", False),
-    (137, "", True), (None, "", True)])
+    (4, "input data", False), (5, "Java, Spark or disk", True), (6, "model", False),
+    (7, "draft index", False), (137, "", True), (None, "", True)])
 def test_what_would_fail_again_ends_retries_and_the_rest_does_not(code, words, retried):
     from airflow.sdk.exceptions import AirflowFailException
 
     failure = heard(["dare-job: a.yaml is wrong\n", "INFO SparkContext: stopping\n"]).failure("plan", code)
     assert isinstance(failure, AirflowFailException) != retried
     meaning = f" ({words})" if words else ""
-    assert str(failure) == f"plan ended with exit code {code}{meaning}: a.yaml is wrong"
+    assert str(failure) == f"plan exited with code {code}{meaning}: a.yaml is wrong"
 
 
 @pytest.mark.parametrize("line", [
@@ -73,7 +73,7 @@ def test_where_the_job_crashed_its_last_record_says_why(fresh_loggers, capsys, t
         1 / 0  # noqa: B018
     outcome = heard(capsys.readouterr().err.splitlines())
     assert str(outcome.failure("plan", 1)) == \
-        "plan ended with exit code 1 (unexpected error): ZeroDivisionError: division by zero"
+        "plan exited with code 1 (unexpected error): ZeroDivisionError: division by zero"
 
 
 def test_what_a_command_writes_into_one_pipe_is_understood(tmp_path):
@@ -85,16 +85,16 @@ def test_what_a_command_writes_into_one_pipe_is_understood(tmp_path):
     outcome = heard(lines)
     assert outcome.result is None
     assert str(outcome.failure("gate", done.returncode)) == \
-        f"gate ended with exit code 4 (input data): {lines[-1].removeprefix('dare-job: ')}"
+        f"gate exited with code 4 (input data): {lines[-1].removeprefix('dare-job: ')}"
 
 
-def test_a_late_run_is_told_by_what_airflow_says_of_it(caplog):
+def test_a_late_run_is_reported(caplog):
     from airflow.api_fastapi.core_api.datamodels.dag_run import DAGRunResponse
 
     run = DAGRunResponse.model_construct(dag_id="dare_job_nightly", dag_run_id="scheduled__2026-01-02")
     with caplog.at_level(logging.INFO):
         notify.late(None, 12, {"dag_run": run.model_dump()})  # as airflow/models/deadline.py makes it
-    assert "dare_job_nightly: scheduled__2026-01-02 has not ended after 12 h" in caplog.text
+    assert "dare_job_nightly: scheduled__2026-01-02 has not finished after 12 h" in caplog.text
 
 
 def job(out) -> Job:

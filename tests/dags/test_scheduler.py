@@ -76,9 +76,9 @@ def test_a_backfill_writes_each_date_once_the_one_before_is_published(standalone
     assert files(out / "_work" / "dt=2026-01-03" / "generate", "_done.json")
 
 
-def test_a_run_that_has_not_ended_in_time_is_told_and_so_is_each_published_date(standalone):
+def test_messages_report_late_runs_and_published_dates(standalone):
     _, out, _, _, posted = standalone
-    wait(lambda: sum("has not ended after 0.01 h" in post["text"] for post in posted) >= 1, "a late run")
+    wait(lambda: sum("has not finished after 0.01 h" in post["text"] for post in posted) >= 1, "a late run")
     for date in ("2026-01-02", "2026-01-03"):
         assert sum(f"{date} is published in {out}" in post["text"] for post in posted) == 1
 

@@ -110,7 +110,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["texts"]["with_prompt"] == 0 and found["after"] is None
-    assert any("28 of 28 texts are learned without their prompts" in line for line in job_log)
+    assert any("28 of 28 texts have no prompt" in line for line in job_log)
 
 
 @pytest.mark.parametrize("options,error,told", [
@@ -122,7 +122,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--kept", "0"], ConfigError, "--kept is 0; it must be at least 1"),
     (["--context", "32"], DataError, "no text of 2026-01-02 is shorter than --context 32"),
     (["--date", "2026-01-03"], DataError, "has no published user text of 2026-01-03; published: 2026-01-02"),
-    (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to learn from .--held-out keeps 25 apart"),
+    (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to train on .--held-out reserves 25"),
     (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
 ])
 def test_what_cannot_be_is_said(published, tmp_path, options, error, told):

@@ -1,1 +1,1 @@
-"""What the DAG files share. Imports neither dare_job nor Spark, which a scheduler need not have."""
+"""Shared code of the DAG files. Imports neither dare_job nor Spark, so that a scheduler needs neither."""

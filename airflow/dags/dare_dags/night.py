@@ -1,4 +1,4 @@
-"""One night's run of the job: its date, its configuration files and the arguments of each command."""
+"""One run of the nightly job: its date, its configuration files and the arguments of each command."""
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -11,40 +11,40 @@ import yaml
 
 @dataclass(frozen=True)
 class Night:
-    """A run's date (YYYY-MM-DD) and parameters (``params`` of defaults.yaml)."""
+    """Date (YYYY-MM-DD) and parameters (``params`` of defaults.yaml) of a run."""
 
     date: str
     params: dict
 
     @classmethod
     def of(cls, context, timezone: str) -> "Night":
-        """From a task's context."""
+        """Create from the context of a task."""
         run, params = context["dag_run"], context["params"]
-        return cls(params["date"] or night_of(run.logical_date, run.run_after, timezone), params)
+        return cls(params["date"] or date_of(run.logical_date, run.run_after, timezone), params)
 
     def arguments(self, first: str, last: str) -> list[str]:
-        """Command line of ``dare-job`` for the stages from ``first`` to ``last``.
+        """Arguments of ``dare-job`` for the stages from ``first`` to ``last``.
 
-        Raises ValueError if no configuration file is named.
+        Raises ValueError if there is no configuration file.
         """
         configs = self.configs()
         if not configs:
             raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the "
                              "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
-        given = ["run", "--from", first, "--to", last, *_each("--config", configs), "--date", self.date]
-        given += _each("--set", self.params["set"])
+        arguments = ["run", "--from", first, "--to", last, *_each("--config", configs), "--date", self.date]
+        arguments += _each("--set", self.params["set"])
         named = {name: self.params[name] for name in ("input", "out", "model", "limit")}
-        if "{date}" in (asked := self._input() or ""):
-            named["input"] = self._dated(asked)
-        return given + [word for name, value in named.items() if value is not None
+        if "{date}" in (path := self._input() or ""):
+            named["input"] = self._dated(path)
+        return arguments + [word for name, value in named.items() if value is not None
                         for word in (f"--{name}", str(value))]
 
     def configs(self) -> list[str]:
-        """The files that were named, then the newest tuned one."""
+        """The configuration files, followed by the newest tuned settings."""
         return [*self.params["config"], *self._tuned()]
 
     def _tuned(self) -> list[str]:
-        """The tuning of the newest day before the date, so that a run that is repeated takes the same one."""
+        """The newest tuned settings from before the date, so that repeated runs use the same file."""
         if not self.params["tuned"]:
             return []
         if "://" in self.params["tuned"]:
@@ -53,9 +53,9 @@ class Night:
         return [str(file) for file in files if file.stem < self.date][-1:]
 
     def out(self) -> str | None:
-        """The output folder: the parameter, or what the last configuration file that names one says.
+        """The output folder, from the parameter or the last configuration file that sets it.
 
-        None where these files are not on this machine, as with a driver in the cluster.
+        None if the configuration files are not on this machine, for example with a driver in the cluster.
         """
         if self.params["out"]:
             return self.params["out"]
@@ -64,44 +64,44 @@ class Night:
             return None
         return next((settings["out"] for settings in reversed(found) if settings.get("out")), "out")
 
-    def off(self, name: str) -> bool:
-        """Whether nothing gives a setting (``encode.model``) a value, as far as this machine can tell: by
-        ``set``, then by the last configuration file that names it.
-        """
-        given = [word.partition("=")[2] for word in self.params["set"] if word.partition("=")[0] == name]
-        if given:
-            return given[-1] in ("", "null")
-        return self._settings() is not None and not next(iter(self._said(name)), None)
+    def is_unset(self, name: str) -> bool:
+        """Whether neither ``set`` nor a configuration file sets a setting such as ``encode.model``.
 
-    def _said(self, name: str) -> list:
-        """What the configuration files that can be read here give a setting (``input.path``), last one first.
+        False if the configuration files are not on this machine.
         """
+        values = [word.partition("=")[2] for word in self.params["set"] if word.partition("=")[0] == name]
+        if values:
+            return values[-1] in ("", "null")
+        return self._settings() is not None and not next(iter(self._configured(name)), None)
+
+    def _configured(self, name: str) -> list:
+        """Values of a setting such as ``input.path`` in the configuration files, last file first."""
         section, _, key = name.partition(".")
-        named = [settings.get(section) or {} for settings in reversed(self._settings() or [])]
-        return [one[key] for one in named if key in one]
+        sections = [settings.get(section) or {} for settings in reversed(self._settings() or [])]
+        return [values[key] for values in sections if key in values]
 
     def _settings(self) -> list[dict] | None:
-        """What the configuration files say, in their order; None where they cannot be read here."""
+        """Contents of the configuration files, in order; None if they cannot be read on this machine."""
         try:
             return [yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in self.configs()]
         except (OSError, ValueError, yaml.YAMLError):
             return None
 
     def _input(self) -> str | None:
-        """The job's input as it was named: the parameter, or what the last configuration file says."""
+        """The input path, from the parameter or the last configuration file that sets it."""
         if self.params["input"]:
             return self.params["input"]
-        return next(filter(None, self._said("input.path")), None)
+        return next(filter(None, self._configured("input.path")), None)
 
     def report(self) -> str | None:
-        """The date's page; None where it is not here: a page that cannot be written fails no run."""
+        """Path of the report of the date; None if it is not on this machine."""
         out = self.out()
         folder = unquote(urlsplit(out).path) if out and out.startswith("file://") else out
         page = folder and Path(folder, "reports", f"dt={self.date}", "index.html")
         return str(page) if page and page.is_file() else None
 
     def awaited(self) -> list[str]:
-        """Paths that must be there before the night starts: those of ``wait_for``, else the job's input."""
+        """Paths that must exist before the run starts: ``wait_for``, by default the input."""
         paths = self.params["wait_for"] or [path for path in (self._input(),) if path]
         return [self._dated(path) for path in paths]
 
@@ -109,16 +109,16 @@ class Night:
         return path.replace("{date}", self.date)
 
 
-def night_of(logical: datetime | None, run_after: datetime, timezone: str) -> str:
-    """The date that a run writes: that of its logical date, but no later than the day before it runs.
+def date_of(logical: datetime | None, run_after: datetime, timezone: str) -> str:
+    """The date that a run generates: its logical date, but at the latest the day before the run starts.
 
-    A run of the schedule has the date's own moment as its logical date. One that is started by hand without a
-    date has none, or now, and a day that is not over has no complete input.
+    A manual run without a date has no logical date, or the current time. The input of the current day is
+    incomplete.
     """
     zone = ZoneInfo(timezone)
     yesterday = run_after.astimezone(zone).date() - timedelta(days=1)
-    asked: date = logical.astimezone(zone).date() if logical else yesterday
-    return min(asked, yesterday).isoformat()
+    day: date = logical.astimezone(zone).date() if logical else yesterday
+    return min(day, yesterday).isoformat()
 
 
 def _each(flag: str, values: list[str]) -> list[str]:

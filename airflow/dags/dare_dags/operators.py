@@ -1,4 +1,4 @@
-"""The tasks of the nightly DAG: wait for the input, run a stage through spark-submit."""
+"""Tasks of the nightly DAG: wait for the input, run a stage with spark-submit."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ _EXIT_CODE = re.compile(r"(?:spark exit code|Error code) is: (\d+)")
 
 
 class InputSensor(BaseSensorOperator):
-    """Waits until every path of ``wait_for`` is there; a path with a scheme is asked of its own store."""
+    """Waits until all paths of ``Night.awaited`` exist; URLs are looked up in their stores."""
 
     def __init__(self, *, timezone: str, **kwargs):
         super().__init__(**kwargs)
@@ -57,14 +57,14 @@ def _exists(path: str) -> bool:
 
 
 class StageOperator(SparkSubmitOperator):
-    """One stage of the job for one night.
+    """Runs one stage of the job.
 
-    stage     a stage of `dare-job run`, or FIRST_and_LAST: the stages from one to the other
-    settings  all settings of the DAGs
+    stage : a stage of `dare-job run`, or FIRST_and_LAST for the stages from one to the other
+    settings : all settings of the DAGs
 
-    A failed stage raises with its exit code and the job's own words; one that would fail again the same way
-    raises AirflowFailException. A stage with an asset says in its event what it published; one that is
-    switched off is skipped, and makes no event.
+    A failed stage raises an exception with its exit code and error message: AirflowFailException if a retry
+    would fail as well. A stage with an asset reports in its event what it published. A stage that is switched
+    off is skipped and creates no event.
     """
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):
@@ -79,14 +79,14 @@ class StageOperator(SparkSubmitOperator):
 
     def execute(self, context):
         night = Night.of(context, self.timezone)
-        self._outcome, self._hook = Outcome(), None  # a try before this one had its own
+        self._outcome, self._hook = Outcome(), None  # previous attempts had their own
         self.application = application(self.installed)
         self.name = f"dare-job {self.stage} {night.date}"
         try:
             self.application_args = arguments(night, self.stage)
         except (ValueError, OSError) as error:
             raise AirflowFailException(str(error)) from error
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of a driver that runs here
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for a driver on this machine
         try:
             super().execute(context)
         except AirflowException as error:
@@ -98,17 +98,17 @@ class StageOperator(SparkSubmitOperator):
     def _get_hook(self):
         hook = super()._get_hook()
         if hook._connection["deploy_mode"] != "cluster":
-            hook._env = hook._env_vars  # which the hook forgets where the master is Kubernetes
+            hook._env = hook._env_vars  # the hook drops it if the master is Kubernetes
         process = hook._process_spark_submit_log
         hook._process_spark_submit_log = lambda lines: process(self._outcome.listen(lines))
         hook.submit = partial(hook.submit, start_new_session=True)  # for on_kill
         return hook
 
     def on_kill(self) -> None:
-        """End spark-submit, and with it the Python process that it started, which would go on by itself.
+        """Stop spark-submit and the Python process that it started, which would otherwise continue.
 
-        That one gives its date's lock back, so that the next try can be on any host. A driver in the cluster
-        comes first: the hook asks for its end only while spark-submit is there.
+        That process then releases the lock of the date, so that the next attempt can run on any host.
+        A driver in the cluster is stopped first: the hook can stop it only while spark-submit is running.
         """
         submitted = self._hook and self._hook._submit_sp
         if submitted and self._hook._connection["deploy_mode"] == "cluster":
@@ -120,11 +120,11 @@ class StageOperator(SparkSubmitOperator):
         super().on_kill()
 
     def _published(self, context, night: Night) -> dict:
-        """What is published, for the asset's event and the message; no counts of a driver in the cluster."""
+        """Summary for the event of the asset and the message; without counts for a driver in the cluster."""
         manifests = self._outcome.result
-        unheard = manifests is None and self.stage != "publish"  # the driver ran in the cluster
-        if manifests == {} or unheard and night.off(f"{self.stage}.model"):
-            raise AirflowSkipException(f"the settings switch this stage off ({self.stage}.model)")
+        unknown = manifests is None and self.stage != "publish"  # the driver ran in the cluster
+        if manifests == {} or unknown and night.is_unset(f"{self.stage}.model"):
+            raise AirflowSkipException(f"this stage is off: {self.stage}.model is not set")
         manifests = manifests or {}
         counts = {entity: found["counts"] for entity, found in manifests.items()
                   if isinstance(found, dict) and "counts" in found}
@@ -135,27 +135,27 @@ class StageOperator(SparkSubmitOperator):
 
 
 def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
-    """SIGTERM to a process and the group that it leads; after a while SIGKILL to who is still there.
+    """Send SIGTERM to a process group, and SIGKILL to its remaining processes after ``patience_s`` seconds.
 
-    A process of its own sends the latter: Airflow kills a task that is marked as failed after five seconds.
+    A separate process sends SIGKILL, because Airflow kills a task marked as failed after five seconds.
     """
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGTERM)
-        later = subprocess.Popen(["sh", "-c", f"sleep {patience_s}; kill -KILL -{leader.pid}"],
+        killer = subprocess.Popen(["sh", "-c", f"sleep {patience_s}; kill -KILL -{leader.pid}"],
                                  start_new_session=True, stderr=subprocess.DEVNULL)
         try:
-            while later.poll() is None:
-                leader.poll()  # takes note of its end: till then it counts as there
+            while killer.poll() is None:
+                leader.poll()  # reaps it; until then it counts as running
                 os.killpg(leader.pid, 0)
                 time.sleep(0.1)
-        except ProcessLookupError:  # all have ended
-            os.killpg(later.pid, signal.SIGKILL)
-            later.wait()
+        except ProcessLookupError:  # all have exited
+            os.killpg(killer.pid, signal.SIGKILL)
+            killer.wait()
 
 
 def arguments(night: Night, stage: str) -> list[str]:
-    """Command line of `dare-job` for a stage, or for FIRST_and_LAST. Raises as ``Night.arguments``."""
-    if stage == "recommend":  # --limit limits texts in the other stages, and no recommender is no error here
+    """Arguments of `dare-job` for a stage or FIRST_and_LAST. Raises the errors of ``Night.arguments``."""
+    if stage == "recommend":  # --model and --limit are for the other stages
         night = replace(night, params=night.params | {"model": None, "limit": None})
         return [*night.arguments(stage, stage), "--if-set"]
     first, _, last = stage.rpartition("_and_")
@@ -163,14 +163,14 @@ def arguments(night: Night, stage: str) -> list[str]:
 
 
 def application(path: str | None) -> str:
-    """Path of ``dare_job/__main__.py``: the one given, or the installed package's, which is not imported.
+    """Path of ``dare_job/__main__.py``, by default that of the installed package, which is not imported.
 
-    Raises AirflowFailException where neither is there.
+    Raises AirflowFailException if the package is not installed.
     """
     if path:
         return path
     found = importlib.util.find_spec("dare_job")
     if found is None or found.origin is None:
-        raise AirflowFailException("dare_job is not installed beside Airflow on this worker: install it, or "
+        raise AirflowFailException("dare_job is not installed with Airflow on this worker: install it, or "
                                    "set spark.application in dare.yaml to the path of dare_job/__main__.py")
     return str(Path(found.origin).with_name("__main__.py"))

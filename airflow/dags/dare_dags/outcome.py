@@ -1,4 +1,4 @@
-"""What a command of the job said: its error, its exit code and the JSON line at its end."""
+"""Parses the output of a command of the job: its error, its exit code and its result, a JSON line."""
 
 import json
 import re
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 MEANING = {1: "unexpected error", 2: "settings", 3: "quality gate", 4: "input data",
-           5: "Java, Spark or disk", 6: "model", 7: "pools"}
-FINAL = (2, 3, 4, 6, 7)  # trying again as it is gives the same
-_RECORD = {"timestamp", "level", "event"}  # what each JSON line of the job's log has, and no result
-# How spark-submit's own lines name the driver's exit code where the driver ran in the cluster.
+           5: "Java, Spark or disk", 6: "model", 7: "draft index"}
+FINAL = (2, 3, 4, 6, 7)  # a retry without changes fails again
+_RECORD = {"timestamp", "level", "event"}  # keys of log records, which results lack
+# How spark-submit reports the exit code of a driver in the cluster.
 _IN_THE_CLUSTER = re.compile(r"(?:exited with(?: status| code)?:? |exit ?code: )(\d+)", re.IGNORECASE)
 
 
 @dataclass
 class Outcome:
-    """Filled by ``listen`` while lines pass.
+    """Filled by ``listen``.
 
-    error        the job's own line on what is wrong; without it, its last log record's
-    result       the last line that is a JSON object and no log record
-    driver_code  exit code of a driver in the cluster, where lines name one
+    error : error message of the job, or that of its last log record
+    result : the last JSON object that is not a log record
+    driver_code : exit code of a driver in the cluster; None if unknown
     """
 
     error: str | None = None
@@ -29,37 +29,37 @@ class Outcome:
     driver_code: int | None = None
 
     def listen(self, lines: Iterable[str]) -> Iterator[str]:
-        """The same lines, looked at."""
+        """Pass lines on and parse them."""
         for line in lines:
             text = line.strip()
             if text.startswith("dare-job: "):
                 self.error = text.removeprefix("dare-job: ")
             elif text.startswith("{"):
                 self._read(_json(text))
-            elif found := _IN_THE_CLUSTER.search(text):
-                self.driver_code = int(found[1])
+            elif match := _IN_THE_CLUSTER.search(text):
+                self.driver_code = int(match[1])
             yield line
 
-    def _read(self, found: dict | None) -> None:
-        if found is None:
+    def _read(self, entry: dict | None) -> None:
+        if entry is None:
             return
-        if not found.keys() >= _RECORD:
-            self.result = found
-        elif found.get("exit_code") and "error" in found:  # the last record of a command that failed
-            self.error = f"{found['error']}: {str(found['event']).removeprefix('failed: ')}"
+        if not entry.keys() >= _RECORD:
+            self.result = entry
+        elif entry.get("exit_code") and "error" in entry:  # the last record of a failed command
+            self.error = f"{entry['error']}: {str(entry['event']).removeprefix('failed: ')}"
 
     def failure(self, command: str, code: int | None, in_cluster: bool = False) -> AirflowException:
-        """The exception for a failed command: AirflowFailException, which ends retries, where they are vain.
+        """The exception of a failed command; AirflowFailException prevents retries that would fail as well.
 
-        code        of the process that was started here; None: unknown
-        in_cluster  the driver ran elsewhere, and spark-submit's own code says little
+        code : exit code of the local process; None: unknown
+        in_cluster : the driver ran in the cluster, so prefer ``driver_code``
         """
         if in_cluster and code in (None, 1) and self.driver_code:
             code = self.driver_code
-        named = f" ({MEANING[code]})" if code in MEANING else ""
-        said = self.error or "the task's log has the reason"
+        meaning = f" ({MEANING[code]})" if code in MEANING else ""
+        reason = self.error or "see the log of the task"
         kind = AirflowFailException if code in FINAL else AirflowException
-        return kind(f"{command} ended with exit code {code}{named}: {said}")
+        return kind(f"{command} exited with code {code}{meaning}: {reason}")
 
 
 def _json(text: str) -> dict | None:

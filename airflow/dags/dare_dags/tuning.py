@@ -1,4 +1,4 @@
-"""Runs ``dare-job tune`` on this worker and leaves its file complete or not at all."""
+"""Runs ``dare-job tune`` on this worker and writes its file atomically."""
 
 import json
 import logging
@@ -21,15 +21,15 @@ _DATED = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
 def run(params: dict, day: str, spark: dict) -> str:
-    """Write ``params["tuned"]/<day>.yaml``; its path.
+    """Write ``params["tuned"]/<day>.yaml``; returns its path.
 
-    params  as ``tune.params`` of defaults.yaml
-    spark   where the job's code is, and the environment it runs in
+    params : ``tune.params`` of defaults.yaml
+    spark : section ``spark`` of defaults.yaml, for the code and the environment of the job
 
-    Raises AirflowFailException where a parameter is missing or the job says that trying again is vain.
+    Raises AirflowFailException if a parameter is missing or a retry would fail as well.
     """
     script = application(spark["application"])
-    folder = Path(_given(params, "tuned", "the folder to write to"))
+    folder = Path(_required(params, "tuned", "the folder to write to"))
     folder.mkdir(parents=True, exist_ok=True)
     partial, file = folder / f".{day}.yaml.partial", folder / f"{day}.yaml"
     python = spark["env"].get("PYSPARK_PYTHON", sys.executable)
@@ -42,7 +42,7 @@ def run(params: dict, day: str, spark: dict) -> str:
             try:
                 for line in outcome.listen(process.stdout):
                     _LOG.info(line.rstrip())
-            except BaseException:  # a timeout, or the task was stopped
+            except BaseException:  # timed out or stopped
                 process.kill()
                 raise
     if process.returncode:
@@ -52,27 +52,27 @@ def run(params: dict, day: str, spark: dict) -> str:
 
 
 def arguments(params: dict, script: str, copies: Path) -> list[str]:
-    """Of ``dare-job tune``, but for its output. ``copies``: an empty folder for texts from a URL."""
+    """Arguments of ``dare-job tune`` without its output. ``copies``: empty folder for texts from a URL."""
     text = params["text"]
     if not text:
-        text = newest(_given(params, "out", "the nights' output folder, or give text"), copies)
+        text = newest(_required(params, "out", "the output folder of the nightly runs, or set text"), copies)
     tokenizer = params["tokenizer"] or str(Path(script).parent / "models" / "embedded")
-    given = ["tune", "--text", str(text), "--column", params["column"], "--tokenizer", tokenizer]
+    words = ["tune", "--text", str(text), "--column", params["column"], "--tokenizer", tokenizer]
     for name, option in (("id_column", "--id-column"), ("latency", "--latency"), ("model", "--model")):
         if params[name]:
-            given += [option, params[name]]
-    return [*given, *params["options"]]
+            words += [option, params[name]]
+    return [*words, *params["options"]]
 
 
 def newest(out: str, copies: Path) -> Path:
-    """Folder of the newest published texts of users: from a URL those that the manifest names, as copies.
+    """Folder of the newest published user texts; from a URL, the files in the manifest are copied first.
 
-    Raises AirflowFailException where there are none.
+    Raises AirflowFailException if there are none.
     """
     dates = [folder for folder in ObjectStoragePath(f"{out}/knowledge/entity=user").glob("dt=*")
              if _DATED.fullmatch(folder.name) and (folder / "_manifest.json").exists()]
     if not dates:
-        raise AirflowFailException(f"{out} has no published texts of users yet: run the nightly DAG first")
+        raise AirflowFailException(f"{out} has no published user texts yet: run the nightly DAG first")
     found = max(dates, key=lambda folder: folder.name)
     if "://" not in out:
         return Path(out, "knowledge", "entity=user", found.name)
@@ -82,7 +82,7 @@ def newest(out: str, copies: Path) -> Path:
     return copies
 
 
-def _given(params: dict, name: str, meaning: str) -> str:
+def _required(params: dict, name: str, meaning: str) -> str:
     if not params[name]:
-        raise AirflowFailException(f"tune.params.{name} of dare.yaml is not set: {meaning}")
+        raise AirflowFailException(f"tune.params.{name} is not set in dare.yaml: {meaning}")
     return params[name]

@@ -25,7 +25,7 @@ from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError
 from dare_job.models.files import EMBEDDED, resolve
 from dare_job.models.files import fingerprint as fingerprint_of
-from dare_job.publish.prompted_texts import LEAST, Row
+from dare_job.publish.prompted_texts import MIN_ROWS, Row
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import KEPT, Settings
 from dare_job.training.drafter.teacher import TeacherRow
@@ -72,7 +72,7 @@ def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
     learned, test = data.split(data.load(folder), settings.test_users)
     _require_rows(rows, len(test))
     model = profiles.model(folder, work, settings)
-    learned = learned[: max(LEAST, users - rows)]
+    learned = learned[: max(MIN_ROWS, users - rows)]
     written = texts.recorded(model, learned)
     own = texts.encoded(model, {one.user: data.later(one) for one in learned})
     foreign = [_row(user, own[user], ids[:tokens]) for user, ids in written.items()]
@@ -82,8 +82,8 @@ def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
 
 
 def _require_rows(rows: int, users: int) -> None:
-    if not 0 < rows <= users - LEAST:
-        raise ConfigError(f"--rows {rows} of {users} users with a history: {LEAST} must be left to learn "
+    if not 0 < rows <= users - MIN_ROWS:
+        raise ConfigError(f"--rows {rows} of {users} users with a history: {MIN_ROWS} must be left to learn "
                           "from; take fewer rows or more --users")
 
 

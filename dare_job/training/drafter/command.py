@@ -33,7 +33,7 @@ def run(options: Options) -> dict:
     began, settings = time.monotonic(), options.settings
     _require_place(options.to)
     found = prompted_texts.source(options.out, options.date)
-    folder = _target_folder(options, found.wrote())
+    folder = _target_folder(options, found.model())
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
     learned, held = prompted_texts.read(
         found, tokenizer, tokenizer_hash(folder), settings.rows, settings.held_out, options.chat_template
@@ -53,7 +53,7 @@ def run(options: Options) -> dict:
         saved = Target.load(staging, device=options.device).model
         after = drafter_train.greedy(target, saved, held, most) if held else None
         manifest = {
-            "target": {"name": options.model or found.wrote().get("name"), "hash": fingerprint(folder),
+            "target": {"name": options.model or found.model().get("name"), "hash": fingerprint(folder),
                        "tokenizer": tokenizer_hash(folder)},
             "texts": _origin(found, learned), "settings": asdict(settings), "training": record,
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -97,7 +97,7 @@ def _new_tokens(found: prompted_texts.Source) -> int | None:
 def _origin(found: prompted_texts.Source, learned: list[prompted_texts.Row]) -> dict:
     runs = sorted({one["run_id"] for one in found.manifests.values() if one.get("run_id")})
     return {"out": str(found.out), "date": found.dt, "runs": runs, "rows": len(learned),
-            "with_prompt": sum(row.asked for row in learned),
+            "with_prompt": sum(row.has_prompt for row in learned),
             "tokens": sum(len(row.text) for row in learned)}
 
 

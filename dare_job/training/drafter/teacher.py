@@ -42,8 +42,9 @@ def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
         In the order of the rows.
     """
     kept = min(kept, target.vocabulary)
-    done: dict[str, TeacherRow] = {row.name: _without_teacher(row, kept) for row in rows if not row.asked}
-    waiting = sorted((row for row in rows if row.asked), key=lambda row: len(row.prompt) + len(row.text))
+    done: dict[str, TeacherRow] = {
+        row.name: _without_teacher(row, kept) for row in rows if not row.has_prompt}
+    waiting = sorted((row for row in rows if row.has_prompt), key=lambda row: len(row.prompt) + len(row.text))
     with progress.counting("the target reads the texts", len(waiting), unit="texts") as counter:
         while waiting:
             longest = len(waiting[-1].prompt) + len(waiting[-1].text)
