@@ -134,14 +134,14 @@ def test_analyses_say_what_title_and_attributes_say():
 def test_advice_says_what_was_seen():
     world = simulate(30, 60, 5)
     examples = list(user_examples(world, dare_models.find(["advertisement"])[0].prompts, DAYS))
-    texts = [dare_models.advice(world.people.attributes[example.row], example.titles) for example in examples]
+    texts = [dare_models.advice(world.users.attributes[example.row], example.titles) for example in examples]
     assert len(examples) >= 25 and len(set(texts)) == len(texts)
     for example, text in zip(examples, texts, strict=True):
-        attributes = world.people.attributes[example.row]
+        attributes = world.users.attributes[example.row]
         assert attributes["occupation"] in text and attributes["age"] in text and "{" not in text
         assert all(title in text for title in (*example.titles[:4], example.titles[-1]))
     with pytest.raises(KeyError):
-        dare_models.advice(world.people.attributes[0], ["Toy Story (1995)"])
+        dare_models.advice(world.users.attributes[0], ["Toy Story (1995)"])
 
 
 def test_the_embedded_models_set_is_a_row_only_where_it_is_asked_for():

@@ -89,7 +89,7 @@ def test_popularity_is_skewed_and_cold_rows_exist(world):
 def test_hidden_facts_decide_choices_and_ratings(world):
     """Mood and theme are in no attribute, yet tell ratings apart and repeat within a user's history."""
     catalogue, events = world.catalogue, world.events
-    mood, theme = world.people.taste["mood"][0], world.people.taste["theme"][0]
+    mood, theme = world.users.taste["mood"][0], world.users.taste["theme"][0]
     meets = mood[events.user, catalogue.mood[events.item]] + theme[events.user, catalogue.theme[events.item]]
     assert np.corrcoef(meets, events.rating)[0, 1] > 0.3
     same = catalogue.mood[events.item][1:] == catalogue.mood[events.item][:-1]
@@ -98,7 +98,7 @@ def test_hidden_facts_decide_choices_and_ratings(world):
 
 
 def test_taste_drifts(world):
-    assert np.abs(world.people.taste["mood"][1] - world.people.taste["mood"][0]).mean() > 0.05
+    assert np.abs(world.users.taste["mood"][1] - world.users.taste["mood"][0]).mean() > 0.05
 
 
 def test_text_is_a_function_of_the_prompt_and_states_facts(world):

@@ -198,8 +198,8 @@ def _marking_damage(job: Job):
         yield
     except errors.PoolError as error:
         (job.space.stage("pools") / DONE).unlink(missing_ok=True)
-        raise errors.PoolError(f"{error} (the next `dare-job run` builds the pools of "
-                               f"{job.space.dt} again)") from None
+        raise errors.PoolError(f"{error} (the pools of {job.space.dt} are marked as unfinished: the "
+                               "next `dare-job run` builds them again)") from None
 
 
 def _check_pools(task: Task) -> None:

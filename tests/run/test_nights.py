@@ -221,7 +221,7 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert on_gpus["workers"] == 8
     assert on_gpus["seconds"] == pytest.approx(same["seconds"] * same["workers"] / 8, abs=0.1)
     shorter = pipeline.dry_run(job_of(nights.out, NIGHT_3, decode={"max_new_tokens": 8}))
-    assert shorter["users"] == 37 - 1 and "decoded plainly" in shorter["basis"]
+    assert shorter["users"] == 37 - 1 and "decoded without drafts" in shorter["basis"]
     assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
 
 

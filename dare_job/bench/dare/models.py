@@ -134,7 +134,7 @@ def _adverts(framework: Framework, seed: int) -> Iterator[list[Example]]:
     rng = np.random.default_rng((FIRST_TRAINING_SEED, seed))
     while True:
         world = simulate(_USERS, _ITEMS, FIRST_TRAINING_SEED + int(rng.integers(2**40)))
-        attributes = {"user": world.people.attributes, "item": world.catalogue.attributes}
+        attributes = {"user": world.users.attributes, "item": world.catalogue.attributes}
         asked = [*user_examples(world, framework.prompts, int(rng.integers(2, DAYS + 1))),
                  *item_examples(world, framework.prompts, DAYS)]
         yield [*(replace(example, text=_text(example, attributes[example.entity][example.row]))

@@ -87,7 +87,7 @@ def make_users(count: int, rng: np.random.Generator) -> Users:
     return Users(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
 
 
-def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
+def make_events(population: Users, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:
     """Simulate interactions: popularity and taste determine the items, and no user watches an item twice.
 
     Interactions are spread evenly over the days; the last one of some users is moved to the last day. Ratings
@@ -95,7 +95,7 @@ def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.G
     """
     users, items, ratings, seconds = [], [], [], []
     log_popularity = np.log(catalogue.popularity)
-    counts = np.minimum(people.interactions, len(catalogue.titles) // 2)
+    counts = np.minimum(population.interactions, len(catalogue.titles) // 2)
     for user, count in enumerate(counts):
         if count == 0:
             continue
@@ -103,7 +103,7 @@ def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.G
         if rng.random() < _SHARE_ACTIVE_LAST_DAY:
             when[-1] = days - rng.random()
         early, late = (
-            sum(people.taste[name][side, user][getattr(catalogue, name)] for name in people.taste)
+            sum(population.taste[name][side, user][getattr(catalogue, name)] for name in population.taste)
             for side in (0, 1)
         )  # (I,) each: match of an item with the taste of the first and of the last day
         gumbel = rng.gumbel(size=len(log_popularity))
@@ -117,7 +117,7 @@ def make_events(people: Users, catalogue: Catalogue, days: int, rng: np.random.G
             if not np.isfinite(score[item]):
                 break
             free[item] = False
-            value = 2.15 + 1.1 * liking[item] + catalogue.quality[item] - people.strictness[user]
+            value = 2.15 + 1.1 * liking[item] + catalogue.quality[item] - population.strictness[user]
             ratings.append(np.clip(np.rint(2 * (value + rng.normal(0.0, 0.4))) / 2, 1.0, 5.0))
             users.append(user)
             items.append(item)
@@ -137,7 +137,7 @@ class World:
     """U users, I items and E interactions over ``DAYS`` days; days are counted from 0."""
 
     catalogue: Catalogue
-    people: Users
+    users: Users
     events: Events
 
 
@@ -160,8 +160,8 @@ def simulate(users: int, items: int, seed: int) -> World:
         raise ConfigError(f"items: must be between 8 and {MAX_ITEMS} (titles stay distinct), got {items}")
     rng = np.random.default_rng(seed)
     catalogue = make_catalogue(items, DAYS, rng)
-    people = make_users(users, rng)
-    return World(catalogue, people, make_events(people, catalogue, DAYS, rng))
+    population = make_users(users, rng)
+    return World(catalogue, population, make_events(population, catalogue, DAYS, rng))
 
 
 def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
@@ -169,8 +169,8 @@ def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Ex
     events = world.events
     past = events.second < end_day * 86_400
     user, item, rating = events.user[past], events.item[past], events.rating[past]
-    starts = np.searchsorted(user, np.arange(len(world.people.attributes) + 1))
-    for row, attributes in enumerate(world.people.attributes):
+    starts = np.searchsorted(user, np.arange(len(world.users.attributes) + 1))
+    for row, attributes in enumerate(world.users.attributes):
         own = slice(starts[row], starts[row + 1])
         history = [HistoryItem(world.catalogue.titles[i], stars, world.catalogue.attributes[i])
                    for i, stars in zip(item[own], rating[own].tolist(), strict=True)]

@@ -73,7 +73,7 @@ def write_world(
         out / "users.parquet",
         schemas.USERS,
         user_id=user_ids,
-        attributes=[sorted(row.items()) for row in world.people.attributes],
+        attributes=[sorted(row.items()) for row in world.users.attributes],
     )
     _write(
         out / "items.parquet",
