@@ -1,4 +1,4 @@
-"""The job's loggers as a new process has them."""
+"""Loggers in the state of a new process."""
 
 import pytest
 

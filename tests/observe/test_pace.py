@@ -1,4 +1,4 @@
-"""Rates and what is left: honest on resumed runs, in waves, and where nothing happens."""
+"""Rates and time left of resumed runs, of waves, and during pauses."""
 
 import pytest
 

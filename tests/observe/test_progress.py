@@ -25,7 +25,7 @@ start = time.monotonic()
 with log.bound(stage="generate"), progress.reporting(0.5, [heard.append]):
     while not heard:  # it is quiet for two seconds; then this says that a line was shown
         time.sleep(0.05)
-    time.sleep(1)  # a terminal is drawn anew four times a second
+    time.sleep(1)  # a terminal is refreshed four times a second
     before = time.monotonic() - start
     with progress.watching([folder], 6, "wave 1 of 2"):
         for n, ids in enumerate((("a", "b"), ("c", "d")), 1):

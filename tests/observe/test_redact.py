@@ -1,4 +1,4 @@
-"""No secret in a log line or a manifest, and nothing hidden that is none."""
+"""Secrets are removed from log lines and manifests, and nothing else is."""
 
 import pytest
 

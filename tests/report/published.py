@@ -88,7 +88,7 @@ def describe(rows: list[dict], dt: str, entity: str) -> dict:
 
 
 def rich(out: Path) -> Path:
-    """Eight dates; the last has three kinds of draft index, reused tokens, errors, waves, gates."""
+    """Eight dates; the last has three kinds of pool, reused tokens, errors, waves, gates."""
     for before in range(7, 0, -1):
         rows = [text(f"u{n:03d}", dt=day(before)) for n in range(40 + before)]
         publish(out, rows, [text(f"i{n}", dt=day(before)) for n in range(12)], day(before))

@@ -74,8 +74,8 @@ def test_autoregressive_decoding_has_no_draft_indexes(tmp_path):
     rows = [published.text(str(n), kind=None, accepted=0) for n in range(4)]
     published.publish(tmp_path, rows, [], mode="autoregressive")
     seen = words(written(tmp_path))
-    assert "Autoregressive decoding: no draft indexes and no drafts." in seen
-    assert "users, no draft index" in seen
+    assert "Autoregressive decoding: no pools and no drafts." in seen
+    assert "users, no pool" in seen
 
 
 def test_a_night_without_a_baseline_says_so(tmp_path):

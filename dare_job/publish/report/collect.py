@@ -1,6 +1,6 @@
 """Collects the statistics of the report in one pass over the batches of a published snapshot.
 
-Memory grows with the number of draft indexes and of distinct errors (up to a limit), not with rows. Columns
+Memory grows with the number of pools and of distinct errors (up to a limit), not with rows. Columns
 that an older snapshot lacks are null.
 """
 
@@ -61,7 +61,7 @@ _COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool
             *_FIGURES)
 
 _BATCH = 1 << 16
-_MERGED_AFTER = 32  # batches between two merges of the sums by draft index
+_MERGED_AFTER = 32  # batches between two merges of the sums by pool
 _LOG_EVERY_S = 5.0
 _LOG = logging.getLogger("dare_job")
 
@@ -70,7 +70,7 @@ Place = tuple[ds.Fragment, int]  # a file of the snapshot, and a row number in i
 
 @dataclass
 class Kind:
-    """Generated texts of one entity type and kind of draft index.
+    """Generated texts of one entity type and kind of pool.
 
     accepted : draft tokens accepted in each forward pass after the prompt
     latency : milliseconds of worker time per text
@@ -150,7 +150,7 @@ class _Tally:
         self.fresh, self.finished = 0, Counter()
         self.tops = [Top(LISTED), Top(LISTED), Top(SAMPLED)]
         self._dt, self._sums = dt, []
-        self._counts: dict[str | None, list] = {}  # kind of draft index: texts, accepted tokens, times
+        self._counts: dict[str | None, list] = {}  # kind of pool: texts, accepted tokens, times
         self._random = np.random.default_rng(0)
 
     def add(self, place: Place, batch: pa.RecordBatch) -> None:
@@ -209,7 +209,7 @@ class _Tally:
             self._sums = [_added(pa.concat_tables(self._sums))]
 
     def kinds(self, entity: str) -> list[Kind]:
-        """Most texts first; the kind of texts without a draft index is "none"."""
+        """Most texts first; the kind of texts without a pool is "none"."""
         found = [
             Kind(entity, name or "none", int(texts), format.lengths(lengths), format.times_histogram(times))
             for name, (texts, lengths, times) in self._counts.items()
@@ -222,7 +222,7 @@ class _Tally:
 
 
 def _added(table: pa.Table) -> pa.Table:
-    """Sums by draft index, with the names and types of the input columns."""
+    """Sums by pool, with the names and types of the input columns."""
     sums = table.group_by(["pool", "pool_kind"]).aggregate([(name, "sum") for name in ("texts", *_FIGURES)])
     names = [name.removesuffix("_sum") for name in sums.column_names]
     types = dict.fromkeys(names, pa.int64()) | dict.fromkeys(("decode_ms", "retrieval_ms"), pa.float64())

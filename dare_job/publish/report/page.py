@@ -12,9 +12,9 @@ from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
 
 ERRORS = 10  # most common errors of each entity type
-POOLS = 10  # draft indexes with the lowest acceptance
+POOLS = 10  # pools with the lowest acceptance
 LISTED = 10  # rows of a table of single rows
-_MIN_TEXTS = 5  # draft indexes of fewer texts are not listed
+_MIN_TEXTS = 5  # pools of fewer texts are not listed
 
 
 @cache
@@ -129,7 +129,7 @@ def _draft(kind: Kind, longest: int, span: tuple[int, int]) -> dict:
 
 
 def _pools(collected: list[Collected]) -> list[dict]:
-    """Draft indexes with the fewest accepted tokens per step, lowest first."""
+    """Pools with the fewest accepted tokens per step, lowest first."""
     found = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
               "milliseconds": pool["decode_ms"] / pool["texts"] if pool["decode_ms"] else None}
              for part in collected for pool in part.pools

@@ -112,7 +112,7 @@ _BATCH = 1 << 18
 
 
 def read(out: AnyPath, dt: str) -> dict[str, Counter]:
-    """Number of entities by (kind of draft index, reason), for entity types whose routes still exist."""
+    """Number of entities by (kind of pool, reason), for entity types whose routes still exist."""
     found = {}
     for entity in ENTITIES:
         folder = atomic.current(out / "_work" / f"dt={dt}" / "route") / f"entity={entity}"

@@ -67,7 +67,7 @@ def find(folder: AnyPath, entity: str, identifier: str) -> dict:
 
 
 def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -> None:
-    """Print a row: heading, draft index and why it was chosen, marked text, legend, statistics."""
+    """Print a row: heading, pool and why it was chosen, marked text, legend, statistics."""
     written = row["generated_dt"] or dt
     age = f", generated {written}" if written != dt else ""
     console.print(Text(f"{entity}:{row['entity_id']}  {dt}{age}", style="bold"))
