@@ -89,7 +89,7 @@ def undisturbed(task_of):
 @pytest.fixture
 def batches(monkeypatch):
     """Users of each search, in order, and a factory of forward passes that act when given users take part."""
-    seen, search, read = [], BatchRecommender._found, NodeScores.read
+    seen, search, read = [], BatchRecommender._search, NodeScores.read
 
     def watched(self, people):
         seen.append([user for user, *_ in people])
@@ -103,7 +103,7 @@ def batches(monkeypatch):
 
         monkeypatch.setattr(NodeScores, "read", reading)
 
-    monkeypatch.setattr(BatchRecommender, "_found", watched)
+    monkeypatch.setattr(BatchRecommender, "_search", watched)
     return seen, disturb
 
 
@@ -209,7 +209,7 @@ def test_a_hanging_forward_pass_affects_its_user_only(
         from dare_job.recommend import chunks
         from dare_job.recommend.rows import BatchRecommender
 
-        found, read, under_way = BatchRecommender._found, NodeScores.read, []
+        found, read, under_way = BatchRecommender._search, NodeScores.read, []
 
         def searching(self, people):
             under_way[:] = [user for user, *_ in people]
@@ -220,11 +220,11 @@ def test_a_hanging_forward_pass_affects_its_user_only(
                 time.sleep(3600)
             return read(self, rows, nodes)
 
-        BatchRecommender._found, NodeScores.read = searching, reading
+        BatchRecommender._search, NodeScores.read = searching, reading
         try:
             yield from chunks.write_chunks(batches, task)
         finally:  # other tests use the worker
-            BatchRecommender._found, NodeScores.read = found, read
+            BatchRecommender._search, NodeScores.read = found, read
 
     task, job = task_of(hang_timeout_s=4), make_job({"recommend": {"rows_per_commit": 14}})
     monkeypatch.setattr(chunks, "write_chunks", sleepy)
