@@ -101,13 +101,13 @@ def test_an_entity_type_of_little_work_gets_shards_out_of_the_same_number():
 
 
 def test_automatic_shards_fill_the_slots_and_are_not_below_two_batches():
-    assert shard_count(100_000, slots=10, batch_size=8, asked="auto") == 160  # sixteen a slot
-    assert shard_count(4000, slots=10, batch_size=8, asked="auto") == 30  # of sixteen batches
-    assert shard_count(8000, slots=100, batch_size=8, asked="auto") == 200  # two a slot
-    assert shard_count(1600, slots=100, batch_size=8, asked="auto") == 100  # one a slot
-    assert shard_count(50, slots=10, batch_size=8, asked="auto") == 3
-    assert shard_count(0, slots=10, batch_size=8, asked="auto") == 1
-    assert shard_count(50, slots=10, batch_size=8, asked=5) == 5 and shard_count(3, 10, 8, 5) == 3
+    assert shard_count(100_000, slots=10, batch_size=8, requested="auto") == 160  # sixteen a slot
+    assert shard_count(4000, slots=10, batch_size=8, requested="auto") == 30  # of sixteen batches
+    assert shard_count(8000, slots=100, batch_size=8, requested="auto") == 200  # two a slot
+    assert shard_count(1600, slots=100, batch_size=8, requested="auto") == 100  # one a slot
+    assert shard_count(50, slots=10, batch_size=8, requested="auto") == 3
+    assert shard_count(0, slots=10, batch_size=8, requested="auto") == 1
+    assert shard_count(50, slots=10, batch_size=8, requested=5) == 5 and shard_count(3, 10, 8, 5) == 3
 
 
 def test_the_shards_of_a_wave_follow_on_those_before():

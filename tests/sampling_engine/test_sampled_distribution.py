@@ -173,7 +173,7 @@ def test_wrong_draft_distribution_is_detected(target, distribution):
     """
     wrong = engine(target, "3x2")
     sampled = wrong.drafter.sampled
-    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(laws=("iid",) * len(args[0]))
+    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(distributions=("iid",) * len(args[0]))
     found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), distribution)
     assert found > chi2.isf(ODDS, degrees)
 

@@ -58,7 +58,7 @@ class Options:
     prompts: Sequence[str]
     architectures: Sequence[str]
     budgets: Mapping[int, int]
-    dare_tables: int = 100
+    rows: int = 100
     users: int = 1000
     items: int = 1000
     pool_texts: int = 500

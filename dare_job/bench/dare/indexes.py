@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.progress import Progress
 
 from dare_job.bench.dare.tables import Data
 from dare_job.embed import kmeans, lightgcn
@@ -69,14 +68,14 @@ def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
     made_of = digest([known, CLUSTERS, asdict(lightgcn.Training())])
     if not is_done(folder, made_of):
         record: dict = {}
-        with committing(folder, made_of, record) as staging, Progress(transient=True) as progress:
+        with committing(folder, made_of, record) as staging:
             rows = [(user, item, None, place)
                     for user, items in known.items() for place, item in enumerate(items)]
             columns = [pa.array(column, field.type)
                        for column, field in zip(zip(*rows, strict=True), INTERACTIONS, strict=True)]
             pq.write_table(pa.table(columns, schema=INTERACTIONS), staging / "interactions.parquet")
             graph = embed_lightgcn.read_pairs(staging / "interactions.parquet", len(rows))
-            vectors = lightgcn.train(graph, lightgcn.Training(), progress=progress).users
+            vectors = lightgcn.train(graph, lightgcn.Training()).users
             count = kmeans.cluster_count(len(vectors), 1, CLUSTERS)
             labels = kmeans.cluster_names(kmeans.cluster(vectors, count, _SEED))
             record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import Progress
 
 from dare_job.bench.decode.night import Night
 from dare_job.bench.profiles.data import LATER, Profile
@@ -46,9 +44,8 @@ def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
     if not is_done(folder, name):
         pairs = interactions(profiles)
         _LOG.info("vectors of %d users, %d pairs", len(pairs.users), len(pairs.user))
-        with (committing(folder, name, {"pairs": len(pairs.user)}) as staging,
-              Progress(console=Console(stderr=True), transient=True) as progress):
-            found = lightgcn.train(pairs, settings, device="cpu", progress=progress)
+        with committing(folder, name, {"pairs": len(pairs.user)}) as staging:
+            found = lightgcn.train(pairs, settings, device="cpu")
             vectors.write_vectors(staging / _FILE, pairs.users, found.users)
     users, found = vectors.read_vectors(folder / _FILE)
     return dict(zip(users.to_pylist(), found, strict=True))
