@@ -75,7 +75,8 @@ def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, fold
 def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
     options, out = finished
     work = out / "_work" / f"dt={NIGHT}"
-    assert dare_job("pools", *options)[0] == 0  # they are of a folder, and this one is a copy
+    # the index names its folder, and this one is a copy
+    assert dare_job("run", "--from", "pools", "--to", "pools", *options)[0] == 0
     kept = chunks(out)
     sorted(work.glob("generate/entity=user/part-*"))[0].unlink()
     cut_short(work / "pools" / "entity=user" / "global" / "suffixes.npy")

@@ -40,7 +40,7 @@ def before(disk, folders, tmp_path, dare_job):
             shutil.rmtree(out / "knowledge" / f"entity={entity}" / f"dt={NIGHT}")
         options = configured(tmp_path, folders.world, out)
         if STAGES.index(stage) > STAGES.index("pools"):  # they are of a folder, and this one is a copy
-            assert dare_job("pools", *options)[0] == 0
+            assert dare_job("run", "--from", "pools", "--to", "pools", *options)[0] == 0
         return options, out
     return make
 

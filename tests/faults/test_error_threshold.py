@@ -56,5 +56,5 @@ def test_the_ten_commonest_of_more_errors_are_told(finished, dare_job):
         changed += len(found)
         pq.write_table(pa.Table.from_pylist(broken, schema=KNOWLEDGE), path)
     assert changed >= len(kinds)
-    code, said = dare_job("gate", *options)
+    code, said = dare_job("run", "--from", "gate", "--to", "gate", *options)
     assert code == 3 and last_line(said).count("trouble of kind") == 10, said

@@ -14,6 +14,7 @@ from fault_nights import NIGHT, checksums, command, configured, last_line, lefto
 from small_disk import small_disk
 
 pytestmark = pytest.mark.spark
+RECOMMEND = ("run", "--from", "recommend", "--to", "recommend")
 GREEDY = [("u-greedy", f"i{item}", None, 1_700_000_000 + item) for item in range(40)]  # has taken all
 
 
@@ -80,12 +81,12 @@ def test_a_damaged_input_or_recommender_is_named_and_a_whole_one_serves(
         path.unlink()
     else:
         cut_short(path)
-    ended, line = dare_job("recommend", *options)
+    ended, line = dare_job(*RECOMMEND, *options)
     assert ended == code and said in last_line(line) and str(path.parent) in last_line(line), line
     assert not shown(out) and leftovers(out) == []
     path.write_bytes(whole)
     if file == "interactions.parquet":  # the others are refused before anything is made
-        assert dare_job("recommend", *options)[0] == 0
+        assert dare_job(*RECOMMEND, *options)[0] == 0
         assert len(lists(out)) == 23
     else:
         assert not (out / "_work" / f"dt={NIGHT}" / "input").exists()
@@ -94,7 +95,7 @@ def test_a_damaged_input_or_recommender_is_named_and_a_whole_one_serves(
 def test_too_many_errors_and_damaged_files_of_the_work_cost_their_own_chunks_alone(night_of, dare_job):
     rows = [*tiny_recommender.interactions(), *GREEDY]
     options, out, _ = night_of(rows, sections={"limits": {"max_error_share": 0.01}})
-    code, said = dare_job("recommend", *options)
+    code, said = dare_job(*RECOMMEND, *options)
     assert code == 3 and "1 of 24 users got no recommendations" in last_line(said), said
     assert "nothing was published. Most common reasons: 1 x " in last_line(said)
     assert not shown(out)
@@ -105,7 +106,7 @@ def test_too_many_errors_and_damaged_files_of_the_work_cost_their_own_chunks_alo
     work = damaged.parents[1]
     cut_short(next((work / "users" / "rows").glob("*.parquet")))
     (work / "chunks" / ".part-000009.parquet.x.partial").write_bytes(b"half")
-    code, said = dare_job("recommend", *options, "--set", "limits.max_error_share=0.5")
+    code, said = dare_job(*RECOMMEND, *options, "--set", "limits.max_error_share=0.5")
     assert code == 0 and f"{damaged} cannot be read and is written again" in said, said
     again = {user for path in (damaged, *failed) for user in tables[path]["user_id"].to_pylist()}
     assert len(failed) == 1 and served(out)["users"] == len(again) < 24
@@ -118,7 +119,7 @@ def test_a_read_only_output_is_one_line(night_of, tmp_path, dare_job):
         options, out, _ = night_of(place=disk.folder)
         out.mkdir()
         disk.read_only(True)
-        code, said = dare_job("recommend", *options)
+        code, said = dare_job(*RECOMMEND, *options)
         disk.read_only(False)
         assert code == 5 and "Read-only file system" in last_line(said), said
         assert not list(out.iterdir())
@@ -130,13 +131,13 @@ def test_a_full_disk_ends_the_stage_and_the_same_command_ends_the_night(night_of
         options, out, _ = night_of(tiny_recommender.interactions(60), place=disk.folder, rows_per_commit=1)
         out.mkdir()
         disk.fill(160 << 10)  # for about half of the chunks
-        code, said = dare_job("recommend", *options)
+        code, said = dare_job(*RECOMMEND, *options)
         assert code == 5 and "No space left on device" in last_line(said), said
         assert str(out) in last_line(said) and not shown(out)
         assert not [name for name in leftovers(out) if name.endswith("staging")]
         assert chunks(out), "no chunk was kept"
         disk.free()
-        code, said = dare_job("recommend", *options)
+        code, said = dare_job(*RECOMMEND, *options)
         assert code == 0, said
         assert len(lists(out)) == 60 and served(out)["users"] < 60
 
@@ -146,7 +147,7 @@ def test_damaged_weights_of_a_drafter_are_named(night_of, tmp_path, dare_job):
     drafter = tiny_recommender.write(tmp_path / "drafter", seed=7, width=16)
     cut_short(drafter / "model.safetensors")
     options, out, _ = night_of(drafter=str(drafter))
-    code, said = dare_job("recommend", *options)
+    code, said = dare_job(*RECOMMEND, *options)
     assert code == 6 and str(drafter) in last_line(said), said
     assert not shown(out) and leftovers(out) == []
 
@@ -156,7 +157,7 @@ def test_kills_of_executor_and_worker_and_a_second_run_change_no_list(night_of, 
     rows, seed = tiny_recommender.interactions(users=400), random.randrange(1_000_000)
     small = {"rows_per_commit": 1, "batch_size": 1}
     options, undisturbed, _ = night_of(rows, "undisturbed", rows_per_commit=100, batch_size=32)
-    assert dare_job("recommend", *options)[0] == 0
+    assert dare_job(*RECOMMEND, *options)[0] == 0
     options, out, _ = night_of(rows, sections={"spark": CLUSTER}, **small)
     run, chance, kept, refused = Run(options, out, "recommend"), random.Random(seed), {}, None
     for kind in ("worker", "executor"):
@@ -166,7 +167,7 @@ def test_kills_of_executor_and_worker_and_a_second_run_change_no_list(night_of, 
         found = checksums(chunks(out)[0].parent)
         assert found.items() >= kept.items(), f"seed {seed}: written again"
         kept = found
-        refused = refused or command("recommend", *options)
+        refused = refused or command(*RECOMMEND, *options)
     code, said = run.ended()
     assert code == 0, f"seed {seed}: {said[-5000:]}"
     assert refused[0] == 5 and "another command writes this date" in last_line(refused[1])

@@ -70,9 +70,9 @@ def test_a_tokenizer_that_changes_between_two_stages_is_refused(night, folders, 
     _, out = night
     options = configured(tmp_path, folders.world, out, model={"name": str(model)})
     for stage in ("plan", "embed", "group", "route", "pools"):
-        assert dare_job(stage, *options)[0] == 0
+        assert dare_job("run", "--from", stage, "--to", stage, *options)[0] == 0
     with_other_ids(model)
-    code, said = dare_job("generate", *options)
+    code, said = dare_job("run", "--from", "generate", "--to", "generate", *options)
     assert code == 4 and "is another than" in last_line(said), said
     assert "dare-job run --from plan" in last_line(said), said
     assert not (out / "_work" / f"dt={NIGHT}" / "generate").exists()

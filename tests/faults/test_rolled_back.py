@@ -10,6 +10,9 @@ from dare_job.schemas import ENTITIES
 pytestmark = pytest.mark.spark
 
 
+PUBLISH = ("run", "--from", "publish", "--to", "publish")
+
+
 def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dare_job):
     """Stage by stage, as Airflow runs them: rows that the plan left out as fresh would be missing."""
     options, out = finished
@@ -18,12 +21,12 @@ def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dar
     for entity in ENTITIES:
         (out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}").rename(out / "away" / entity)
     for stage in ("generate", "gate", "publish"):
-        code, said = dare_job(stage, *options)
+        code, said = dare_job("run", "--from", stage, "--to", stage, *options)
         assert code == 4 and "the text of users from before (none now, knowledge/entity=user/dt=" in said
         assert "`dare-job run --from plan`" in last_line(said) and published(out, NIGHT) == before
     for entity in ENTITIES:
         (out / "away" / entity).rename(out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}")
-    assert dare_job("publish", *options)[0] == 0 and published(out, NIGHT) == before
+    assert dare_job(*PUBLISH, *options)[0] == 0 and published(out, NIGHT) == before
 
 
 def test_a_date_published_again_under_a_night_is_planned_from_anew(finished, folders, dare_job):
@@ -31,7 +34,7 @@ def test_a_date_published_again_under_a_night_is_planned_from_anew(finished, fol
     for entity in ENTITIES:
         manifest = out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}" / "_manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "another"}))
-    code, said = dare_job("publish", *options)
+    code, said = dare_job(*PUBLISH, *options)
     assert code == 4 and "dt=2026-01-01 of run another now" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
     require_whole(out, folders.undisturbed)
