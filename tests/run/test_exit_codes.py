@@ -48,17 +48,23 @@ def truncated_pool(out: Path) -> None:
     suffixes.write_bytes(suffixes.read_bytes()[:-8])
 
 
+def only(stage: str, *more: str) -> list[str]:
+    """Arguments that run one stage."""
+    return ["run", "--from", stage, "--to", stage, *more]
+
+
 CASES = {
-    "done": Case(0, ["gate"], "texts passed"),
+    "done": Case(0, only("gate"), "texts passed"),
     "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?"),
-    "bad texts": Case(3, ["gate"], "texts are empty", empty_texts),
-    "bad texts, publish alone": Case(4, ["publish"], "run `dare-job run --from gate`", empty_texts),
-    "no input": Case(4, ["plan", "--input", "/no/such/folder"], "/no/such/folder", spark=True),
-    "no Java": Case(5, ["plan", "--date", "2026-02-01"], "JAVA_HOME=/no/java",
+    "bad texts": Case(3, only("gate"), "texts are empty", empty_texts),
+    "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate`", empty_texts),
+    "no input": Case(4, only("plan", "--input", "/no/such/folder"), "/no/such/folder", spark=True),
+    "no Java": Case(5, only("plan", "--date", "2026-02-01"), "JAVA_HOME=/no/java",
                     environment=(("JAVA_HOME", "/no/java"),)),
-    "no model": Case(6, ["gate", "--model", "/no/such/model"], "model folder /no/such/model does not exist",
+    "no model": Case(6, only("gate", "--model", "/no/such/model"),
+                     "model folder /no/such/model does not exist",
                      empty_texts),
-    "damaged pool": Case(7, ["generate"], "builds them again", truncated_pool, spark=True),
+    "damaged pool": Case(7, only("generate"), "builds them again", truncated_pool, spark=True),
 }
 
 
@@ -116,7 +122,7 @@ def test_what_ends_the_tasks_of_any_stage_is_one_line(
 
     monkeypatch.setattr("dare_job.data.render.render_items", rendered)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(settings(world, tmp_path / "out")))
-    arguments = ["plan", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2]
+    arguments = [*only("plan"), "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2]
     code, said = _inside(arguments, monkeypatch, capsys)
     assert code == 5 and "Traceback" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("dare-job: ")]

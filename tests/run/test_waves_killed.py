@@ -84,7 +84,8 @@ def test_a_run_killed_between_waves_or_within_one_ends_as_if_it_had_not_been(
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(config))
     java = spark.sparkContext._gateway.gateway_parameters
     arguments = (command, (str(java.port), java.auth_token),
-                 ["generate", "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_1])
+                 ["run", "--from", "generate", "--to", "generate",
+                  "--config", str(tmp_path / "job.yaml"), "--date", NIGHT_1])
     killed("never", out, *arguments, 2) if at == "worker" else killed(at, out, *arguments)
     quiet(spark)
     before = rows(out)
