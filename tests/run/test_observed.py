@@ -9,6 +9,7 @@ from gateway import gateway, samples
 from run_helpers import NIGHT_1, NIGHT_2, snapshot
 
 from dare_job import cli, pipeline
+from dare_job.observe import progress
 from dare_job.observe.command import observed
 from dare_job.publish.snapshots.diff import diff
 from dare_job.publish.snapshots.history import history
@@ -25,7 +26,8 @@ def run(job_of, tmp_path_factory):
     logger = logging.getLogger("dare_job")
     structlog.contextvars.clear_contextvars()
     before, logger.handlers[:] = logger.handlers[:], []
-    with gateway() as (address, came):
+    with gateway() as (address, came), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "EVERY_S", 0.1)  # between two lines of progress
         job = job_of(out, NIGHT_2, limit=30, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
                      log={"format": "json"},
@@ -113,4 +115,4 @@ def test_two_real_nights_looked_back_on(nights, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["dare-job", "diff", NIGHT_1, NIGHT_2, "--out", str(nights.out)])
     with pytest.raises(SystemExit):
         cli.main()
-    assert "written with the same model" in capsys.readouterr().out
+    assert "same model, tokenizer, prompts and settings" in capsys.readouterr().out

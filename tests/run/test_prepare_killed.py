@@ -20,6 +20,6 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(spark, tmp_path):
         kill_points.killed(at, *given)
         left = [path.name for path in root.iterdir()]
         assert len(left) == 1 and left[0].startswith(".out.")  # of this one alone
-    prepared(*line[1:])
+    prepared(*line[2:])
     assert [path.name for path in root.iterdir()] == ["out"]
     assert len(table(root / "out", "interactions")) == len(rows)
