@@ -63,12 +63,6 @@ def test_text_lines_are_the_default_and_the_file_has_the_failure_too(fresh_logge
     assert unknown["exit_code"] == 1 and "1 / 0" in unknown["exception"]
 
 
-def test_no_file_where_none_is_wanted(fresh_loggers, capsys, tmp_path):
-    with observed(job_of(tmp_path, file=False, format="json"), "plan", counted=False):
-        LOG.info("read")
-    assert not list(tmp_path.iterdir()) and len(records(capsys.readouterr().err)) == 2
-
-
 def test_a_place_that_takes_no_log_file_costs_the_file_alone(fresh_loggers, capsys, tmp_path):
     (tmp_path / "_work").write_text("a file where a folder should be")
     with observed(job_of(tmp_path, format="json"), "plan", counted=False):
