@@ -137,7 +137,7 @@ def test_mean_of_dependent_places():
     ("--drafts", "0", "each must be from 1 to 8"), ("--drafts", "1..9", "each must be from 1 to 8"),
     ("--drafts", "two", "not a list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
     ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "no list of numbers"),
-    ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "no list of widths"),
+    ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "is not a list of widths"),
     ("--plot", "rates.svg", "give several of either"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
 def test_invalid_options(models, texts, option, value, message):
@@ -150,7 +150,7 @@ def test_invalid_options(models, texts, option, value, message):
 def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, monkeypatch):
     monkeypatch.setattr(command.Target, "load", lambda *_: pytest.fail("a model was loaded"))
     done = run("--model", models / "target", "--draft", models / "other", "--text", texts)
-    assert isinstance(done.exception, ConfigError) and "has other tokens than" in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and "has another vocabulary than" in str(done.exception)
 
 
 @pytest.mark.parametrize(
