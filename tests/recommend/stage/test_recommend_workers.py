@@ -191,7 +191,7 @@ def test_a_user_that_runs_out_of_memory_alone_gets_an_error(
 def test_a_recommender_that_does_not_fit_is_an_infrastructure_error(task_of, monkeypatch, error):
     monkeypatch.setattr(Target, "load", fail_with(error))
     _load.cache_clear()
-    with pytest.raises(InfrastructureError, match="recommender does not fit, or its device failed: .*CUDA"):
+    with pytest.raises(InfrastructureError, match="recommender does not fit into memory, .*CUDA"):
         write(task_of())
 
 
