@@ -104,7 +104,7 @@ def check_rows(rows):
         assert set(row) - {"accepted_along", "retrieval_median_us"} == LINE
         assert row["tokens_per_s"] > 0 and row["mean_tokens"] <= 12
         assert 0 <= row["cut"] <= 2 and (row["mean_tokens"] == 12 or row["cut"] < 2)
-        if row["rule"] == "plain decoding":
+        if row["rule"] == "autoregressive decoding":
             assert row["ratio_to_plain"] == row["ratio_by_processor"] == 1
             assert row["accepted_per_step"] == 0 and "accepted_along" not in row
         elif row["rule"] == "strict":
@@ -228,7 +228,7 @@ def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
     assert figure_2["rule"] == ["strict"]
     assert figure_2["retrieval us per step"] == ["75000.0"] and figure_2["retrieval share"] == ["0.15"]
     for table in (table_3, sources):
-        assert table["rule"] == ["plain decoding", "strict", "relaxed k=2 p=0.1"]
+        assert table["rule"] == ["autoregressive decoding", "strict", "relaxed k=2 p=0.1"]
         assert table["retrieval us per step"] == ["0.0", "75000.0", "125000.0"]
         assert table["retrieval share"] == ["0.0", "0.15", "0.25"]
     assert table_3["retrieval ms a text"] == ["0.0", "150.0", "250.0"]

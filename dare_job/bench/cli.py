@@ -176,7 +176,7 @@ def dare(
     max_new_tokens: Annotated[int, typer.Option(
         "--max-new-tokens", help="Maximum number of tokens per text.")] = 192,
 ) -> None:
-    """DARE's speed tables: plain decoding, ReSD and DARE by prompt set, side and architecture.
+    """DARE's speed tables: autoregressive decoding, ReSD and DARE by prompt set, side and architecture.
 
     Trains small models, lets them write the old text of old histories and existing items, then writes test
     rows of new histories and new items by every method. The last line of standard output is one JSON object.

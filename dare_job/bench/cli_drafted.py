@@ -57,7 +57,8 @@ def sample(
     and after distillation on them. Acceptance is measured by level and number of candidates, the best tree
     under the node limit is searched, and each way of sampling is timed. The last line of standard output is
     one JSON object. Exit code 1 where temperature 1 is among those asked for, and its best tree misses a
-    target (2 times fewer forwards, 1.8 times the speed where memory bounds steps, and on a GPU by the clock);
+    target (2 times fewer forwards, 1.8 times the speed where memory bounds steps, and on a GPU in
+    wall-clock time);
     never with --quick.
     """
     from dare_job.bench.sampling import command, report

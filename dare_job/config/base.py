@@ -9,7 +9,8 @@ MOST = 2**31 - 1
 
 
 class Section(BaseModel):
-    """Strict types: `true` and `"8"` are no numbers. A whole number is accepted as a float, NaN is not."""
+    """Strict types: `true` and `"8"` are not accepted as numbers. A whole number is accepted as a
+    float, NaN is not."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)

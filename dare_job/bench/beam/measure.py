@@ -88,7 +88,7 @@ class Written:
     judged       layers of drafts that were judged, and passed
     most         share of them that any exact rule could pass, at most; None: not asked
     last         int64 (R,): layers of a row's last forward
-    seconds, processor  by the clock, and of processor time
+    seconds, processor  in wall-clock time, and of processor time
     joules       of the GPU; None where they cannot be read
     memory       of the caches
     """

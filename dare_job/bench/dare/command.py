@@ -100,7 +100,7 @@ def run(options: Options) -> dict:
     """Train, write old text, measure, print the tables; returns the JSON object that the command prints last.
 
     Everything finished is kept in ``options.work`` and used again while what made it is the same; cells are
-    measured anew when the code of decoding or drafting changes.
+    measured again when the code of decoding or drafting changes.
     """
     models.check(options.architectures)
     asked = dare_models.find(options.prompts)

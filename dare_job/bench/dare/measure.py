@@ -24,7 +24,8 @@ METHODS = (PLAIN, "resd", "dare strict", "dare relaxed")
 def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repeats: int) -> list[dict]:
     """A line of figures for each method: medians over ``repeats``, methods taking turns.
 
-    Ratios are given by the clock and by processor time, which neighbours on the machine disturb less. Raises
+    Ratios are given in wall-clock time and by processor time, which neighbours on the machine
+    disturb less. Raises
     DataError where a row cannot be written.
     """
     for method in METHODS:  # compiled and warm
@@ -75,7 +76,7 @@ def _line(method: str, seen: Measured, plain: Measured, most: int) -> dict:
 
 
 def _differ(texts: Mapping, plain: Mapping) -> int:
-    """Rows whose tokens are not those of plain decoding."""
+    """Rows whose tokens are not those of autoregressive decoding."""
     return sum(texts[key] != plain[key] for key in plain)
 
 _FIGURES = ("tokens_per_s", "ratio", "ratio_by_processor", "accepted_per_step", "retrieval_us_per_step",

@@ -1,4 +1,4 @@
-"""The data of the bench in memory, and its two halves: what was there, and what is asked about anew.
+"""The data of the bench in memory, and its two halves: what was there, and what is to generate.
 
 Rows of the bench: who is asked about, with which prompt, before and now.
 """

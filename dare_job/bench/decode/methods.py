@@ -65,7 +65,8 @@ class Measured:
     """Sums over the rows of one method and batch size; numbers are of the last repeat.
 
     steps               forwards after the prompts', counted for each row
-    seconds, processor  by the clock, and of processor time, which neighbours on the machine disturb less: one
+    seconds, processor  in wall-clock time, and of processor time, which neighbours on the machine
+                           disturb less: one
                         entry a repeat
     texts               of each repeat, token ids by row
     """
@@ -99,7 +100,7 @@ class Measured:
 
 
 class _Watch:
-    """Seconds by the clock and of this process's threads since it was made, each in a list."""
+    """Seconds in wall-clock time and of this process's threads since it was made, each in a list."""
 
     def __init__(self):
         self._began = time.perf_counter(), time.process_time()

@@ -25,7 +25,7 @@ def chains(rows: int, queries: int) -> Tree:
 
 
 def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int) -> float:
-    """Median of a strict step's forward, from the tree on the host to first choices on the host.
+    """Median of a strict step's forward, from the tree on the host to argmax tokens on the host.
 
     The cache holds zeros: what keys and values are does not matter to the time.
     """

@@ -2,7 +2,7 @@
 
 Weights are random, so which nodes pass follows texts that are given (``recorded``); drafting, forwards,
 verification and keeping what passed are those of the job. Beside it, on the same prompts and as many tokens:
-the engine's own plain decoding, ``generate`` and ``generate_batch`` of transformers.
+the engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers.
 """
 
 import time

@@ -46,7 +46,7 @@ def large(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedMode
 
 
 def tiny(name: str, device: torch.device) -> PreTrainedModel:
-    """A float32 model of TINY whose first choices vary: weights wide enough that no token always wins."""
+    """A float32 model of TINY whose argmax tokens vary: weights wide enough that no token always wins."""
     kind, sizes = TINY[name]
     config = kind(**sizes, tie_word_embeddings=False, eos_token_id=None, bos_token_id=None, pad_token_id=None)
     model = _made(config, device, torch.float32)

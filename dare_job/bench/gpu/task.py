@@ -23,7 +23,7 @@ from pools.index import Index
 
 
 class RecordedTarget:
-    """A target whose first choices are the next tokens of recorded texts."""
+    """A target whose argmax tokens are the next tokens of recorded texts."""
 
     def __init__(self, target: Target, requests: list[Request], texts: list[np.ndarray]):
         """texts int32 (tokens,) of the requests, whose prompts differ from each other."""
@@ -77,7 +77,7 @@ class RecordedTarget:
 
 
 def _overruled(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:
-    """Logits (T, V) with these tokens (T,) as first choices; -1: as they are."""
+    """Logits (T, V) with these tokens (T,) as argmax tokens; -1: as they are."""
     chosen = torch.from_numpy(np.flatnonzero(choices >= 0)).to(logits.device)
     tokens = torch.from_numpy(choices[choices >= 0].astype(np.int64)).to(logits.device)
     logits = logits.clone()

@@ -33,7 +33,7 @@ Seen = Mapping[str, list[dict[Cell, dict]]]  # by block: of each repeat, what wa
 def lines(seen: Seen) -> list[dict]:
     """One line for each block and cell.
 
-    Times are medians over repeats; a ratio is to plain decoding of the same block and repeat.
+    Times are medians over repeats; a ratio is to autoregressive decoding of the same block and repeat.
     retrieval_us_per_step, retrieval_ms_a_text (table 3): by the engine's clock, all that drafting takes
     between two forwards; retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us
     (of the call alone): of strict cells, along known texts. differ: rows with another text than plain
@@ -125,9 +125,9 @@ _RULES = ("rule", "accepted_per_step", "tokens_per_s", "ratio_to_plain", "ratio_
 
 _BELOW = ("accepted: draft tokens, without the model's own; along: of known texts, strict, without the "
           "model; retrieval: all that drafting takes, its share of the whole time; its median: of the call "
-          "alone, along known texts; ratios: to plain decoding of the same block, by the clock and by "
-          "processor time; edit distance: to plain decoding's text, over the longer one's tokens; differ: "
-          "rows whose text does; cut: rows that had not ended")
+          "alone, along known texts; ratios: to autoregressive decoding of the same block, in wall-clock "
+          "and in processor time; edit distance: to the text of autoregressive decoding, over the longer "
+          "one's tokens; differ: rows whose text does; cut: rows that had not ended")
 
 
 def show(lines: Sequence[dict], comparisons: Sequence[dict], settings: str) -> None:

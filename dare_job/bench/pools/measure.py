@@ -92,7 +92,8 @@ class Bench:
         self._warm: set[tuple[str, str, str]] = set()
 
     def block(self, cells: Sequence[Cell]) -> list[dict]:
-        """Figures of each cell; the first is plain decoding, with whose texts the others' are compared."""
+        """Figures of each cell; the first is autoregressive decoding, with whose texts the others'
+        are compared."""
         plain: Texts = {}
         found = []
         for cell in cells:

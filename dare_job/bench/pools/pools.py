@@ -139,7 +139,7 @@ K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE's own are 2 and 0.1
 class Cell:
     """pool and size as in ``Pools.of``; retrieval: ``BLENDED`` or ``PUBLISHED``; rule, k, p: EngineSettings'.
 
-    Pool ``NONE`` is plain decoding.
+    Pool ``NONE`` is autoregressive decoding.
     """
 
     pool: str
@@ -157,7 +157,7 @@ class Cell:
     def named(self) -> str:
         """The rule with the numbers that it reads."""
         if self.pool == NONE:
-            return "plain decoding"
+            return "autoregressive decoding"
         k, p = (f"k={self.k}", f"p={self.p}")
         read = {"top_k": [k], "threshold": [p], "relaxed": [k, p], "literal": [k, p]}
         return " ".join([self.rule, *read.get(self.rule, [])])
@@ -167,7 +167,7 @@ PLAIN = Cell(NONE, 0)
 
 
 def blocks(sizes: Sequence[int], largest: int, group: int) -> dict[str, list[Cell]]:
-    """Cells by block, plain decoding first in each.
+    """Cells by block, autoregressive decoding first in each.
 
     sizes    of pools, below ``largest``, the size of the pool of everybody
     group    size of the groups that are blended with other sources

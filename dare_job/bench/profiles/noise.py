@@ -2,7 +2,8 @@
 
 The likeliest texts of a small model are alike and full of loops, while a large model's greedy texts differ.
 The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here it
-is not drawn anew but computed from the context by hidden units with random weights, so that the model stays a
+is not sampled again but computed from the context by hidden units with random weights, so that the
+model stays a
 plain network: the same prompt gives the same text, in every engine.
 
 Configurations of the small models: about 5.5 million parameters, wide and shallow.

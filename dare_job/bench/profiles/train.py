@@ -35,7 +35,7 @@ from dare_job.training.embedded.train import text_loss
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 from dare_job.workspace import committing, digest, is_done
 
-VERSION = 1  # of the recipe: a model of another one is trained anew
+VERSION = 1  # of the recipe: a model of another one is trained again
 TEXT_TOKENS = 320  # that the model writes at most
 _WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longer text is cut
 _PROMPT_TOKENS = 80  # of a row at most; the oldest titles of a longer one are cut

@@ -10,7 +10,8 @@ from dare_job.bench.recommend.world import World
 
 
 def compared(makers: Makers, k: int, users: int, batch: int) -> dict:
-    """Milliseconds a user of both, of processor time, or by the clock where a GPU works; how many users'
+    """Milliseconds a user of both, of processor time, or in wall-clock time where a GPU works; how
+    many users'
     items are the same.
     """
     now = time.perf_counter if makers.world.target.device.type == "cuda" else time.process_time

@@ -13,7 +13,8 @@ _COLUMNS = ("method", "verification", "k", "n", "gamma", "temperature", "speedup
 
 
 def row(world: World, method: Method, found: Measured, plain: Measured) -> dict:
-    """speedup_clock, speedup_cpu: times as fast by the clock, and by processor time. forwards_saved: times as
+    """speedup_clock, speedup_cpu: times as fast in wall-clock time, and by processor time.
+    forwards_saved: times as
     many target forwards without drafts. identical: None where lists are sampled, as chance then has other
     uses for its numbers.
     """
@@ -36,7 +37,7 @@ def targets(rows: list[dict], generate: dict | None, middle: int, device: str) -
     speeds = [("forwards_saved", "times fewer target forwards"),
               ("speedup_memory_bound", "times as fast where memory bounds forwards")]
     if device == "cuda":
-        speeds.append(("speedup_clock", "times as fast by the clock"))
+        speeds.append(("speedup_clock", "times as fast in wall-clock time"))
     strict = [one for one in rows if one["verification"] == STRICT]
     found = [{"target": "strict lists are those of plain beam search", "least": 1.0,
               "reached": float(np.mean([one["identical"] for one in strict]))}]

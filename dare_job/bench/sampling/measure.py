@@ -28,7 +28,7 @@ _DEEPEST = 8  # path of retrieval's trees
 class Method:
     """drafter  before, after (the draft models), retrieval or none
     widths      of the draft model's trees; nodes: of retrieval's
-    law, rule   at temperature 0 all are one: the most probable candidates, and the target's first choice
+    law, rule   at temperature 0 all are one: the most probable candidates, and the target's argmax token
     paths       without tree attention: each path is a row of the target's forwards
     """
 
@@ -58,7 +58,7 @@ class Measured:
     steps              forwards after the prompts', counted for each row
     step_tokens        int64 (S,): tokens that each of them wrote, but for each row's last, which the text's
                        end may have cut
-    seconds, processor  by the clock, and of processor time: one entry a repeat
+    seconds, processor  in wall-clock time, and of processor time: one entry a repeat
     joules             of the GPU, of the last repeat; None where they cannot be read
     drafting_ms        share of the clock that drafting had, of the last repeat
     """

@@ -150,7 +150,7 @@ def targets(rows: list[dict], limits: list[dict], device: str) -> list[dict]:
     speeds = [("fewer target forwards", "fewer_forwards", FORWARDS),
               ("speed-up where memory bounds steps", "memory_bound", SPEED)]
     if device == "cuda":
-        speeds.append(("speed-up by the clock", "ratio_to_plain", SPEED))
+        speeds.append(("speed-up in wall-clock time", "ratio_to_plain", SPEED))
     found = [{"target": f"temperature {AT:g}: {what}, at least", "bound": bound, "measured": row[key],
               "met": row[key] >= bound, "must": True} for row in best
              for what, key, bound in speeds]

@@ -161,7 +161,7 @@ def sampled(target: Target, requests: list[Request], tokens: int, temperature: f
 @torch.inference_mode()
 def entropy(world: World, temperature: float, tokens: int) -> dict:
     """Of what the target says behind each token of texts that it samples: mean and 90th percentile of its
-    entropy in nats, and the mean share of its first choice; over the rows.
+    entropy in nats, and the mean share of its argmax token; over the rows.
     """
     nats, first = [], []
     for row in sampled(world.target, world.requests, tokens, temperature):

@@ -34,7 +34,7 @@ class Written:
     """What one setting wrote of the rows.
 
     texts       by row, without those that failed: text, and its tokens
-    relaxed_in  of the same rows: tokens that were not the model's first choice
+    relaxed_in  of the same rows: tokens that were not the model's argmax token
     seconds     of the timed rows, one entry a turn; tokens: in each of them
     """
 

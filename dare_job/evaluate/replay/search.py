@@ -13,7 +13,7 @@ _LEAST_GAIN = 0.002  # for leaving a value: less is the noise of measured drafti
 class Space:
     """start    the default settings, which are a candidate of everything
     values   candidates by Point's field, in the order in which they are tried
-    nodes    node budgets, ascending, 0 (plain decoding) among them
+    nodes    node budgets, ascending, 0 (autoregressive decoding) among them
     batches  batch sizes
     """
 
@@ -60,7 +60,8 @@ def search(trials: Trials, objective: Objective, space: Space, say: Callable[[st
 
 def best(trials: Trials, objective: Objective, space: Space, point: Point, part: str,
          batches: Sequence[int] | None = None, drafted: bool = False) -> Choice:
-    """The best batch size and budget for a point; of equal ones the first. drafted: not plain decoding."""
+    """The best batch size and budget for a point; of equal ones the first. drafted: not
+    autoregressive decoding."""
     choices = []
     for nodes in space.nodes[drafted:]:
         trial = trials(point, nodes, part)

@@ -56,7 +56,7 @@ class Objective:
     threads: int
 
     def step_ms(self, batch: int, nodes: int, us: float) -> float:
-        """Milliseconds of a step of ``batch`` rows; without nodes plain decoding."""
+        """Milliseconds of a step of ``batch`` rows; without nodes autoregressive decoding."""
         if nodes == 0:
             return self.curve.ms(batch, 1)
         if self.drafting:

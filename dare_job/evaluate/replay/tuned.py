@@ -136,11 +136,11 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
     lines = [
         *(f"# {' '.join(line.split())}" for line in (command, source)),
         f"# Batch {choice.batch}: {found['accepted_per_step']:.2f} accepted a step, "
-        f"{found['tokens_per_s']:.0f} tokens/s expected, {found['ratio']:.2f} times plain decoding;",
+        f"{found['tokens_per_s']:.0f} tokens/s expected, {found['ratio']:.2f} times autoregressive decoding;",
         f"# {result['ratio_to_default']:.3f} times the default settings at this batch size "
         f"(95 % {low:.3f} to {high:.3f}).",
         *(f"# Batch {batch}: nodes {row['nodes']}, {row['tokens_per_s']:.0f} tokens/s expected, "
-          f"{row['ratio']:.2f} times plain decoding."
+          f"{row['ratio']:.2f} times autoregressive decoding."
           for batch, row in result["by_batch"].items() if batch != str(choice.batch))]
     found = yaml.safe_dump(settings(choice), sort_keys=False)
     return "\n".join(lines) + "\n" + found + _waves(result["waves"])

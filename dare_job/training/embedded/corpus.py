@@ -59,7 +59,7 @@ def batches(
     """Batches of at most ``batch_tokens`` tokens, padding included, the same for the same parts and seed.
 
     Examples are shuffled within a part. Widths are multiples of 32 and each width has one batch size: the
-    CPU's matrix kernels are made anew for every new shape, which costs up to a second.
+    CPU's matrix kernels are compiled again for every new shape, which costs up to a second.
     """
     rng = np.random.default_rng(seed)
     waiting: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)

@@ -40,8 +40,8 @@ def test_wall_clock_targets_apply_to_gpus_only():
     assert len(report.targets(rows, None, 10, "cpu")) == 5 and all(one["met"] for one in report.targets(
         rows, None, 10, "cpu"))
     found = {one["target"]: one["met"] for one in report.targets(rows, None, 10, "cuda")}
-    assert found["strict at K = 10, times as fast by the clock"]
-    assert not found["relaxed at K = 10, times as fast by the clock"]
+    assert found["strict at K = 10, times as fast in wall-clock time"]
+    assert not found["relaxed at K = 10, times as fast in wall-clock time"]
 
 
 def _result(reads, draft_reads):
