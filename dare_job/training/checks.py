@@ -19,6 +19,13 @@ def require_at_least(settings: Any, **least: int) -> None:
             raise ConfigError(f"{option(name)} is {getattr(settings, name)}; it must be at least {bound}")
 
 
+def require_below_one(settings: Any, *names: str) -> None:
+    """Check that fields of settings are from 0 to below 1. Raises ConfigError."""
+    for name in names:
+        if not 0 <= getattr(settings, name) < 1:
+            raise ConfigError(f"{option(name)} is {getattr(settings, name):g}; it must be from 0 to below 1")
+
+
 def require_each(asked: str, values: Iterable[int], least: int = 1) -> None:
     """Check all numbers of an option that takes any number of them. Raises ConfigError."""
     if (found := min(values, default=least)) < least:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from dare_job.config.options import Device, device, option
 from dare_job.errors import ConfigError
-from dare_job.training.checks import require_at_least, require_rate
+from dare_job.training.checks import require_at_least, require_below_one, require_rate
 from dare_job.training.recommender.settings import Source
 
 LOSSES = {"s": "AtSpeed-S", "r": "AtSpeed-R", "sft": "SFT", "wordkd": "WordKD", "tvdkd": "TVDKD",
@@ -65,11 +65,8 @@ class Settings:
         for name in ("alpha", "mix"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} is {getattr(self, name):g}; it must be from 0 to 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"--dropout is {self.dropout:g}; it must be from 0 to below 1")
+        require_below_one(self, "dropout", "weight_decay")
         require_rate(self.rate)
-        if not 0 <= self.weight_decay < 1:
-            raise ConfigError(f"--weight-decay is {self.weight_decay:g}; it must be from 0 to below 1")
         if self.beams < self.k:
             raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never "
                               "holds the target's top K")

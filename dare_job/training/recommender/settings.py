@@ -6,8 +6,7 @@ from typing import Literal
 
 from dare_job.config.options import Device, device, numbers, option, words
 from dare_job.errors import ConfigError
-from dare_job.training.checks import option as option_name
-from dare_job.training.checks import require_at_least, require_heads, require_rate
+from dare_job.training.checks import require_at_least, require_below_one, require_heads, require_rate
 
 GIVEN, LEAVE_ONE_OUT = "given", "leave-one-out"
 _MODEL, _TRAINING = "Model", "Training"
@@ -67,10 +66,7 @@ class Settings:
                          batch_tokens=32, warmup=0, valid_users=1, seed=0)
         require_heads(self.width, self.heads)
         require_rate(self.rate)
-        for name in ("dropout", "item_dropout", "weight_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{option_name(name)} is {getattr(self, name):g}; it must be from 0 to "
-                                  "below 1")
+        require_below_one(self, "dropout", "item_dropout", "weight_decay")
 
 
 @dataclass(frozen=True)
