@@ -176,7 +176,8 @@ def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp
 
 
 def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_SILENT_S", 0.0)
+    for name in ("_SILENT_S", "_POLL_S", "EVERY_S"):
+        monkeypatch.setattr(progress, name, 0.01)
     bad = ["1::2::six::978300275", "only::two"]
     path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
     code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",

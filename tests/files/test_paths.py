@@ -37,7 +37,7 @@ def test_local_runs_import_nothing_of_urls(tmp_path):
     code = f"""
 import importlib, sys
 for name in ("pipeline", "cli", "publish.snapshots.diff", "publish.snapshots.clean", "publish.report.page",
-             "observe.command", *(f"stages.{{stage}}" for stage in {STAGES})):
+             "observe.progress", *(f"stages.{{stage}}" for stage in {STAGES})):
     importlib.import_module(f"dare_job.{{name}}")
 from dare_job.storage import paths
 paths.identities(paths.path({str(tmp_path)!r}).iterdir())

@@ -272,9 +272,9 @@ def test_of_processes_that_find_a_dead_lock_one_takes_it_over(folder, tmp_path):
     code = """
 import sys, time
 from pathlib import Path
-from dare_job import files, lock
+from dare_job.storage import lock, paths
 from dare_job.errors import InfrastructureError
-folder, signs, number = files.path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+folder, signs, number = paths.path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 (signs / f"ready-{number}").touch()
 while not (signs / "go").exists():
     time.sleep(0.005)

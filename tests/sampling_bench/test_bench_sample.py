@@ -251,10 +251,10 @@ def test_this_machines_curve_is_read_as_it_was_measured():
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("--temperatures", "-1"), "--temperatures: temperature is -1.0: it must be 0 .greedy."),
-    (("--temperatures", "0,nan"), "--temperatures: temperature is nan"),
-    (("--temperatures", "inf"), "--temperatures: temperature is inf"),
-    (("--temperatures", "1e-9", "--quick"), "--temperatures: temperature is 1e-09: .* or 1e-06 or above"),
+    (("--temperatures", "-1"), "--temperatures: sample.temperature is -1.0; it must be 0 .greedy."),
+    (("--temperatures", "0,nan"), "--temperatures: sample.temperature is nan"),
+    (("--temperatures", "inf"), "--temperatures: sample.temperature is inf"),
+    (("--temperatures", "1e-9", "--quick"), "--temperatures: sample.temperature is 1e-09; .* at least 1e-06"),
     (("--temperatures", ","), "--temperatures names none"),
     (("--seed", "-1"), "--seed is -1; it must be at least 0"),
     (("--tokens", "1"), "--tokens is 1; it must be at least 2"),

@@ -69,5 +69,5 @@ def test_levels_may_be_limited_and_of_equals_the_smallest_is_taken():
 def test_what_are_no_probabilities_are_refused(rates):
     with pytest.raises(ConfigError, match="probabilities"):
         largest(rates, 4)
-    with pytest.raises(ConfigError, match="-1 nodes"):
+    with pytest.raises(ConfigError, match="node limit of a tree is -1"):
         largest(np.ones((1, 1)), -1)

@@ -111,6 +111,6 @@ def test_the_command_line_takes_a_url_and_names_a_folder_that_is_none(out, store
     code, shown, _ = run("clean", "--keep", "3", "--out", out, "--json")
     assert code == 0 and json.loads(shown)["out"] == str(out)
     code, _, shown = run("history", "--out", out / "none")
-    assert code == 2 and f"{out / 'none'} is no folder" in shown
+    assert code == 2 and f"{out / 'none'} is not a folder" in shown
     code, _, shown = run("history", "--out", "s3://nobody/x")
     assert code == 2 and "there is no bucket nobody" in shown
