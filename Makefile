@@ -1,5 +1,6 @@
 # make demo   set everything up in .venv and run the whole job on an embedded sample
-# make test   set everything up and run the tests; make test-slow: those that take minutes
+# make test   set everything up and run the tests; make test-slow: those that take minutes;
+#             make test-release: long sweeps, before a release
 # make airflow   set everything up and bring up Airflow with the DAGs, a local Spark and the sample
 # Options: DEVICE=cpu|gpu (default: gpu where nvidia-smi finds one), PYTHON=..., OUT=folder of the demo
 
@@ -9,7 +10,7 @@ export PYTHON
 DARE := .venv/bin/dare-job
 PYTEST := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow airflow lint clean
+.PHONY: demo test test-slow test-release airflow lint clean
 
 demo:
 	@sh conf/setup.sh $(DEVICE)
@@ -25,6 +26,10 @@ test:
 test-slow:
 	@sh conf/setup.sh $(DEVICE) airflow,test
 	@$(PYTEST) -m slow
+
+test-release:
+	@sh conf/setup.sh $(DEVICE) airflow,test
+	@$(PYTEST) -m release
 
 airflow:
 	@sh conf/setup.sh $(DEVICE) airflow
