@@ -1,12 +1,10 @@
 """Does the engine write what transformers writes with this model? The command ``dare-job check``.
 
 The prompts on which ``dare-job check`` compares: built-in ones, or those of a file.
-
-Drafts that hide a known text among wrong branches: exercises verification as real drafts would.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import latency_ms
 from dare_job.decode.engine.prompt import prompt_ids
@@ -24,7 +23,6 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DataError, ModelError
 from dare_job.models.files import resolve
-from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 BUILT_IN = (
     "Describe this user's taste in films.",
@@ -66,53 +64,6 @@ def _prompt_of(line: str, place: str) -> str:
         raise DataError(f"{place}: \"prompt\" is {json.dumps(prompt)[:80]}; it must be a non-empty text")
     return prompt
 
-
-class OracleDrafter:
-    """Knows what each row is going to write.
-
-    The right token stands behind its wrong siblings, and some wrong ones have children of their own, so that
-    the accepted branch is hardly ever the first and rarely contiguous. Now and then a path goes wrong.
-    """
-
-    def __init__(self, texts: Mapping[object, Sequence[int]], vocabulary: int, distractors: int = 2,
-                 error_rate: float = 0.1, seed: int = 0):
-        """texts: tokens by request id, prompt left out."""
-        self._texts = {key: np.asarray(text, np.int32) for key, text in texts.items()}
-        self._vocabulary, self._distractors, self._error_rate = vocabulary, distractors, error_rate
-        self._rng = np.random.default_rng(seed)
-
-    def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
-              budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
-        shape = (len(requests), int(budgets.max(initial=0)))
-        tokens, parents = np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32)
-        sizes = np.zeros(len(requests), np.int32)
-        for row, request in enumerate(requests):
-            ahead = self._texts.get(request.id, ())[lengths[row] - len(request.prompt_ids):][: depths[row]]
-            nodes = self._tree(ahead, budgets[row])
-            sizes[row] = len(nodes)
-            for column, (token, parent) in enumerate(nodes):
-                tokens[row, column], parents[row, column] = token, parent
-        scores, sources = np.ones(shape, np.float32), np.full(shape, SOURCE_MODEL, np.uint8)
-        return DraftBatch(tokens, parents, sizes, scores, sources)
-
-    def _tree(self, ahead: Sequence[int], budget: int) -> list[tuple[int, int]]:
-        """(token, parent) of at most ``budget`` nodes, parents first."""
-        nodes: list[tuple[int, int]] = []
-        parent = ROOT
-        for depth, right in enumerate(ahead):
-            wrong = self._rng.choice(self._vocabulary, self._distractors + 1, replace=False)
-            wrong = [int(token) for token in wrong if token != right][: self._distractors]
-            if self._rng.random() < self._error_rate:
-                right = None
-            siblings = wrong + ([] if right is None else [int(right)])
-            first = len(nodes)
-            nodes += [(token, parent) for token in siblings]
-            if right is None:
-                break
-            if depth + 1 < len(ahead) and wrong:
-                nodes.append((int(ahead[depth + 1]), first))
-            parent = first + len(siblings) - 1
-        return nodes[:budget]
 
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
 
