@@ -15,7 +15,7 @@ PYTEST := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 demo:
 	@sh conf/setup.sh $(DEVICE)
 	@rm -rf $(OUT)/sample $(OUT)/demo
-	@$(DARE) sample --out $(OUT)/sample
+	@$(DARE) data sample --save $(OUT)/sample
 	@$(DARE) run --config conf/demo.yaml --date 2026-01-02 --input $(OUT)/sample --out $(OUT)/demo
 
 test:

@@ -11,7 +11,7 @@ port=${AIRFLOW_PORT:-8080}
 
 say() { printf 'airflow: %s\n' "$*" >&2; }
 
-[ -d "$out/sample" ] || "$root/.venv/bin/dare-job" sample --out "$out/sample" >&2
+[ -d "$out/sample" ] || "$root/.venv/bin/dare-job" data sample --save "$out/sample" >&2
 
 cat >"$home/dare.yaml" <<EOF
 # Written by conf/airflow.sh: the sample world, a local Spark, runs by hand and backfill only.
