@@ -1,14 +1,17 @@
 """The commands under ``dare-job data``: a sample world, and the paper's data sets."""
 
 from collections.abc import Callable
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dare_job.cli import options
-from dare_job.cli.result import AsJson, console, print_result
+from dare_job.cli.from_dataclass import takes
+from dare_job.cli.result import console, print_result
+from dare_job.config.options import option
+from dare_job.data.paper.options import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
@@ -17,40 +20,34 @@ prepare = typer.Typer(no_args_is_help=True)
 app.add_typer(prepare, name="prepare")
 
 
-class Untitled(StrEnum):
-    drop = "drop"
-    keep = "keep"
+@dataclass(frozen=True)
+class Given:
+    """Settings of the job that ``data prepare`` takes."""
+
+    config: list[Path] | None = option(
+        "YAML settings (input.max_reject_share, spark, log); repeatable.", None)
+    set_: list[str] | None = option("Override a setting, as in spark.master=local[4]; repeatable.", None,
+                                    flag="--set", metavar="KEY=VALUE")
 
 
-class Duplicates(StrEnum):
-    last = "last"
-    all = "all"
+@dataclass(frozen=True)
+class MovieLens:
+    """Options of ``dare-job data prepare movielens-10m``."""
+
+    prepared: Options
+    input: Path = option("ml-10m.zip, or a folder with ratings.dat and movies.dat; other MovieLens sets with "
+                         "ratings will do.")
+    given: Given = field(default_factory=Given)
 
 
-class Split(StrEnum):
-    time = "time"
-    user = "user"
+@dataclass(frozen=True)
+class AmazonBooks:
+    """Options of ``dare-job data prepare amazon-books``."""
 
-
-Out = Annotated[Path, typer.Option("--save", help="Folder to write; must not exist.")]
-MinUser = Annotated[int, typer.Option("--min-user", min=1, help="Minimum interactions of a user.")]
-MinItem = Annotated[int, typer.Option("--min-item", min=1, help="Minimum interactions of an item.")]
-Positive = Annotated[float, typer.Option("--positive", help="Lowest rating with label 1.")]
-WithoutTitle = Annotated[Untitled, typer.Option(
-    "--untitled", help="Interactions with items without a title.")]
-Repeated = Annotated[Duplicates, typer.Option(
-    "--duplicates", help="Several ratings of an item by a user: keep the last, or all.")]
-HistoryShare = Annotated[float, typer.Option(
-    "--history-share", help="Share of history in both windows, as history.share.")]
-SplitBy = Annotated[Split, typer.Option("--split", help="Split the CTR rows by time or by user.")]
-ValidShare = Annotated[float, typer.Option("--valid-share", min=0, max=1, help="Share of the CTR rows.")]
-TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Share of the CTR rows.")]
-Sample = Annotated[int, typer.Option("--sample", min=0, help="Users, and items, to measure speed with.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of halves, samples and splits by user.")]
-Config = Annotated[list[Path] | None, typer.Option(
-    "--config", help="YAML settings (input.max_reject_share, spark, log); repeatable.")]
-Set = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a setting, as in spark.master=local[4]; repeatable.")]
+    prepared: AmazonOptions
+    reviews: Path = option("Reviews as JSON lines (2014, 2018, 2023), or the csv of ratings; .gz or not.")
+    meta: Path = option("Items as JSON lines, or in Python notation as in 2014.")
+    given: Given = field(default_factory=Given)
 
 
 @prepare.callback()
@@ -84,56 +81,35 @@ def sample(
 
 
 @prepare.command("movielens-10m")
-def movielens_10m(
-    input: Annotated[Path, typer.Option(
-        "--input", help="ml-10m.zip, or a folder with ratings.dat and movies.dat; other MovieLens sets with "
-        "ratings will do.")],
-    out: Out, min_user: MinUser = 1, min_item: MinItem = 1, positive: Positive = 4.0,
-    untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
-    history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
-    test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
-    set_: Set = None, as_json: AsJson = False,
-) -> None:
+@takes(MovieLens)
+def movielens_10m(args: MovieLens, as_json: bool) -> None:
     """MovieLens-10M: labels, windows, halves and splits; by default no filter."""
     from dare_job.config.settings import load
     from dare_job.data import readers
-    from dare_job.data.paper.options import Options
 
-    asked = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
-                    split.value, valid_share, test_share, sample, seed)
-    settings = load(config or [], set_, {"input.path": ("--input", str(input)),
-                                         "input.format": ("movielens-10m", "movielens")})
-    _require(input, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
-             input.is_dir() or input.suffix == ".zip")
-    _run("movielens-10m", [input], lambda into, spark: readers.read_input(settings.input, into, spark),
-         asked, settings, as_json)
+    given, path = args.given, args.input
+    settings = load(given.config or [], given.set_, {"input.path": ("--input", str(path)),
+                                                     "input.format": ("movielens-10m", "movielens")})
+    _require(path, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
+             path.is_dir() or path.suffix == ".zip")
+    _run("movielens-10m", [path], lambda into, spark: readers.read_input(settings.input, into, spark),
+         args.prepared, settings, as_json)
 
 
 @prepare.command("amazon-books")
-def amazon_books(
-    reviews: Annotated[Path, typer.Option(
-        "--reviews", help="Reviews as JSON lines (2014, 2018, 2023), or the csv of ratings; .gz or not.")],
-    meta: Annotated[Path, typer.Option(
-        "--meta", help="Items as JSON lines, or in Python notation as in 2014.")],
-    out: Out, min_user: MinUser = 60, min_item: MinItem = 40, positive: Positive = 5.0,
-    untitled: WithoutTitle = Untitled.drop, duplicates: Repeated = Duplicates.last,
-    history_share: HistoryShare = 0.7, split: SplitBy = Split.time, valid_share: ValidShare = 0.1,
-    test_share: TestShare = 0.1, sample: Sample = 100, seed: Seed = 0, config: Config = None,
-    set_: Set = None, as_json: AsJson = False,
-) -> None:
+@takes(AmazonBooks)
+def amazon_books(args: AmazonBooks, as_json: bool) -> None:
     """Amazon-Books: KAR's filters (DARE's are not published), labels, windows, halves and splits."""
     from dare_job.config.settings import load
     from dare_job.data import readers
-    from dare_job.data.paper.options import Options
 
-    asked = Options(out, min_user, min_item, positive, untitled.value, duplicates.value, history_share,
-                    split.value, valid_share, test_share, sample, seed)
-    settings = load(config or [], set_)
+    settings, reviews, meta = load(args.given.config or [], args.given.set_), args.reviews, args.meta
     share = settings.input.max_reject_share
     _require(reviews, "--reviews", "a file such as Books.json.gz", reviews.is_file())
     _require(meta, "--meta", "a file such as meta_Books.json.gz", meta.is_file())
     _run("amazon-books", [reviews, meta],
-         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), asked, settings, as_json)
+         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), args.prepared, settings,
+         as_json)
 
 
 def _require(path: Path, option: str, expected: str, fits: bool) -> None:
@@ -143,20 +119,20 @@ def _require(path: Path, option: str, expected: str, fits: bool) -> None:
         raise DataError(f"{option} {path} is not {expected}")
 
 
-def _run(name: str, sources: list[Path], read: Callable, asked, settings, as_json: bool) -> None:
+def _run(name: str, sources: list[Path], read: Callable, args, settings, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.data.paper import command, report
     from dare_job.observe import log, progress
     from dare_job.spark.session import session
 
-    asked.require()
+    args.require()
     log.to_stderr(settings.log.format)
 
     def work() -> dict:
-        with (log.bound(stage=f"prepare {name}"), writing(asked.out),
+        with (log.bound(stage=f"prepare {name}"), writing(args.out),
               progress.reporting()):
-            manifest = command.prepare(name, sources, read, asked, session(settings.spark))
+            manifest = command.prepare(name, sources, read, args, session(settings.spark))
         report.print_manifest(manifest, console())
-        return {"out": str(asked.out), **manifest}
+        return {"out": str(args.out), **manifest}
 
     print_result(as_json, work)

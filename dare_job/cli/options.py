@@ -4,6 +4,8 @@ What commands on a night share: their options, and the job that these make.
 """
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Annotated
 import typer
 
 from dare_job.config import options as option_types
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 
 
@@ -84,36 +87,25 @@ def torch_device(device: str) -> str:
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
-Config = Annotated[list[Path], typer.Option(
-    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
 
-Day = Annotated[str, typer.Option(
-    "--date", metavar="YYYY-MM-DD", help="The night; input up to and including this date counts.")]
+@dataclass(frozen=True)
+class Night:
+    """Options of commands on one night."""
 
-Input = Annotated[str | None, typer.Option(
-    "--input", help="Folder, file or zip of the input (input.path).")]
-
-Out = Annotated[str | None, typer.Option("--out", help="Output folder (out).")]
-
-Model = Annotated[str | None, typer.Option(
-    "--model", help="'embedded', a folder or a hub name (model.name).")]
-
-Set = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
-
-Target = Annotated[str | None, typer.Option(
-    "--target", metavar="MEASURE=LIMIT", help="Take the fastest setting that --curve shows to keep it: "
-    "auc=0.0005, cosine=0.98 or rouge_l=0.95 (verify.target); strict, where it shows none.")]
-
-Curve = Annotated[str | None, typer.Option(
-    "--curve", help="curve.json of `dare-job curve`, for --target (verify.curve).")]
+    config: list[Path] = option(
+        "YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")
+    date: str = option("The night; input up to and including this date counts.", metavar="YYYY-MM-DD")
+    input: str | None = option("Folder, file or zip of the input (input.path).", None)
+    out: str | None = option("Output folder (out).", None)
+    model: str | None = option("'embedded', a folder or a hub name (model.name).", None)
+    set_: list[str] | None = option("Override a setting, as in decode.batch_size=16; repeatable.", None,
+                                    flag="--set", metavar="KEY=VALUE")
 
 
-def job(config, day_, input_path, out, model, limit, overrides, target=None, curve=None, pick=True,
-        flags=None):
+def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Sequence[str] = (), flags=None):
     """Settings with the command line's on top, and with ``pick`` the rule that their target picks, as a Job.
 
-    flags  more values by key, each with its flag's name, as in ``config.load``
+    overrides, flags  more settings: as ``--set`` has them, and by key with their flag's name
     Raises ConfigError, before anything is written.
     """
     from dare_job.config.settings import load
@@ -121,10 +113,11 @@ def job(config, day_, input_path, out, model, limit, overrides, target=None, cur
     from dare_job.storage import paths
     from dare_job.workspace import Workspace
 
-    given = {"input.path": ("--input", input_path), "out": ("--out", out), "model.name": ("--model", model),
-             "verify.target": ("--target", target), "verify.curve": ("--curve", curve), **(flags or {})}
-    settings = load(config, overrides, {key: flag for key, flag in given.items() if flag[1] is not None})
-    space = Workspace(paths.path(settings.out, "out"), day(day_))
+    given = {"input.path": ("--input", night.input), "out": ("--out", night.out),
+             "model.name": ("--model", night.model), **(flags or {})}
+    settings = load(night.config, [*(night.set_ or []), *overrides],
+                    {key: flag for key, flag in given.items() if flag[1] is not None})
+    space = Workspace(paths.path(settings.out, "out"), day(night.date))
     made = Job(settings, space, _run_id(space.dt), limit)
     if settings.verify.target is None or not pick:
         return made

@@ -1,45 +1,44 @@
 """The command ``run``: all stages for one date, or a range of them."""
 
-from typing import Annotated
-
-import typer
+from dataclasses import dataclass
 
 from dare_job.cli import options
-from dare_job.cli.options import Config, Curve, Day, Input, Model, Out, Set, Target
-from dare_job.cli.result import AsJson, print_result
+from dare_job.cli.from_dataclass import takes
+from dare_job.cli.result import print_result
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 
 _STAGES, _RECOMMENDATIONS = "Stages", "Recommendations"
 
 
-def run(
-    config: Config, date: Day, input: Input = None, out: Out = None, model: Model = None, set_: Set = None,
-    first: Annotated[str | None, typer.Option(
-        "--from", metavar="STAGE", rich_help_panel=_STAGES, help="First stage to run: plan, embed, group, "
-        "route, pools, generate, gate, publish, encode or recommend.")] = None,
-    last: Annotated[str | None, typer.Option(
-        "--to", metavar="STAGE", rich_help_panel=_STAGES, help="Last stage to run. One stage alone: "
-        "--from X --to X.")] = None,
-    limit: Annotated[int | None, typer.Option(
-        "--limit", min=0, metavar="N", rich_help_panel=_STAGES, help="Generate at most N texts of each "
-        "entity type, and recommendations for at most N users.")] = None,
-    dry_run: Annotated[bool, typer.Option(
-        "--dry-run", rich_help_panel=_STAGES, help="Only count rows and tokens and estimate the time.")]
-    = False,
-    if_set: Annotated[bool, typer.Option(
-        "--if-set", rich_help_panel=_STAGES, help="Stage recommend: do nothing, instead of failing, if "
-        "recommend.model is not set.")] = False,
-    target: Target = None, curve: Curve = None,
-    recommender: Annotated[str | None, typer.Option(
-        "--recommender", rich_help_panel=_RECOMMENDATIONS, help="Folder of the recommender "
-        "(recommend.model).")] = None,
-    k: Annotated[int | None, typer.Option(
-        "--k", rich_help_panel=_RECOMMENDATIONS, help="Recommendations for each user (recommend.k).")] = None,
-    drafter: Annotated[str | None, typer.Option(
-        "--recommend-drafter", rich_help_panel=_RECOMMENDATIONS, help="trie, popularity, transitions, or the "
-        "folder of a small recommender (recommend.drafter).")] = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class RunOptions(options.Night):
+    """Options of ``dare-job run``."""
+
+    first: str | None = option(
+        "First stage to run: plan, embed, group, route, pools, generate, gate, publish, encode or recommend.",
+        None, flag="--from", metavar="STAGE", panel=_STAGES)
+    last: str | None = option("Last stage to run. One stage alone: --from X --to X.", None, flag="--to",
+                              metavar="STAGE", panel=_STAGES)
+    limit: int | None = option("Generate at most N texts of each entity type, and recommendations for at "
+                               "most N users.", None, min=0, metavar="N", panel=_STAGES)
+    dry_run: bool = option("Only count rows and tokens and estimate the time.", False, panel=_STAGES)
+    if_set: bool = option("Stage recommend: do nothing, instead of failing, if recommend.model is not set.",
+                          False, panel=_STAGES)
+    target: str | None = option(
+        "Take the fastest setting that --curve shows to keep it: auc=0.0005, cosine=0.98 or rouge_l=0.95 "
+        "(verify.target); strict, where it shows none.", None, metavar="MEASURE=LIMIT")
+    curve: str | None = option("curve.json of `dare-job curve`, for --target (verify.curve).", None)
+    recommender: str | None = option("Folder of the recommender (recommend.model).", None,
+                                     panel=_RECOMMENDATIONS)
+    k: int | None = option("Recommendations for each user (recommend.k).", None, panel=_RECOMMENDATIONS)
+    drafter: str | None = option(
+        "trie, popularity, transitions, or the folder of a small recommender (recommend.drafter).", None,
+        flag="--recommend-drafter", panel=_RECOMMENDATIONS)
+
+
+@takes(RunOptions)
+def run(args: RunOptions, as_json: bool) -> None:
     """Generate the texts of one date and publish them.
 
     A run that was interrupted continues where it stopped, if started again. Stages, in order: plan, embed,
@@ -49,15 +48,17 @@ def run(
     from dare_job.cli.output import writing
     from dare_job.observe.command import observed
 
-    if dry_run and (first or last):
+    first, last = args.first, args.last
+    if args.dry_run and (first or last):
         raise ConfigError("--dry-run estimates the whole run; leave out --from and --to")
-    flags = {"recommend.model": ("--recommender", recommender),
-             "recommend.drafter": ("--recommend-drafter", drafter)}
-    overrides = [*(set_ or []), *([] if k is None else [f"recommend.k={k}"])]
-    job = options.job(config, date, input, out, model, limit, overrides, target, curve, flags=flags)
+    flags = {"verify.target": ("--target", args.target), "verify.curve": ("--curve", args.curve),
+             "recommend.model": ("--recommender", args.recommender),
+             "recommend.drafter": ("--recommend-drafter", args.drafter)}
+    overrides = [] if args.k is None else [f"recommend.k={args.k}"]
+    job = options.job(args, args.limit, overrides=overrides, flags=flags)
     stages = pipeline.stages(job, first, last)
     if stages == pipeline.ALONE and job.config.recommend.model is None:
-        if if_set:
+        if args.if_set:
             print_result(as_json, dict)
             return
         raise ConfigError("recommend.model is not set: name a recommender's folder with --recommender; "
@@ -65,8 +66,8 @@ def run(
     whole = first is None and last is None
 
     def work() -> dict:
-        with observed(job, "run" if whole else stages[-1], counted=not dry_run), writing(job.space.out):
-            if dry_run:
+        with observed(job, "run" if whole else stages[-1], counted=not args.dry_run), writing(job.space.out):
+            if args.dry_run:
                 return pipeline.dry_run(job)
             return pipeline.run(job) if whole else pipeline.run(job, first, last)
 

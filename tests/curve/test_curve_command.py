@@ -19,8 +19,8 @@ from dare_job.evaluate.ctr.knowledge import read
 from dare_job.evaluate.curve import distance, table, written
 from dare_job.evaluate.curve import distance as curve_distance
 from dare_job.evaluate.curve.choose import chosen
-from dare_job.evaluate.curve.command import Options, run
-from dare_job.evaluate.curve.loss import Check
+from dare_job.evaluate.curve.command import run
+from dare_job.evaluate.curve.options import Check, Options
 from dare_job.job import Job
 from dare_job.publish.features import encoder_files
 from dare_job.tables import published
@@ -59,7 +59,7 @@ def measured(job_of, world, tmp_path_factory):
     """A curve with AUC, and the folder that it was measured in."""
     folder = tmp_path_factory.mktemp("curve")
     job = job_of(folder / "out")
-    check = Check(str(world), ["dcnv2"], seeds=2, epochs=1)
+    check = Check(str(world), ["dcnv2"], seeds=2, epochs=1, device="cpu")
     return run(job, Options(folder / "work", [TIGHT, LOOSE], rows=8, turns=2, check=check)), folder
 
 
@@ -150,7 +150,7 @@ def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
     assert found["verify"] == "relaxed" and found["choice"]["target"] == "cosine=0.01"
     assert (found["settings"]["verify"]["k"], found["settings"]["verify"]["p"]) == LOOSE
     page = (tmp_path / f"out/reports/dt={DAY}/index.html").read_text(encoding="utf-8")
-    assert "Target of quality" in page and "k=64 p=0 keeps it" in page
+    assert "Verification target" in page and "k=64 p=0 keeps it" in page
     before = found["published"]
     assert night() == summary  # nothing is written twice
     assert published.read_manifest(tmp_path / f"out/knowledge/entity=user/dt={DAY}")["published"] == before

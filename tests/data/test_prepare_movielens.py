@@ -2,17 +2,18 @@
 
 import hashlib
 import json
+import shutil
 from collections import defaultdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from paper_files import MOVIES, prepare, prepared, ratings, table, ten_million, text_file
+from paper_files import MOVIES, prepare, ratings, table, ten_million, text_file
 
-from dare_job.config.settings import HistorySettings, InputSettings
-from dare_job.data import readers
+from dare_job.config.settings import HistorySettings
 from dare_job.data.history import user_histories, window_size
-from dare_job.data.paper import options
+from dare_job.data.paper import command, options
+from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress
 from dare_job.spark.tables import read_parquet
@@ -77,8 +78,8 @@ def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
 
 def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
     out, *_ = result
-    names = {"interactions": options.INTERACTIONS, "users": options.USERS, "items": options.ITEMS,
-             **{f"ctr/{part}": options.CTR for part in PARTS}}
+    names = {"interactions": command.INTERACTIONS, "users": command.USERS, "items": command.ITEMS,
+             **{f"ctr/{part}": command.CTR for part in PARTS}}
     for name, schema in names.items():
         assert pq.read_schema(out / f"{name}.parquet").equals(schema)
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {
@@ -140,29 +141,48 @@ def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(
     assert 0.7 < len(times["train"]) / len(found) < 0.9
 
 
-def test_the_same_seed_makes_the_same_files_and_another_other_halves(result, original, tmp_path):
+def test_the_same_seed_makes_the_same_files_whatever_bad_lines_there_are(result, tmp_path, monkeypatch):
+    """Also from a file in Latin-1. Bad lines and progress are said."""
+    for name in ("_SILENT_S", "_POLL_S", "EVERY_S"):
+        monkeypatch.setattr(progress, name, 0.01)
     out, *_ = result
-    again = tmp_path / "again"
-    prepared("movielens-10m", "--input", original, "--save", again, "--sample", 5)
-    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
-    assert all((out / name).read_bytes() == (again / name).read_bytes() for name in files)
+    path = ten_million(tmp_path, ROWS, more=["1::2::six::978300275", "only::two"], encoding="latin-1")
+    code, _, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out", "--sample", 5)
+    assert code == 0 and "prepare movielens-10m: reading the original files, " in err
+    assert f"invalid lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in err
+    files = [path.relative_to(out) for path in out.rglob("*.parquet")]
+    assert len(files) == 6
+    assert all((out / name).read_bytes() == (tmp_path / "out" / name).read_bytes() for name in files)
+    before, after = (json.loads((folder / "_manifest.json").read_text())
+                     for folder in (out, tmp_path / "out"))
+    assert {name for name in before if before[name] != after[name]} == {"input", "sources"}
+
+
+def test_another_seed_makes_other_halves_and_a_split_by_user_shares_none(result, original, tmp_path):
+    """Here with one label alone, which is said."""
     other = tmp_path / "other"
-    prepared("movielens-10m", "--input", original, "--save", other, "--sample", 5, "--seed", 1,
-             "--split", "user", "--valid-share", 0.2, "--test-share", 0.2)
+    code, _, err = prepare("movielens-10m", "--input", original, "--save", other, "--sample", 5, "--seed", 1,
+                           "--split", "user", "--valid-share", 0.2, "--test-share", 0.2, "--positive", 0.5)
+    assert code == 0 and "without AUC because all labels are equal: train, valid, test" in err
     halves = [{row["item_id"] for row in table(folder, "items") if row["existing"]}
-              for folder in (out, other)]
+              for folder in (result[0], other)]
     assert halves[0] != halves[1]
     users = [{row["user_id"] for row in table(other, f"ctr/{part}")} for part in PARTS]
     assert all(users) and not users[0] & users[1] | users[0] & users[2] | users[1] & users[2]
     assert sum(len(table(other, f"ctr/{part}")) for part in PARTS) == sum(
-        len(table(out, f"ctr/{part}")) for part in PARTS)
+        len(table(result[0], f"ctr/{part}")) for part in PARTS)
 
 
-def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp_path):
+def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job):
     out, *_ = result
-    counts = readers.read_input(InputSettings(path=str(out)), tmp_path / "into", spark)
-    assert (counts.format, counts.interactions, counts.broken) == ("parquet", len(ROWS), 0)
-    read = [read_parquet(spark, tmp_path / "into" / f"{name}.parquet") for name in ("interactions", "items")]
+    job = make_job({"input": {"path": str(out)}}, day="2002-01-01")
+    record = plan.run(job)
+    counts = record["input"]
+    assert (counts["format"], counts["interactions"], counts["broken"]) == ("parquet", len(ROWS), 0)
+    assert (record["user"]["rows"], record["item"]["rows"]) == (len(HISTORIES), 16)
+    assert record["user"]["errors"] == record["item"]["errors"] == 0
+    read = [read_parquet(spark, job.space.stage("input") / f"{name}.parquet")
+            for name in ("interactions", "items")]
     for name in ("old", "new"):
         settings = HistorySettings(window=name, share=0.7, max_items=500)
         marked = defaultdict(list)
@@ -170,23 +190,6 @@ def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job, tmp
             marked[row["user_id"]] += [row["item_id"]] if row[name] else []
         assert {row["user_id"]: [event["item_id"] for event in row["history"]]
                 for row in user_histories(*read, settings).collect()} == marked
-    record = plan.run(make_job({"input": {"path": str(out)}}, day="2002-01-01"))
-    assert (record["user"]["rows"], record["item"]["rows"]) == (len(HISTORIES), 16)
-    assert record["user"]["errors"] == record["item"]["errors"] == 0
-
-
-def test_bad_lines_one_label_alone_and_progress_are_said(tmp_path, monkeypatch):
-    for name in ("_SILENT_S", "_POLL_S", "EVERY_S"):
-        monkeypatch.setattr(progress, name, 0.01)
-    bad = ["1::2::six::978300275", "only::two"]
-    path = ten_million(tmp_path, ROWS, more=bad, encoding="latin-1")
-    code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out",
-                                 "--positive", 0.5)
-    assert code == 0 and "prepare movielens-10m: reading the original files, " in err
-    assert "without AUC because all labels are equal: train, valid, test" in err
-    assert f"invalid lines: 2 (the first: ratings.dat:{len(ROWS) + 1}, rating is not a number)" in err
-    titles = {row["item_id"]: row["title"] for row in table(tmp_path / "out", "items")}
-    assert titles["2"] == "Misérables, Les (1995)"  # of a file in Latin-1
 
 
 def test_files_that_do_not_serve_are_named_with_the_fix(tmp_path, original):
@@ -228,11 +231,14 @@ def test_impossible_options_are_named_before_anything_is_read(tmp_path, original
     assert (there / "mine.txt").read_text() == "keep\n"
 
 
-def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original):
+def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original, result, spark):
     out = tmp_path / "out"
     code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--min-item", 1000)
-    assert code == 4
+    assert code == 4 and not out.exists()
     assert f"none of {len(ROWS)} interactions remains with --min-user 1 and --min-item 1000: lower" in err
-    code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--test-share", 0)
-    assert code == 4 and "the test part of the split by time is empty" in err
-    assert not out.exists()
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(result[0] / "interactions.parquet", begun)
+    asked = options.Options(out, 1, 1, 4.0, "drop", "last", 0.7, "time", 0.1, 0.0, 5, 0)
+    with pytest.raises(DataError, match="the test part of the split by time is empty"):
+        command._Preparation(begun, asked, spark)._ctr()

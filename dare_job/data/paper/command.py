@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from dare_job import schemas
 from dare_job.data.paper import report, splits
-from dare_job.data.paper.options import COUNTS, CTR, INTERACTIONS, ITEMS, USERS, Options
+from dare_job.data.paper.options import COUNTS, Options
 from dare_job.data.readers import InputCounts
 from dare_job.errors import DataError
 from dare_job.models import files as models_files
@@ -27,6 +27,36 @@ from dare_job.workspace import MANIFEST, write_json
 
 _GROUP_ROWS = 1 << 17
 Read = Callable[[Path, SparkSession], InputCounts]  # writes the contract tables into a folder
+
+# The first three are the job's input with additional columns, which the job ignores.
+INTERACTIONS = pa.schema([
+    *schemas.INTERACTIONS,
+    pa.field("place", pa.int32(), nullable=False),  # 1 to n in the user's history, oldest first
+    pa.field("old", pa.bool_(), nullable=False),  # among the first m of n
+    pa.field("new", pa.bool_(), nullable=False),  # among the last m of n
+])
+
+USERS = pa.schema([
+    *schemas.USERS,
+    pa.field("interactions", pa.int32(), nullable=False),  # n
+    pa.field("window", pa.int32(), nullable=False),  # m, n/2 < m < n; n where n < 3
+    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements
+])
+
+ITEMS = pa.schema([
+    *schemas.ITEMS,
+    pa.field("existing", pa.bool_(), nullable=False),  # else newly introduced
+    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements; only new items
+])
+
+# ctr/train.parquet, valid.parquet, test.parquet: interactions after each user's old window
+CTR = pa.schema([
+    pa.field("user_id", pa.string(), nullable=False),
+    pa.field("item_id", pa.string(), nullable=False),
+    pa.field("label", pa.int8(), nullable=False),  # 1: rated at least the positive rating
+    pa.field("rating", pa.float32(), nullable=False),
+    pa.field("timestamp", pa.int64(), nullable=False),  # seconds since 1970, UTC
+])
 
 
 def prepare(name: str, sources: list[Path], read: Read, options: Options, spark: SparkSession) -> dict:

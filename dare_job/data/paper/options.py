@@ -1,32 +1,30 @@
-"""Options and schemas of prepared data sets, and the counts of the DARE paper.
-
-The first three schemas are the job's input with additional columns, which the job ignores.
-"""
+"""Options of prepared data sets, and the counts of the DARE paper. Imports no pyarrow."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
-
-from dare_job import schemas
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Options:
-    out: Path
-    min_user: int  # minimum interactions of a user
-    min_item: int
-    positive: float  # a rating of at least this is label 1
-    untitled: Literal["drop", "keep"] = "drop"
-    duplicates: Literal["last", "all"] = "last"
-    history_share: float = 0.7  # m / n
-    split: Literal["time", "user"] = "time"
-    valid_share: float = 0.1
-    test_share: float = 0.1
-    sample: int = 100  # test users, and test items
-    seed: int = 0
+    """Options of ``dare-job data prepare`` of any data; the defaults are those of MovieLens-10M."""
+
+    out: Path = option("Folder to write; must not exist.", flag="--save")
+    min_user: int = option("Minimum interactions of a user.", 1, min=1)
+    min_item: int = option("Minimum interactions of an item.", 1, min=1)
+    positive: float = option("Lowest rating with label 1.", 4.0)
+    untitled: Literal["drop", "keep"] = option("Interactions with items without a title.", "drop")
+    duplicates: Literal["last", "all"] = option(
+        "Several ratings of an item by a user: keep the last, or all.", "last")
+    history_share: float = option("Share of history in both windows, as history.share.", 0.7)
+    split: Literal["time", "user"] = option("Split the CTR rows by time or by user.", "time")
+    valid_share: float = option("Share of the CTR rows.", 0.1, min=0, max=1)
+    test_share: float = option("Share of the CTR rows.", 0.1, min=0, max=1)
+    sample: int = option("Users, and items, to measure speed with.", 100, min=0)
+    seed: int = option("Seed of halves, samples and splits by user.", 0, min=0)
 
     def require(self) -> None:
         """Raise ConfigError with the name of an invalid option, or if ``out`` is not empty."""
@@ -42,6 +40,15 @@ class Options:
 
 
 @dataclass(frozen=True)
+class AmazonOptions(Options):
+    """With KAR's filters: DARE's are not published."""
+
+    min_user: int = option("Minimum interactions of a user.", 60, min=1)
+    min_item: int = option("Minimum interactions of an item.", 40, min=1)
+    positive: float = option("Lowest rating with label 1.", 5.0)
+
+
+@dataclass(frozen=True)
 class PaperCounts:
     """Counts in appendix A of DARE."""
 
@@ -53,32 +60,3 @@ class PaperCounts:
 
 COUNTS = {"movielens-10m": PaperCounts(72_000, 10_000, 10_000_000, rounded=True),
           "amazon-books": PaperCounts(49_391, 78_318, 5_002_043)}
-
-INTERACTIONS = pa.schema([
-    *schemas.INTERACTIONS,
-    pa.field("place", pa.int32(), nullable=False),  # 1 to n in the user's history, oldest first
-    pa.field("old", pa.bool_(), nullable=False),  # among the first m of n
-    pa.field("new", pa.bool_(), nullable=False),  # among the last m of n
-])
-
-USERS = pa.schema([
-    *schemas.USERS,
-    pa.field("interactions", pa.int32(), nullable=False),  # n
-    pa.field("window", pa.int32(), nullable=False),  # m, n/2 < m < n; n where n < 3
-    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements
-])
-
-ITEMS = pa.schema([
-    *schemas.ITEMS,
-    pa.field("existing", pa.bool_(), nullable=False),  # else newly introduced
-    pa.field("test", pa.bool_(), nullable=False),  # in the sample for speed measurements; only new items
-])
-
-# ctr/train.parquet, valid.parquet, test.parquet: interactions after each user's old window
-CTR = pa.schema([
-    pa.field("user_id", pa.string(), nullable=False),
-    pa.field("item_id", pa.string(), nullable=False),
-    pa.field("label", pa.int8(), nullable=False),  # 1: rated at least the positive rating
-    pa.field("rating", pa.float32(), nullable=False),
-    pa.field("timestamp", pa.int64(), nullable=False),  # seconds since 1970, UTC
-])

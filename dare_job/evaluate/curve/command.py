@@ -4,17 +4,14 @@ import logging
 import platform
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
 from dare_job.errors import DataError
 from dare_job.evaluate.curve import distance, loss, plot, table, written
-from dare_job.evaluate.curve import distance as curve_distance
-from dare_job.evaluate.curve.distance import Distances
+from dare_job.evaluate.curve.distance import Distances, least_mean
+from dare_job.evaluate.curve.options import Options
 from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
 from dare_job.evaluate.curve.written import Setting, Written
 from dare_job.generate import preflight
@@ -28,24 +25,6 @@ from dare_job.workspace import write_json
 _LOG = logging.getLogger("dare_job")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What ``dare-job curve`` was asked; the fields' names are those of its options.
-
-    rows   timed, and compared unless ``check`` has every row written
-    check  None: no AUC
-    """
-
-    work: Path
-    settings: Sequence[tuple[int, float]]
-    rows: int = 1000
-    turns: int = 3
-    seed: int = 0
-    level: float = 0.95
-    check: loss.Check | None = None
-    command: str = ""
-
-
 def run(job: Job, options: Options) -> QualityCurve:
     """Measure, write ``curve.json`` and ``curve.svg`` in ``options.work``, and return the curve.
 
@@ -54,7 +33,8 @@ def run(job: Job, options: Options) -> QualityCurve:
     preflight.check_drafting(job)
     encoder = _Encoder(job)
     made = written.prepared(job, options.work / "job")
-    sample = written.rows(made, None if options.check else options.rows, options.seed)
+    with_auc = options.check.data is not None
+    sample = written.rows(made, None if with_auc else options.rows, options.seed)
     if not sample:
         raise DataError(f"no row would be written on {job.space.dt}: all text is of this model and prompt; "
                         "choose a later --date, or old text of an earlier one (input.knowledge)")
@@ -66,7 +46,7 @@ def run(job: Job, options: Options) -> QualityCurve:
     alpha = (1 - options.level) / len(options.settings)
     losses, carried = {}, 0
     compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
-    if options.check:
+    if with_auc:
         losses, carried = loss.measure(made, sample, found, options.check, options.work / "texts", alpha)
     entries = [_entry(setting, found, compared.get(setting), alpha, losses.get(setting, {}))
                for setting in settings]
@@ -76,7 +56,7 @@ def run(job: Job, options: Options) -> QualityCurve:
         settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
                                 for section in ("model", "prompts", "decode", "drafter", "verify", "pools")}),
         level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
-        turns=options.turns, seeds=options.check.seeds if options.check else 0, carried=carried,
+        turns=options.turns, seeds=options.check.seeds if with_auc else 0, carried=carried,
         entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,
         machine=f"{platform.machine()}, {platform.node()}", command=options.command, entries=entries)
     write_json(options.work / "curve.json", curve.model_dump(mode="json"))
@@ -140,8 +120,8 @@ def _entry(setting: Setting, found: dict[Setting, Written], seen: Distances | No
 
 def _means(seen: Distances, alpha: float) -> dict[str, Distance]:
     """Means with their bounds at level 1 - ``alpha``, each on the side of more distance."""
-    least = curve_distance.least_mean((1 + seen.cosine) / 2, alpha)
+    least = least_mean((1 + seen.cosine) / 2, alpha)
     found = {"cosine": (seen.cosine, 2 * least - 1),
-             "rouge_l": (seen.rouge_l, curve_distance.least_mean(seen.rouge_l, alpha)),
-             "length": (seen.length, 1 - curve_distance.least_mean(1 - seen.length, alpha))}
+             "rouge_l": (seen.rouge_l, least_mean(seen.rouge_l, alpha)),
+             "length": (seen.length, 1 - least_mean(1 - seen.length, alpha))}
     return {name: Distance(mean=float(values.mean()), bound=bound) for name, (values, bound) in found.items()}

@@ -1,9 +1,7 @@
 """AUC of the settings' texts against that of strict text: sets of knowledge, and `ctr` over them in pairs."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
+from dare_job.evaluate.curve.options import Check
 from dare_job.evaluate.curve.table import Loss
 from dare_job.evaluate.curve.written import Setting, Written, name
 from dare_job.job import Job
@@ -21,19 +20,6 @@ from dare_job.workspace import MANIFEST, write_json
 
 _LOG = logging.getLogger("dare_job")
 _COLUMNS = ("entity_id", "knowledge", "generated_dt", "prompt_sha256", "relaxed_tokens")
-
-
-@dataclass(frozen=True)
-class Check:
-    """What ``ctr`` is asked: clicks, models, seeds, and from when on there are labels (None: it says)."""
-
-    data: str
-    models: Sequence[str] = ("din", "dcnv2")
-    seeds: int = 10
-    labels_from: date | None = None
-    device: str = "cpu"
-    epochs: int = 30
-    min_rating: float = 4.0
 
 
 def measure(job: Job, sample: list[dict], found: Mapping[Setting, Written], check: Check, folder: Path,

@@ -1,0 +1,79 @@
+"""Settings of a quality curve: the options of ``dare-job curve``. Imports no torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from dare_job.config.options import Device, day, option, words
+from dare_job.errors import ConfigError
+
+
+class RelaxedSetting(NamedTuple):
+    """k and p of relaxed verification."""
+
+    k: int
+    p: float
+
+    def __str__(self) -> str:
+        return f"{self.k}:{self.p:g}"
+
+
+def _settings(flag: str, text: str) -> list[RelaxedSetting]:
+    found = []
+    for part in words(flag, text):
+        k, colon, p = part.partition(":")
+        try:
+            pair = RelaxedSetting(int(k), float(p) if colon else math.nan)
+        except ValueError:
+            pair = RelaxedSetting(0, math.nan)
+        if not (1 <= pair.k <= 64 and 0 <= pair.p < 1):
+            raise ConfigError(f"{flag} {part!r}: write K:P with K from 1 to 64 and P from 0 to below 1, "
+                              "for example 2:0.1,4:0.05")
+        if pair in found:
+            raise ConfigError(f"{flag} {part!r} is there twice")
+        found.append(pair)
+    if not found:
+        raise ConfigError(f"{flag} is empty: write K:P,..., for example 2:0.1,4:0.05")
+    return found
+
+
+@dataclass(frozen=True)
+class Check:
+    """What ``ctr`` is asked: clicks (None: no AUC), models, seeds, and from when on there are labels."""
+
+    data: str | None = option("Clicks, as for `dare-job ctr`: measure AUC, too, with all rows.", None)
+    models: Sequence[str] = option("CTR models: din, dcnv2.", ("din", "dcnv2"), flag="--ctr-model",
+                                   parse=words)
+    seeds: int = option("Trainings of each CTR model.", 10, min=2)
+    labels_from: date | None = option("First day whose interactions are predicted.", None,
+                                      metavar="YYYY-MM-DD", parse=day)
+    min_rating: float = option("Lowest rating that counts as a click.", 4.0)
+    epochs: int = option("Maximum epochs of a CTR model.", 30, min=1)
+    device: Device = option("Device of the CTR models.", "auto", metavar="DEVICE")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``dare-job curve`` beside the night's.
+
+    rows  timed, and compared unless ``check`` has every row written
+    """
+
+    work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")
+    settings: Sequence[RelaxedSetting] = option(
+        "Settings of relaxed verification to measure.",
+        tuple(map(RelaxedSetting, (2, 2, 4, 4, 8, 16), (0.1, 0.05, 0.05, 0.01, 0.001, 0.0001))),
+        metavar="K:P,...", parse=_settings)
+    rows: int = option("Rows to time, chosen by seed (and to compare, without --data).", 1000, min=1)
+    turns: int = option("Repetitions of the timing.", 3, min=1)
+    seed: int = option("Seed of the rows.", 0, min=0)
+    level: float = option("Confidence level of the bounds, over all settings.", 0.95)
+    check: Check = field(default_factory=Check)
+    command: str = ""
+
+    def __post_init__(self):
+        if not 0.5 <= self.level < 1:
+            raise ConfigError(f"--level {self.level:g} must be from 0.5 to below 1, such as 0.95")
