@@ -85,11 +85,12 @@ def any_store(request, spark, tmp_path_factory):
         yield url
 
 
-@pytest.fixture
-def make_job(spark, tmp_path):
-    """Factory of jobs in the test's folder, from settings as a nested dict, a date and a model hash."""
-    def make(settings: dict | None = None, day: str = "2026-01-02", model: str = "model-1", **job) -> Job:
-        config = JobConfig.model_validate({"out": str(tmp_path / "out"), **(settings or {})})
+@pytest.fixture(scope="session")
+def job_in(spark):
+    """Factory of jobs with an output folder, for nights that several tests share."""
+    def make(out: Path, settings: dict | None = None, day: str = "2026-01-02", model: str = "model-1", **job
+             ) -> Job:
+        config = JobConfig.model_validate({"out": str(out), **(settings or {})})
         made = Job(config, Workspace(Path(config.out), date.fromisoformat(day)), "run-1", **job)
         made.__dict__.update(spark=spark, model_hash=model)  # the values of cached properties
         return made
@@ -97,11 +98,18 @@ def make_job(spark, tmp_path):
 
 
 @pytest.fixture
-def write_input(tmp_path):
-    """Factory of Parquet input folders from rows of interactions, users and items."""
-    def write(interactions: list[tuple], users: list[tuple] = (), items: list[tuple] = (),
-              name: str = "input") -> Path:
-        folder = tmp_path / name
+def make_job(job_in, tmp_path):
+    """Factory of jobs in the test's folder, from settings as a nested dict, a date and a model hash."""
+    def make(settings: dict | None = None, day: str = "2026-01-02", model: str = "model-1", **job) -> Job:
+        return job_in(tmp_path / "out", settings, day, model, **job)
+    return make
+
+
+@pytest.fixture(scope="session")
+def write_tables():
+    """Writes Parquet input from rows of interactions, users and items to a folder, which is returned."""
+    def write(folder: Path, interactions: list[tuple], users: list[tuple] = (),
+              items: list[tuple] = ()) -> Path:
         folder.mkdir(exist_ok=True)
         for table, schema, rows in (("interactions", schemas.INTERACTIONS, interactions),
                                     ("users", schemas.USERS, users), ("items", schemas.ITEMS, items)):
@@ -109,6 +117,15 @@ def write_input(tmp_path):
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             pq.write_table(pa.table(arrays, schema=schema), folder / f"{table}.parquet")
         return folder
+    return write
+
+
+@pytest.fixture
+def write_input(tmp_path, write_tables):
+    """Factory of Parquet input in the test's folder, from rows of interactions, users and items."""
+    def write(interactions: list[tuple], users: list[tuple] = (), items: list[tuple] = (),
+              name: str = "input") -> Path:
+        return write_tables(tmp_path / name, interactions, users, items)
     return write
 
 

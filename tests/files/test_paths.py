@@ -40,7 +40,7 @@ for name in ("pipeline", "cli", "publish.snapshots.diff", "publish.snapshots.cle
              "observe.progress", *(f"stages.{{stage}}" for stage in {STAGES})):
     importlib.import_module(f"dare_job.{{name}}")
 from dare_job.storage import paths
-paths.identities(paths.path({str(tmp_path)!r}).iterdir())
+paths.file_versions(list(paths.path({str(tmp_path)!r}).iterdir()))
 print(*{{"upath", "s3fs", "botocore", "hdfs_native", "dare_job.spark.remote_tables"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -216,7 +216,7 @@ def test_a_copy_that_is_cut_off_is_none(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (folder / "tokens.npy").write_bytes(b"0123456789")
     monkeypatch.setattr(local_copy, "_get", lambda folder, into, file: (into / file.name).write_bytes(b"012"))
-    with pytest.raises(InfrastructureError, match="tokens.npy was cut off"):
+    with pytest.raises(InfrastructureError, match="tokens.npy was truncated or changed during the download"):
         local_copy.local_copy(folder, "1")
     monkeypatch.undo()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -114,7 +114,7 @@ def test_lines_are_those_of_a_disk(spark, folder, tmp_path, name):
     assert there == local and len(local) == 6
 
 
-@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("zipped", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
     import zipfile
 

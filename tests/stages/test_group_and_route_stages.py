@@ -1,5 +1,7 @@
 """Embed, group and route on a small world of two tastes."""
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,10 +12,11 @@ from dare_job.stages import embed, group, plan, route
 
 JAN_2 = 1_767_312_000
 TASTES = ("comedy", "horror")
+CHAIN = (plan, embed, group, route)
 
 
-@pytest.fixture
-def world(write_input):
+@pytest.fixture(scope="module")
+def world(write_tables, tmp_path_factory):
     """40 users in two tastes (each sees ten of its twelve titles), one with two events, one with none."""
     users = [(f"u{n:02d}", [("taste", TASTES[n % 2]), ("age", str(n % 4))]) for n in range(40)]
     items = [(f"{taste}{n:02d}", f"{taste.title()} {n}", [("genre", taste)])
@@ -23,9 +26,23 @@ def world(write_input):
     events += [("few", "comedy00", 5.0, JAN_2 - 2), ("few", "comedy01", 5.0, JAN_2 - 1),
                ("late", "horror00", 5.0, JAN_2 + 86_400)]
     users += [("few", [("taste", "comedy"), ("age", "1")]), ("late", None)]
-    return {"input": {"path": str(write_input(events, users, items))},
+    return {"input": {"path": str(write_tables(tmp_path_factory.mktemp("world"), events, users, items))},
             "embed": {"dim": 8, "epochs": 30},
             "group": {"target_size": 20, "max_group_size": 15, "clusters": 2}}
+
+
+@pytest.fixture(scope="module")
+def chain(job_in, world, tmp_path_factory):
+    """A job whose stages up to route are there, and what they returned."""
+    job = job_in(tmp_path_factory.mktemp("chain") / "out", world)
+    return job, [stage.run(job) for stage in CHAIN]
+
+
+@pytest.fixture
+def copied(chain, make_job):
+    """Factory: jobs in a copy of that job's folder, from their settings."""
+    shutil.copytree(chain[0].space.out, make_job().space.out)
+    return make_job
 
 
 def table(job, stage, entity="user"):
@@ -33,13 +50,8 @@ def table(job, stage, entity="user"):
     return {row["entity_id"]: row for row in rows}
 
 
-def through(job):
-    return [stage.run(job) for stage in (plan, embed, group, route)]
-
-
-def test_the_chain(make_job, world):
-    job = make_job(world)
-    _, embedded, grouped, routed = through(job)
+def test_the_chain(chain):
+    job, (_, embedded, grouped, routed) = chain
     assert embedded["user"] == 41 and embedded["item"] == 24 and embedded["recall_at_20"] > 0.9
     vectors, groups, routes = (table(job, stage) for stage in ("embed", "group", "route"))
     assert "late" not in vectors and {len(row["vector"]) for row in vectors.values()} == {8}
@@ -68,54 +80,45 @@ def test_the_chain(make_job, world):
     assert sorted(leftovers) == ["_done.json", "entity=item", "entity=user"]
 
 
-def test_settings_run_only_what_depends_on_them(make_job, world):
-    job = make_job(world)
-    through(job)
-    before = {stage: job.space.stage(stage).stat().st_ino for stage in ("plan", "embed", "group", "route")}
-    changed = make_job({**world, "router": {"user": "global", "item": "attribute"}})
-    *_, routed = through(changed)
-    after = {stage: job.space.stage(stage).stat().st_ino for stage in before}
-    assert [stage for stage in before if before[stage] != after[stage]] == ["route"]
+def test_settings_run_only_what_depends_on_them(copied, world):
+    job = copied({**world, "router": {"user": "global", "item": "attribute"}})
+    names = ("plan", "embed", "group", "route")
+    before = {stage: job.space.stage(stage).stat().st_ino for stage in names}
+    *_, routed = (stage.run(job) for stage in CHAIN)
+    after = {stage: job.space.stage(stage).stat().st_ino for stage in names}
+    assert [stage for stage in names if before[stage] != after[stage]] == ["route"]
     assert routed["user"] == {**routed["user"], "global": 42, "pools": 1}
     assert routed["item"]["attribute"] == 24
 
 
-def test_an_attribute_that_nobody_has_is_named_with_those_there_are(make_job, world):
-    world["group"] |= {"user_attributes": ["age", "nope"]}
-    job = make_job(world)
-    for stage in (plan, embed):
-        stage.run(job)
+def test_attributes_are_taken_in_a_given_order_and_one_that_nobody_has_is_named(copied, world):
+    job = copied({**world, "group": {**world["group"], "user_attributes": ["age", "nope"]}})
     with pytest.raises(ConfigError, match="group.user_attributes: no row has an attribute nope; valid.*age"):
         group.run(job)
-
-
-def test_a_given_order_of_attributes_is_kept(make_job, world):
-    world["group"] |= {"user_attributes": ["age"], "max_group_size": 5}
-    job = make_job(world)
-    plan.run(job), embed.run(job)
+    job = copied({**world, "group": {**world["group"], "user_attributes": ["age"], "max_group_size": 5}})
     assert group.run(job)["user"]["attribute_order"] == ["age"]
     assert table(job, "group")["u01"]["attribute_group"] == "age=1"
 
 
-def test_ready_made_vectors(make_job, world, tmp_path):
+def test_ready_made_vectors(copied, world, tmp_path):
     rows = {"entity_id": [f"u{n:02d}" for n in range(40)], "vector": [[float(n % 2), 1.0] for n in range(40)]}
     pq.write_table(pa.table(rows), tmp_path / "users.parquet")
-    world["embed"] = {"users": str(tmp_path / "users.parquet")}
-    job = make_job(world)
-    *_, routed = through(job)
+    job = copied({**world, "embed": {"users": str(tmp_path / "users.parquet")}})
+    *_, routed = (stage.run(job) for stage in CHAIN)
     groups = table(job, "group")
     assert groups["u00"]["collaborative_group"] != groups["u01"]["collaborative_group"]
     assert groups["few"]["collaborative_group"] is None
     assert routed["item"].get("collaborative", 0) == 0  # no vectors of items were given
     with pytest.raises(DataError, match="no such file of vectors"):
-        embed.run(make_job({**world, "embed": {"items": "absent.parquet"}}))
+        embed.run(copied({**world, "embed": {"items": "absent.parquet"}}))
 
 
-def test_each_stage_says_which_command_to_run_first(make_job, world):
-    job = make_job(world)
+def test_each_stage_says_which_command_to_run_first(copied, world, job_in, tmp_path):
+    empty = job_in(tmp_path / "empty", world)
     for stage, command in ((embed, "plan"), (group, "plan"), (route, "plan")):
         with pytest.raises(DataError, match=f"run `dare-job run --from {command}`"):
-            stage.run(job)
-    plan.run(job)
+            stage.run(empty)
+    job = copied(world)
+    shutil.rmtree(job.space.stage("embed"))
     with pytest.raises(DataError, match="run `dare-job run --from embed`"):
         group.run(job)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,10 +20,11 @@ JAN_2 = 1_767_312_000  # 2026-01-02 00:00 UTC
 
 INTERACTIONS = [("ann", "i1", 5.0, JAN_2 - 3), ("ann", "i2", 1.0, JAN_2 - 2),
                 ("ann", "i3", 4.0, JAN_2 + DAY - 1), ("bob", "i3", 4.0, JAN_2 + DAY),
-                ("eve", "ghost", 4.0, JAN_2)]
-USERS = [("ann", [("age", "25-34")]), ("bob", None), ("zoë ☃", None)]
+                ("eve", "ghost", 4.0, JAN_2), ("fan", "long", 5.0, JAN_2 - 3), ("fan", "short", 5.0, JAN_2)]
+USERS = [("ann", [("age", "25-34")]), ("bob", None), ("fan", None), ("zoë ☃", None)]
 ITEMS = [("i1", "Toy Story (1995)", [("genre", "Comedy")]), ("i2", 'Say "Cheese"', None),
-         ("i3", "Les Misérables", None), ("i4", None, [("genre", "Drama")])]
+         ("i3", "Les Misérables", None), ("i4", None, [("genre", "Drama")]),
+         ("long", "x" * 15_000, [("genre", "y" * 15_000)]), ("short", "Solaris", None)]
 
 
 def rows(job, entity):
@@ -48,81 +50,85 @@ def stale(job, entity="user"):
     return {id_ for id_, row in rows(job, entity).items() if row["stale"]}
 
 
+@pytest.fixture(scope="module")
+def inputs(write_tables, tmp_path_factory):
+    folder = write_tables(tmp_path_factory.mktemp("input"), INTERACTIONS, USERS, ITEMS)
+    return {"input": {"path": str(folder)}}
+
+
+@pytest.fixture(scope="module")
+def planned(job_in, inputs, tmp_path_factory):
+    """A job whose plan is there, in a folder named like a pattern, and what the stage returned."""
+    job = job_in(tmp_path_factory.mktemp("planned") / "o[1]{x}", inputs)
+    return job, plan.run(job)
+
+
 @pytest.fixture
-def inputs(write_input):
-    return {"input": {"path": str(write_input(INTERACTIONS, USERS, ITEMS))}}
-
-
-def test_every_known_entity_has_a_row_and_the_future_has_none(make_job, inputs):
+def first(planned, make_job, inputs):
+    """A copy of that job and its plan, to go on from."""
     job = make_job(inputs)
-    record = plan.run(job)
+    shutil.copytree(planned[0].space.out, job.space.out)
+    return job
+
+
+def test_every_known_entity_has_a_row_and_the_future_has_none(planned):
+    job, record = planned
     users, items = rows(job, "user"), rows(job, "item")
     assert {id_: row["interactions"] for id_, row in users.items()} == {
-        "ann": 3, "bob": 0, "eve": 1, "zoë ☃": 0}
+        "ann": 3, "bob": 0, "eve": 1, "fan": 2, "zoë ☃": 0}
     assert {id_: row["interactions"] for id_, row in items.items()} == {
-        "i1": 1, "i2": 1, "i3": 1, "i4": 0, "ghost": 1}
+        "i1": 1, "i2": 1, "i3": 1, "i4": 0, "ghost": 1, "long": 1, "short": 1}
     assert users["bob"]["error"] == users["eve"]["error"] == "empty history"
     assert items["i4"]["error"] == items["ghost"]["error"] == "empty title"
     assert items["i4"]["prompt"] is None and items["i4"]["text_key"] is None
-    assert record["user"] == {"rows": 4, "stale": 4, "errors": 3} and record["item"]["errors"] == 2
+    assert record["user"] == {"rows": 5, "stale": 5, "errors": 3} and record["item"]["errors"] == 2
     prompt = users["ann"]["prompt"]
     places = [prompt.index(title) for title in ("Les Misérables", 'Say "Cheese"', "Toy Story (1995)")]
     assert places == sorted(places) and "25-34" in prompt  # newest first
     assert users["ann"]["prompt_sha256"] == hashlib.sha256(prompt.encode()).hexdigest()
     assert dict(items["i1"]["attributes"]) == {"genre": "Comedy"}
-
-
-def test_an_endless_title_costs_no_user_its_prompt(make_job, write_input):
-    items = [("long", "x" * 15_000, [("genre", "y" * 15_000)]), ("short", "Toy Story", None)]
-    events = [("ann", "long", 5.0, JAN_2 - 3), ("ann", "short", 5.0, JAN_2 - 2)]
-    job = make_job({"input": {"path": str(write_input(events, [("ann", None)], items))}})
-    plan.run(job)
-    prompt = rows(job, "user")["ann"]["prompt"]
-    assert "x" * 199 + "…" in prompt and "Toy Story" in prompt and len(prompt) < 2000
-    assert "x" * 999 + "…" in rows(job, "item")["long"]["prompt"]
-
-
-def test_a_folder_named_like_a_pattern(make_job, inputs, tmp_path):
-    job = make_job({**inputs, "out": str(tmp_path / "o[1]{x}")})
-    assert plan.run(job)["user"]["rows"] == 4
-    assert embed.run(job)["user"] and group.run(job)["user"]["rows"] == 4
-    assert route.run(job)["user"]["rows"] == 4
-
-
-def test_plan_keeps_its_schema(make_job, inputs):
-    job = make_job(inputs)
-    plan.run(job)
     written = pq.read_table(job.space.stage("plan") / "entity=user")
     assert written.select(schemas.PLAN.names).cast(schemas.PLAN).schema.equals(schemas.PLAN)
 
 
-def test_only_what_changed_is_stale(make_job, inputs):
-    first = make_job(inputs)
-    plan.run(first)
+def test_an_endless_title_costs_no_user_its_prompt(planned):
+    prompt = rows(planned[0], "user")["fan"]["prompt"]
+    assert "x" * 199 + "…" in prompt and "Solaris" in prompt and len(prompt) < 2000
+    assert "x" * 999 + "…" in rows(planned[0], "item")["long"]["prompt"]
+
+
+def test_stages_in_a_folder_named_like_a_pattern(planned):
+    job = planned[0]
+    assert embed.run(job)["user"] and group.run(job)["user"]["rows"] == 5
+    assert route.run(job)["user"]["rows"] == 5
+
+
+def test_only_what_changed_is_stale(first, make_job, inputs):
+    """Settings that change no text make none stale."""
     old = rows(first, "user")
     gone = {"entity_id": "gone", "text_key": "key", "prompt_sha256": "sha"}
     publish(first, "user", [old["ann"], gone], "2026-01-02")
     publish(first, "item", [rows(first, "item")[id_] for id_ in ("i1", "i2")], "2026-01-02",
             i2={"error": "out of memory"})
 
-    same = make_job(inputs, day="2026-01-03")
+    same = make_job({**inputs, "decode": {"nodes": 64, "batch_size": 2}, "seed": 5}, day="2026-01-03")
     plan.run(same)
-    assert stale(same) == {"bob", "eve", "zoë ☃"}
-    assert stale(same, "item") == {"i2", "i3", "i4", "ghost"}  # the text of i2 had failed
+    assert stale(same) == {"bob", "eve", "fan", "zoë ☃"}
+    # the text of i2 had failed
+    assert stale(same, "item") == {"i2", "i3", "i4", "ghost", "long", "short"}
     kept = rows(same, "user")["gone"]
     assert (kept["stale"], kept["prompt"], kept["text_key"], kept["interactions"]) == (False, None, "key", 0)
 
 
-def test_staleness_by_setting(make_job, inputs):
-    first = make_job(inputs)
-    plan.run(first)
+@pytest.mark.parametrize(("settings", "model", "both"), [
+    ({}, "model-2", True), ({"history": {"max_items": 1}}, "model-1", False)])
+def test_another_model_makes_all_stale_and_another_history_the_users(
+        first, make_job, inputs, settings, model, both):
     publish(first, "user", [rows(first, "user")["ann"]], "2026-01-02")
-    for settings, model, expected in (
-            ({"decode": {"nodes": 64, "batch_size": 2}, "seed": 5}, "model-1", False),
-            ({}, "model-2", True), ({"history": {"max_items": 1}}, "model-1", True)):
-        second = make_job({**inputs, **settings}, day="2026-01-03", model=model)
-        plan.run(second)
-        assert ("ann" in stale(second)) is expected, (settings, model)
+    publish(first, "item", [rows(first, "item")["i1"]], "2026-01-02")
+    second = make_job({**inputs, **settings}, day="2026-01-03", model=model)
+    plan.run(second)
+    assert "ann" in stale(second) and ("i1" in stale(second, "item")) is both
 
 
 def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_log):
@@ -146,49 +152,43 @@ def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_l
     assert "ann" in stale(changed) and "i1" not in stale(changed, "item")
 
 
-def test_the_embedded_models_wording_is_warned_of_once_with_another_model(make_job, inputs, job_log):
-    plan.run(make_job({**inputs, "model": {"name": "some/model"}, "prompts": {"item": "kar"}}))
+def test_the_embedded_models_wording_is_warned_of_with_another_model(make_job, inputs, job_log):
+    plan._warn_of_wording(make_job({**inputs, "model": {"name": "some/model"}, "prompts": {"item": "kar"}}))
     (line,) = [line for line in job_log if "made for the embedded model" in line]
     assert line.startswith("prompts.user = sample: ") and "not for some/model; choose one of kar, " in line
     job_log.clear()
-    plan.run(make_job(inputs, day="2026-01-03"))
-    assert not [line for line in job_log if "embedded model" in line]
+    plan._warn_of_wording(make_job(inputs))
+    assert not job_log
 
 
-def test_a_second_run_does_nothing_and_a_changed_input_runs_again(
-        make_job, inputs, write_input, tmp_path, monkeypatch):
-    job = make_job(inputs)
-    first = plan.run(job)
-    files = {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")}
-    assert plan.run(job) == first
-    monkeypatch.chdir(tmp_path)
-    assert plan.run(make_job({"input": {"path": "input"}})) == first  # the same folder, written otherwise
-    assert {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")} == files
-    write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
-    assert plan.run(job)["user"]["rows"] == 5
-    assert "Toy Story" in rows(job, "user")["new"]["prompt"]
-
-
-def test_a_place_written_otherwise_is_the_same_place(make_job, inputs, tmp_path, monkeypatch):
-    job = make_job(inputs)
+def test_a_second_run_does_nothing_and_a_changed_input_or_text_of_before_is_noticed(
+        make_job, write_input, tmp_path, monkeypatch):
+    """Also where the same folder is written otherwise."""
+    job = make_job({"input": {"path": str(write_input(INTERACTIONS, USERS, ITEMS))}})
     came_with = tmp_path / "input" / "knowledge" / "entity=user" / "dt=2026-01-01"
     came_with.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist([{"entity_id": "ann", "knowledge": "text"}]), came_with / "a.parquet")
-    plan.run(job)
+    done = plan.run(job)
+    files = {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")}
+    assert plan.run(job) == done
     monkeypatch.chdir(tmp_path)
+    assert plan.run(make_job({"input": {"path": "input"}})) == done
+    assert {file: file.stat().st_mtime_ns for file in job.space.work.rglob("*.parquet")} == files
     written_otherwise = make_job({"input": {"path": "input"}, "out": "out"})
     assert stage_inputs.require_plan(written_otherwise)["before"]["user"] == [str(came_with), None]
     came_with.rename(came_with.with_name("dt=2025-12-31"))
     with pytest.raises(DataError, match="users from before .*dt=2025-12-31 now, .*dt=2026-01-01 then"):
         stage_inputs.require_plan(written_otherwise)
+    write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
+    assert plan.run(job)["user"]["rows"] == 6
+    assert "Toy Story" in rows(job, "user")["new"]["prompt"]
 
 
-def test_todo_takes_the_first_stale_rows_that_have_a_prompt(make_job, inputs):
-    job = make_job(inputs)
-    plan.run(job)
-    planned = ds.dataset(job.space.stage("plan") / "entity=item", format="parquet")
-    assert stage_inputs.rows_to_generate(planned)["entity_id"].to_pylist() == ["i1", "i2", "i3"]
-    assert stage_inputs.rows_to_generate(planned, 2)["entity_id"].to_pylist() == ["i1", "i2"]
+def test_todo_takes_the_first_stale_rows_that_have_a_prompt(planned):
+    found = ds.dataset(planned[0].space.stage("plan") / "entity=item", format="parquet")
+    assert stage_inputs.rows_to_generate(found)["entity_id"].to_pylist() == [
+        "i1", "i2", "i3", "long", "short"]
+    assert stage_inputs.rows_to_generate(found, 2)["entity_id"].to_pylist() == ["i1", "i2"]
 
 
 def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):
