@@ -23,8 +23,11 @@ def _tokenizer(words, eos="<eos>"):
 
 def test_the_same_tokenizer_passes_also_with_a_padded_table():
     embedded = AutoTokenizer.from_pretrained(embedded_path())
-    require_same_tokenizer(embedded, AutoTokenizer.from_pretrained(embedded_path()), len(embedded))
-    require_same_tokenizer(embedded, embedded, len(embedded) + 128)
+    again = AutoTokenizer.from_pretrained(embedded_path())
+    for size in (len(embedded), len(embedded) + 128):
+        assert require_same_tokenizer(embedded, again, size) is None
+    with pytest.raises(ConfigError, match="embeddings, but its tokenizer has ids up to"):
+        require_same_tokenizer(embedded, again, len(embedded) - 1)
 
 
 @pytest.mark.parametrize("words,message", [

@@ -227,8 +227,7 @@ def _work(model, recommender, world, stop_at=None):
         loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in asked])))
 
 
-@pytest.mark.parametrize("stop_at", [1, 9, 40])
-def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
+def test_a_killed_training_ends_in_the_same_weights(world, tmp_path):
     settings = Settings(width=16, layers=1, heads=2, dropout=0.3)
     schedule = Schedule(epochs=3, rate=0.01, weight_decay=0.1, warmup_steps=5, patience=3, save_every_s=0.0)
 
@@ -239,13 +238,14 @@ def test_a_killed_training_ends_in_the_same_weights(world, tmp_path, stop_at):
         return {name: weight.clone() for name, weight in model.named_parameters()}, record
 
     whole, record = run(None)
-    store = Checkpoint(tmp_path / "state", "this one")
-    with pytest.raises(KeyboardInterrupt):
-        run(store, stop_at)
-    again, resumed = run(store)
-    assert resumed["validation"] == record["validation"] and resumed["updates"] == record["updates"]
-    assert all(torch.equal(again[name], weight) for name, weight in whole.items())
-    assert Checkpoint(tmp_path / "state", "another").load() is None
+    for stop_at in (1, 9, 40):
+        store = Checkpoint(tmp_path / f"state-{stop_at}", "this one")
+        with pytest.raises(KeyboardInterrupt):
+            run(store, stop_at)
+        again, resumed = run(store)
+        assert resumed["validation"] == record["validation"] and resumed["updates"] == record["updates"]
+        assert all(torch.equal(again[name], weight) for name, weight in whole.items())
+        assert Checkpoint(tmp_path / f"state-{stop_at}", "another").load() is None
 
 
 @pytest.mark.parametrize(("keep_last", "epochs", "place"), [(False, 4, 1), (True, 5, 4)])

@@ -35,13 +35,12 @@ def recommender(tmp_path_factory):
     return tiny_recommender.write(tmp_path_factory.mktemp("recommender"))
 
 
-@pytest.fixture
-def task_of(recommender, tmp_path):
-    """Factory of tasks in a folder of the test, with four users per batch."""
-    def make(name: str = "work", hang_timeout_s: float | None = None,
-             drafter: str | None = "popularity") -> RecommendTask:
-        folder = tmp_path / name
-        (folder / "chunks").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def task_of(recommender, tmp_path_factory):
+    """Factory of tasks in folders of their own, with four users per batch."""
+    def make(hang_timeout_s: float | None = None, drafter: str | None = "popularity") -> RecommendTask:
+        folder = tmp_path_factory.mktemp("work")
+        (folder / "chunks").mkdir()
         (folder / "users" / users.COUNTS).mkdir(parents=True)
         pq.write_table(pa.table({"item_id": ["i3"], "interactions": [2]}),
                        folder / "users" / users.COUNTS / "part-0.parquet")
@@ -80,10 +79,10 @@ def errors(found: dict[str, list[dict]]) -> dict[str, str]:
     return {user: rows[0]["error"] for user, rows in found.items() if rows[0]["error"]}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def undisturbed(task_of):
     """Each user's items in a run without failures."""
-    return items(write(task_of("undisturbed")))
+    return items(write(task_of()))
 
 
 @pytest.fixture
@@ -137,7 +136,6 @@ def test_a_device_failure_fails_the_task_and_finally_its_user(
 def test_users_that_ended_a_worker_run_alone_and_last(
         task_of, batches, undisturbed):
     task, (seen, _) = task_of(), batches
-    seen.clear()
     hangs.record_hang(task, 0, "here:1", ["u01", "u02"], "the first")
     hangs.record_hang(task, 0, "here:2", ["u02"], "the last")
     hangs.record_hang(task, 1, "here:3", ["u03"], "")  # another chunk
@@ -164,7 +162,6 @@ def test_a_worker_is_watched_while_it_searches(task_of, batches, monkeypatch, un
 def test_a_batch_that_runs_out_of_memory_is_halved(
         task_of, batches, monkeypatch, undisturbed, error):
     prefill, seen = Target.prefill, batches[0]
-    seen.clear()
 
     def short(self, cache, rows, *arguments):
         if cache.slots > 2:
@@ -180,7 +177,6 @@ def test_a_user_that_runs_out_of_memory_alone_gets_an_error(
         task_of, batches, undisturbed):
     task, (seen, disturb) = task_of(), batches
     disturb({"u03"}, fail_with(SHORT))  # in the first batch
-    seen.clear()
     found = write(task)
     assert list(errors(found)) == ["u03"] and "out of memory" in errors(found)["u03"]
     assert items(found) == {user: message for user, message in undisturbed.items() if user != "u03"}
@@ -226,12 +222,12 @@ def test_a_hanging_forward_pass_affects_its_user_only(
         finally:  # other tests use the worker
             BatchRecommender._search, NodeScores.read = found, read
 
-    task, job = task_of(hang_timeout_s=4), make_job({"recommend": {"rows_per_commit": 14}})
+    task, job = task_of(hang_timeout_s=2.5), make_job({"recommend": {"rows_per_commit": 14}})
     monkeypatch.setattr(chunks, "write_chunks", sleepy)
     chunks.write(job, task, 1, len(USERS))
     found = lists(task)
     assert sorted(errors(found)) == late
-    assert all("the last with this row alone: no forward pass finished within 4 s" in message
+    assert all("the last with this row alone: no forward pass finished within 2.5 s" in message
                for message in errors(found).values())
     assert items(found) == {user: message for user, message in undisturbed.items() if user not in late}
     assert hangs.hang_count(Path(task.folder), task.plan_token) == 4
