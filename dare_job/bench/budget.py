@@ -12,8 +12,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
+from dare_job.bench import reports
+from dare_job.bench.options import command, ints
+from dare_job.config.options import option
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.engine.latency import LatencyCurve
@@ -31,19 +33,29 @@ TARGET = 0.95  # times the tokens a second of the best fixed budget, at every ba
 
 @dataclass(frozen=True)
 class Options(Source):
-    """What ``dare-job bench budget`` was asked; the field's names are those of its options."""
+    """Options of ``bench budget``: all other texts of the file are the pool."""
 
-    curves: Sequence[Path] = ()
-    model: str | None = None
-    save: Path | None = None
-    batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    nodes: Sequence[int] = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    held_out: int = option("Texts replayed: those whose ids have the smallest SHA-256.", 500)
+    pool: Sequence[str] = ("global",)
+    groups: Path | None = None
+    old: Path | None = None
+    curves: Sequence[Path] = option("Latency curve, as in conf/latency; repeatable.", (), flag="--latency",
+                                    parse=lambda _, given: list(map(Path, given)), repeatable=True)
+    model: str | None = option("Measure a curve here too: 'embedded', a folder or a hub name.", None)
+    save: Path | None = option("Write the measured curve to this file.", None, flag="--save-latency")
+    batches: Sequence[int] = option("Batch sizes.", (1, 2, 4, 8, 16, 32, 64, 128, 256), flag="--batch",
+                                    parse=ints)
+    nodes: Sequence[int] = option(
+        "Fixed budgets to compare with; 0: no drafts.",
+        (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), parse=ints)
 
 
 def run(options: Options) -> dict:
-    """Replay every batch size; returns the JSON object that the command prints last.
+    """Replay recorded texts in batches: the draft budget against a fixed number of draft tokens per row.
 
-    Raises ConfigError for impossible options, DataError for files that do not serve.
+    Acceptance comes from the texts; step times come from the latency curves, plus the drafting time measured
+    here. The last line of standard output is one JSON object. Exit code 1 if the draft budget reaches less
+    than 0.95 times the best fixed budget.
     """
     if not options.curves and options.model is None:
         raise ConfigError("no latency curve: give --latency FILE, such as those of conf/latency, or --model "
@@ -67,7 +79,7 @@ def run(options: Options) -> dict:
             rows.append({"curve": name, "batch": batch, **_compared(found, known, curve)})
         print(f"batch {batch}: {len(runs)} fixed budgets and {len(curves)} curves in "
               f"{time.perf_counter() - begun:.0f} s", flush=True)
-    _report(rows)
+    Console(width=150).print(reports.table(rows))
     worst = min(row["ratio_to_best_fixed"] for row in rows)
     for row in rows:
         if row["ratio_to_best_fixed"] < TARGET:
@@ -86,10 +98,8 @@ def _measured(options: Options) -> dict[str, LatencyCurve]:
     settings = EngineSettings(batch_size=max(options.batches), nodes=max_row_nodes(1))
     table = latency_probe.measure(target, settings)
     if options.save:
-        about = (
-            f"{options.model}, {target.dtype} on {latency_probe.device_name(target.device)}, one thread: "
-            "measured by dare-job bench budget"
-        )
+        about = (f"{options.model}, {target.dtype} on {latency_probe.device_name(target.device)}, one "
+                 "thread: measured by dare-job bench budget")
         options.save.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
     return {options.model: LatencyCurve.of(table, f"--model {options.model}")}
 
@@ -106,8 +116,4 @@ def _compared(found: budgets.Steps, runs: dict[int, budgets.Steps], curve) -> di
             "steps_beyond_curve": int((found.nodes > within * found.rows).sum())}
 
 
-def _report(rows: list[dict]) -> None:
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=150).print(table)
+main = command(Options, missed=lambda asked, found: found["worst"] < found["target"])(run)

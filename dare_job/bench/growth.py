@@ -27,7 +27,7 @@ import typer
 import yaml
 
 from dare_job import pipeline
-from dare_job.cli.options import numbers
+from dare_job.config.options import numbers
 from dare_job.config.settings import load
 from dare_job.data.text_key import text_salt
 from dare_job.errors import InfrastructureError

@@ -1,14 +1,13 @@
 """What benches of the sample share: a night ready to be written, and a timed pass over some of its rows."""
 
-import statistics
-import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from dare_job import pipeline
+from dare_job.bench.measured import Measured, run, timed
 from dare_job.config.settings import load
 from dare_job.data.sample_world.write import write_world
 from dare_job.decode.engine.prefill import ReuseEstimator
@@ -24,34 +23,6 @@ STAGES = ("plan", "embed", "group", "route", "pools")
 class Old(StrEnum):
     shipped = "shipped"
     model = "model"
-
-
-@dataclass
-class Measured:
-    """Sums over the rows of one method and batch size, of the last repeat.
-
-    seconds, written  one entry a repeat; tokens written
-    """
-
-    tokens: int = 0
-    steps: int = 0
-    scored: int = 0
-    accepted: int = 0
-    relaxed: int = 0
-    retrieval_ms: float = 0.0
-    slot_steps: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-    written: list[int] = field(default_factory=list)
-    texts: dict | None = None  # token ids by row, as lists
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Median of the repeats' rates: relaxed texts may be of other lengths in each."""
-        return statistics.median(n / s for n, s in zip(self.written, self.seconds, strict=True))
-
-    def after(self, seen: "Measured") -> "Measured":
-        """This repeat, with the times of those before."""
-        return replace(self, seconds=seen.seconds + self.seconds, written=seen.written + self.written)
 
 
 def prepared(folder: Path, old: Old, users: int, items: int, settings: Iterable[str] = ()) -> Job:
@@ -98,20 +69,11 @@ def once(method: str, task: loading.Task, sample: list[dict], scoring: ReuseEsti
         "verify": config.verify.model_copy(update={"rule": rule or "strict"})}))
     requests = sorted((loading.make_request(row, task) for row in sample), key=lambda r: len(r.prompt_ids))
     if mode == "generate":
-        began = time.perf_counter()
-        tokens = baseline.count_generated_tokens(requests, task)
-        return Measured(tokens, seconds=[time.perf_counter() - began], written=[tokens])
+        target, asked = loading.load_task_model(task).target, task.config.decode
+        texts, took = timed(lambda: baseline.generate_greedy(
+            target, requests, asked.batch_size, asked.max_new_tokens,
+            min_new_tokens=asked.min_new_tokens or None))
+        return Measured(sum(map(len, texts)), 0, 0, texts=[dict(enumerate(texts))], **took)
     engine = loading.make_engine(task)
     engine.reuse_estimator = scoring or ReuseEstimator()
-    began = time.perf_counter()
-    results = list(engine.run(requests))
-    seconds = time.perf_counter() - began
-
-    def total(name: str):
-        return sum(getattr(result, name) for result in results)
-
-    texts = {result.id: result.token_ids.tolist() for result in results}
-    tokens = sum(map(len, texts.values()))
-    return Measured(tokens, total("target_steps"), total("reused_tokens"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("retrieval_ms"), total("slot_steps"), [seconds], [tokens],
-                    texts)
+    return run(engine, requests)

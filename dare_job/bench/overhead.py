@@ -11,21 +11,24 @@ else they are wall times.
 """
 
 import cProfile
-import json
 import os
 import platform
 import pstats
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import transformers
-import typer
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench.options import command, ints
+from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import engine, latency_probe
@@ -45,19 +48,27 @@ _PROFILED = 30  # functions
 _ROUNDS = 3  # rows that each slot has, the first ones timed
 STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
 
-# Part of a step: the object that does it, and its name there. "mask": what Target.forward does beside the
-# model's own forward.
+# Parts of a step. "mask": what Target.forward does beside the model's own forward.
 _PARTS = ("draft", "tree", "mask", "forward", "verify", "write", "cache")
 
 
 @dataclass(frozen=True)
 class Options:
-    model: str
-    rule: str
-    new_tokens: int
-    repeats: int
-    threads: int
-    profile: str | None
+    """Options of ``bench overhead``."""
+
+    model: str = option("'embedded', a local folder, or a hub name.", "embedded")
+    dtype: str = option("Of the model's weights.", "float32")
+    device: str = option("cpu or cuda.", "cpu")
+    batches: Sequence[int] = option("Batch sizes.", (1, 8, 32), parse=ints)
+    nodes: Sequence[str] = option("Draft tokens per row and forward pass; auto: the draft budget.",
+                                  ("0", "16", "auto"), parse=words)
+    rule: str = option(f"Verification rule: {', '.join(RULES)}.", "strict")
+    repetition_penalty: float | None = option("As in a generation config.", None)
+    no_repeat_ngram_size: int | None = option("As in a generation config.", None)
+    new_tokens: int = option("Tokens per text, on average.", 80)
+    repeats: int = option("Times each line is measured; medians.", 5)
+    threads: int = option("torch threads.", 1)
+    profile: str | None = option("File that gets a profile by function of each line's last run.", None)
 
 
 class _Timed:
@@ -76,33 +87,18 @@ class _Timed:
             self.calls += 1
 
 
-class _Timers:
-    """Timers in place of a step and of these parts of it, while it is entered."""
-
-    def __init__(self, target: Target, decoder: Engine, clock, parts: tuple[str, ...]):
-        places = {"draft": (decoder, "_draft"), "tree": (engine, "build"), "mask": (target, "forward"),
-                  "forward": (target, "_forward"), "verify": (decoder, "_verify_logits"),
-                  "write": (Rows, "append"), "cache": (target, "commit"), "step": (decoder, "_step")}
-        self._places = {part: places[part] for part in (*parts, "step")}
-        self._clock = clock
-
-    def __enter__(self) -> dict[str, _Timed]:
-        self._before = {}
-        timers = {}
-        for part, (owner, name) in self._places.items():
-            self._before[part] = vars(owner).get(name)
-            timers[part] = _Timed(getattr(owner, name), self._clock)
-            timer = timers[part]
-            setattr(owner, name, (lambda rows, *args, timer=timer: timer(rows, *args))
-                    if owner is Rows else timer)
-        return timers
-
-    def __exit__(self, *_) -> None:
-        for part, (owner, name) in self._places.items():
-            if self._before[part] is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, self._before[part])
+@contextmanager
+def _timers(target: Target, decoder: Engine, clock, parts: tuple[str, ...]) -> Iterator[dict[str, _Timed]]:
+    """Timers in place of a step and of these parts of it."""
+    places = {"draft": (decoder, "_draft"), "tree": (engine, "build"), "mask": (target, "forward"),
+              "forward": (target, "_forward"), "verify": (decoder, "_verify_logits"),
+              "write": (Rows, "append"), "cache": (target, "commit"), "step": (decoder, "_step")}
+    timers = {part: _Timed(getattr(*places[part]), clock) for part in (*parts, "step")}
+    with ExitStack() as stack:
+        for part, timer in timers.items():
+            timed = (lambda rows, *args, timer=timer: timer(rows, *args)) if part == "write" else timer
+            stack.enter_context(patch.object(*places[part], timed))
+        yield timers
 
 
 def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
@@ -160,7 +156,7 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
     """
     started, results = clock(), []
     running = decoder.run(requests)
-    with _Timers(target, decoder, clock, parts) as timers:
+    with _timers(target, decoder, clock, parts) as timers:
         prefill = decoder._prefill
 
         def outside(*args):  # its forward is no step's
@@ -199,37 +195,18 @@ def _requests(model: str, rows: int, tokens: int) -> list[Request]:
             for one, length in zip(asked, lengths, strict=True)]
 
 
-def main(
-    model: Annotated[str, typer.Option(help="'embedded', a local folder, or a hub name.")] = "embedded",
-    dtype: Annotated[str, typer.Option(help="Of the model's weights.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32",
-    nodes: Annotated[str, typer.Option(
-        help="Draft tokens per row and forward pass; auto: the draft budget.")] = "0,16,auto",
-    rule: Annotated[str, typer.Option(help=f"Verification rule: {', '.join(RULES)}.")] = "strict",
-    repetition_penalty: Annotated[float | None, typer.Option(help="As in a generation config.")] = None,
-    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="As in a generation config.")] = None,
-    new_tokens: Annotated[int, typer.Option(help="Tokens per text, on average.")] = 80,
-    repeats: Annotated[int, typer.Option(help="Times each line is measured; medians.")] = 5,
-    threads: Annotated[int, typer.Option(help="torch threads.")] = 1,
-    profile: Annotated[str | None, typer.Option(
-        help="File that gets a profile by function of each line's last run.")] = None,
-) -> None:
+@command(Options)
+def main(options: Options) -> dict:
     """Measure the time of a decoding step inside and outside the model's forward pass, part by part."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     warm_up()
-    target = Target.load(resolve(model), dtype, device)
-    target.generation_config.update(eos_token_id=None,  # texts end where their requests say
-                                    repetition_penalty=repetition_penalty,
-                                    no_repeat_ngram_size=no_repeat_ngram_size)
-    options = Options(model, rule, new_tokens, repeats, threads, profile)
+    target = Target.load(resolve(options.model), options.dtype, options.device)
+    processors = {name: getattr(options, name) for name in ("repetition_penalty", "no_repeat_ngram_size")}
+    target.generation_config.update(eos_token_id=None, **processors)  # texts end where their requests say
     rows = []
-    for batch in map(int, batches.split(",")):
-        for budget in nodes.split(","):
-            rows.append(measure(target, batch, budget, options))
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
-    print(json.dumps({
-        "rows": rows, "model": model, "dtype": dtype, "device": device, "threads": threads, "rule": rule,
-        "repetition_penalty": repetition_penalty, "no_repeat_ngram_size": no_repeat_ngram_size,
-        "cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
-        "transformers": transformers.__version__}))
+    for batch, budget in product(options.batches, options.nodes):
+        rows.append(measure(target, batch, budget, options))
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
+    asked = {name: getattr(options, name) for name in ("model", "dtype", "device", "threads", "rule")}
+    return {"rows": rows, **asked, **processors, "cores": os.cpu_count(), "machine": platform.machine(),
+            "torch": torch.__version__, "transformers": transformers.__version__}

@@ -6,18 +6,18 @@ texts come from the former prompt. Verification is strict: the texts are the sam
 passes does not depend on the machine. The last line is JSON.
 """
 
-import json
 import shutil
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
-import typer
 from rich.console import Console
-from rich.table import Table
 
 from dare_job import pipeline
+from dare_job.bench import reports
+from dare_job.bench.options import command
+from dare_job.config.options import option
 from dare_job.config.settings import load
 from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
@@ -41,27 +41,36 @@ item: |
 """
 
 
-def main(
-    users: Annotated[int, typer.Option(help="Users of the sample world.")] = 400,
-    items: Annotated[int, typer.Option(help="Items of the sample world.")] = 300,
-    sizes: Annotated[str, typer.Option(help="waves.sizes to compare, a space between them.")] =
-        "50 50,500 25,100,400",
-    first_only: Annotated[bool, typer.Option(help="Leave out the night after a new prompt.")] = False,
-    work: Annotated[Path | None, typer.Option(help="Folder to work in; else a temporary one.")] = None,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench waves``."""
+
+    users: int = option("Users of the sample world.", 400)
+    items: int = option("Items of the sample world.", 300)
+    sizes: str = option("waves.sizes to compare, a space between them.", "50 50,500 25,100,400")
+    first_only: bool = option("Leave out the night after a new prompt.", False)
+    work: Path | None = option("Folder to work in; else a temporary one.", None)
+
+
+@command(Options)
+def main(options: Options) -> dict:
     """Count the model's forwards with and without waves."""
     with TemporaryDirectory() as temporary:
-        folder = work or Path(temporary)
-        write_world(folder / "sample", users=users, items=items, date=FIRST)
+        folder = options.work or Path(temporary)
+        write_world(folder / "sample", users=options.users, items=options.items, date=FIRST)
         shutil.rmtree(folder / "sample" / "knowledge")
         (folder / "prompt.yaml").write_text(NEW_PROMPT)
         ways = {"never": ["waves.when=never"],
-                **{f"[{size}]": [f"waves.sizes=[{size}]"] for size in sizes.split()}}
+                **{f"[{size}]": [f"waves.sizes=[{size}]"] for size in options.sizes.split()}}
         lines = _night(folder, FIRST, "first night", ways, [])
-        if not first_only:
+        if not options.first_only:
             prompt = [f"prompts.{entity}={folder / 'prompt.yaml'}" for entity in ("user", "item")]
             lines += _night(folder, AFTER, "new prompt", ways, prompt)
-    _report(lines, users, items)
+    console = Console(width=160)
+    console.print(reports.table(lines))
+    console.print(f"{options.users} users and {options.items} items of the sample world, without its old "
+                  "text; tokens_per_s: of one worker; accepted: the model's own token not counted")
+    return {"users": options.users, "items": options.items, "rows": lines}
 
 
 def _night(folder: Path, night: date, name: str, ways: dict[str, list[str]], more: list[str]) -> list[dict]:
@@ -97,15 +106,3 @@ def _sums(report: dict) -> dict:
             "target_steps": report["target_steps"],
             "accepted_per_step": round(report["accepted_per_step"], 3),
             "tokens_per_s": round(report["tokens_per_s"], 1), "rows_and_accepted_of_waves": waves}
-
-
-def _report(lines: list[dict], users: int, items: int) -> None:
-    table = Table(*lines[0])
-    for line in lines:
-        table.add_row(*(str(value) for value in line.values()))
-    console = Console(width=160)
-    console.print(table)
-    console.print(f"{users} users and {items} items of the sample world, without its old text; tokens_per_s: "
-                  "of one worker; accepted: the model's own token not counted")
-    print(json.dumps({"users": users, "items": items, "rows": lines}))
-

@@ -13,24 +13,26 @@ from dare_job.config.options import Option
 Path = tuple[str, ...]
 
 
-def takes(options: type) -> Callable[[Callable[[Any, bool], None]], Callable[..., None]]:
+def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn ``function(options, as_json)`` into a command that has the fields of a dataclass as its options.
 
     Fields that are dataclasses contribute their own fields. A field without ``option(...)`` is no option.
+    json: the command has ``--json``; else the function is called with the options alone.
     """
-    def decorate(function: Callable[[Any, bool], None]) -> Callable[..., None]:
-        found = {"__".join(path): (path, field, kind) for path, field, kind in _options(options)}
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        by_name = {"__".join(path): (path, field, kind) for path, field, kind in _options(options)}
 
         def command(as_json: bool = False, **values) -> None:
-            given = {found[name][0]: _parsed(found[name][1], value) for name, value in values.items()}
-            function(_built(options, given), as_json)
+            given = {by_name[name][0]: _parsed(by_name[name][1], value) for name, value in values.items()}
+            function(_built(options, given), *([as_json] if json else []))
 
-        parameters = [_parameter(name, field, kind) for name, (_, field, kind) in found.items()]
-        parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
-        parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False,
-                                            annotation=AsJson))
+        parameters = [_parameter(name, field, kind) for name, (_, field, kind) in by_name.items()]
+        parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        if json:
+            parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False,
+                                                annotation=AsJson))
         command.__signature__ = inspect.Signature(parameters)
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         return command
 
@@ -61,7 +63,8 @@ def _parameter(name: str, field: Field, kind: Any) -> inspect.Parameter:
     shown = "" if hidden else f" \\[{default}]"  # on the line of the help, where typer begins a new one
     typed = typer.Option(
         _flag(field), help=f"{option.help.removesuffix('.')}{shown}.", show_default=False,
-        metavar=option.metavar or ("N" if bounds else None), rich_help_panel=option.panel, **bounds)
+        metavar=option.metavar or ("N" if bounds else None), rich_help_panel=option.panel,
+        envvar=option.envvar, **bounds)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
                              annotation=Annotated[kind, typed])
 

@@ -7,57 +7,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dare_job.config import options as option_types
 from dare_job.config.options import option
 from dare_job.errors import ConfigError
-
-
-class Dtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-OnDevice = Annotated[Device, typer.Option("--device", help="auto: cuda where torch finds a GPU.")]
-
-Text = Annotated[Path, typer.Option("--text", help="Texts: jsonl, csv or Parquet, gzipped or not.")]
-
-Column = Annotated[str, typer.Option("--column", help="Column of the text.")]
-
-Tokenizer = Annotated[list[Path], typer.Option(
-    "--tokenizer", help="Folder or file: tokenizer.json, or GPT-2's vocabulary and merges; repeatable.")]
-
-IdColumn = Annotated[str | None, typer.Option(
-    "--id-column", help="Column of the id; without it the row number.")]
-
-HeldOut = Annotated[int, typer.Option(
-    "--held-out", help="Texts replayed: those whose ids have the smallest SHA-256.")]
-
-Pool = Annotated[str, typer.Option(
-    "--pool", help="Where drafts come from, beside the text so far: own, group, global.")]
-
-Groups = Annotated[Path | None, typer.Option(
-    "--groups", help="Table of entity_id and group, as the stage route leaves it (entity_id, pool).")]
-
-Old = Annotated[Path | None, typer.Option(
-    "--old", help="The same ids' texts of an earlier date: the pools are made of these.")]
-
-
-def numbers(option: str, text: str) -> list[int]:
-    """Integers separated by commas. Raises ConfigError naming the option."""
-    return option_types.numbers(option, text)
 
 
 def writable(option: str, path: Path) -> Path:
@@ -72,11 +26,6 @@ def writable(option: str, path: Path) -> Path:
     if reason:
         raise ConfigError(f"{option} {path} cannot be written: {reason}")
     return path
-
-
-def words(text: str) -> list[str]:
-    """What stands between commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def torch_device(device: str) -> str:

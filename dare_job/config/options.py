@@ -30,6 +30,7 @@ class Option:
     metavar: str | None = None
     min: float | None = None
     max: float | None = None
+    envvar: str | None = None
 
 
 def option(help: str, default: Any = MISSING, **more) -> Any:
@@ -61,11 +62,11 @@ def numbers(flag: str, text: str) -> list[int]:
 def day(flag: str, text: str) -> date:
     """A date as YYYY-MM-DD. Raises ConfigError naming the option."""
     try:
-        found = date.fromisoformat(text)
+        parsed = date.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.isoformat() != text:
+        parsed = None
+    if parsed is None or parsed.isoformat() != text:
         raise ConfigError(f"{flag} {text!r} is not a date; write it as YYYY-MM-DD, for example 2026-01-02")
-    if found == date.max:  # the day after it does not exist
+    if parsed == date.max:  # the day after it does not exist
         raise ConfigError(f"{flag} {text!r} is too late: the last date is {date.max - timedelta(days=1)}")
-    return found
+    return parsed

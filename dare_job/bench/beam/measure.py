@@ -3,7 +3,6 @@
 What the caches of a way of writing hold, as its own forwards find and leave them.
 """
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,8 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dare_job.bench.beam.bound import BoundedEngine
 from dare_job.bench.beam.methods import Way
-from dare_job.bench.gpu.machine import Meter
-from dare_job.bench.sampling.measure import drafter_of
+from dare_job.bench.sampling.measure import drafter_of, metered
 from dare_job.bench.sampling.world import BATCH, World, logits_of
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
@@ -24,7 +22,6 @@ from dare_job.decode.model.tree import Tree
 from dare_job.decode.request import BeamStatistics
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
-from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.embedded.evaluate import Tally, tally
 
@@ -134,11 +131,7 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     target, draft = Watched(world.target), Watched(world.drafters["after"]) if way.drafted else None
     engine = _engine(replace(world, target=target, drafters={"after": draft}), way, tokens, warp, seed,
                      BoundedEngine if bounds and way.drafted else BeamEngine)
-    clock, processor = time.perf_counter(), time.process_time()
-    results, joules = Meter(target.device).joules(lambda: list(engine.run(world.requests)))
-    seconds, processor = time.perf_counter() - clock, time.process_time() - processor
-    if failed := [result for result in results if result.error]:
-        raise ModelError(f"{way.name}: row {failed[0].id} could not be written: {failed[0].error}")
+    results, joules, took = metered(world, engine, way.name)
     found = sorted(results, key=lambda result: str(result.id))
     prompts = {request.id: request.prompt_ids for request in world.requests}
     tokens, steps = (np.array(values) for values in ([len(one.token_ids) for one in found],
@@ -147,7 +140,8 @@ def written(world: World, way: Way, tokens: int, warp: Warp, seed: int, titles: 
     texts = [tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found]
     facts = [tally(text, titles[one.id]) for text, one in zip(texts, found, strict=True)]
     quality = {"tokens": tokens, "steps": steps, "likelihoods": likelihoods, "facts": facts,
-               "seconds": seconds, "processor": processor, "joules": joules, "memory": memory(target, draft)}
+               "seconds": took["seconds"][0], "processor": took["processor"][0], "joules": joules,
+               "memory": memory(target, draft)}
     if way.beams is None:
         return Written(layers=tokens, queries=(way.drawn.size + 1) * steps, **quality)
     most = float(np.mean(engine.bounds)) if isinstance(engine, BoundedEngine) and engine.bounds else None

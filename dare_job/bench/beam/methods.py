@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from dare_job.bench.options import floats, ints
 from dare_job.bench.sampling.measure import Method as Drawn
+from dare_job.config.options import option
 from dare_job.decode.settings import Beams, Warp
 from dare_job.errors import ConfigError
-from dare_job.training.checks import option, require_each
+from dare_job.training.checks import require_each
 
 BEAM, DSBD, SINGLE, SEARCH = "beam sampling", "DSBD", "DSBD, one cache", "beam search"
 SAMPLING, SPECULATIVE, TREE = "sampling", "speculative sampling", "token tree sampling"
@@ -36,24 +38,22 @@ class Way:
 
 @dataclass(frozen=True)
 class Grid:
-    """What DSBD is tried with, and the widths of plain beams.
+    """What DSBD is tried with, and the widths of plain beams; with ``fixed`` there is no single cache."""
 
-    fixed  DSBD has these widths, too: the laws of the plain beams, no thresholds, and no single cache
-    """
-
-    draft_widths: tuple[int, ...] = (2, 3, 4, 5, 6)
-    thresholds: tuple[float, ...] = (0.7, 0.9)
-    min_widths: tuple[int, ...] = (1, 2, 3)
-    widths: tuple[int, ...] = (1, 2, 3, 4)
-    fixed: bool = False
+    draft_widths: tuple[int, ...] = option("W_S of DSBD.", (2, 3, 4, 5, 6), parse=ints)
+    thresholds: tuple[float, ...] = option("t of DSBD.", (0.7, 0.9), parse=floats)
+    min_widths: tuple[int, ...] = option("W_min of DSBD, up to W_S.", (1, 2, 3), parse=ints)
+    widths: tuple[int, ...] = option("Of plain beams; the last is the target's.", (1, 2, 3, 4), parse=ints)
+    fixed: bool = option("DSBD of the plain beams' widths, and so of their laws, in place of --thresholds "
+                         "and --min-widths.", False)
 
     def __post_init__(self):
         for name in ("draft_widths", "thresholds", "min_widths", "widths"):
-            values = getattr(self, name)
+            flag, values = f"--{name.replace('_', '-')}", getattr(self, name)
             if not values:
-                raise ConfigError(f"{option(name)} names none; write numbers between commas")
+                raise ConfigError(f"{flag} names none; write numbers between commas")
             if name != "thresholds":
-                require_each(option(name), values)
+                require_each(flag, values)
         if min(self.min_widths) > max(self.draft_widths):
             raise ConfigError(f"--min-widths: the least is {min(self.min_widths)}, more than all of "
                               f"--draft-widths, of which the most is {max(self.draft_widths)}")

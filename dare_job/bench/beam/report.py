@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from dare_job.bench import reports
 from dare_job.bench.beam.measure import Written
 from dare_job.bench.beam.methods import BEAM, DSBD, SINGLE, Way
 from dare_job.bench.sampling import curve
@@ -39,11 +39,8 @@ def tokens_per_s(way: Way, seen: Written, rows: int = BATCH) -> float:
     return float(1e3 * rows * seen.tokens.sum() / (seen.steps.sum() * step_ms(way, seen, rows)))
 
 FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
-
 _HIDDEN = {"method", "law", "draft_law"}
-
 _CACHE = "cache_"  # begins the names of what caches held
-
 ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
 
 
@@ -143,14 +140,7 @@ def show(result: dict) -> None:
                          ("with one row's cache", cached),
                          ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
                          ("layers a forward and theorem 3.2", result["layers"])):
-        table = Table(title=title)
         names = [name for name in lines[0] if name not in _HIDDEN] if lines else []
-        for name in names:
-            table.add_column(name.replace("_", " "), overflow="fold")
-        for one in lines:
-            table.add_row(*("" if one.get(name) is None else str(one[name]) for name in names))
-        console.print(table)
-    for one in result["targets"]:
-        console.print("{verdict}: {target} {bound}: {measured}".format(
-            verdict="met" if one["met"] else "MISSED", **one))
+        console.print(reports.table(lines, names, title, spaced=True))
+    reports.show_targets(console, result["targets"])
     console.print(f"memory bound: tokens a second if forwards cost {curve.ABOUT}, {BATCH} rows together")

@@ -10,19 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dare_job.bench.dare.tables import Data
+from dare_job.bench.pools.pools import distinct_pairs
 from dare_job.embed import kmeans, lightgcn
-from dare_job.embed import lightgcn as embed_lightgcn
 from dare_job.generate import previous_text
-from dare_job.schemas import GLOBAL, INTERACTIONS
+from dare_job.schemas import GLOBAL
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 from pools.attributes import AttributeTree
 from pools.store import sample_ids
 
 Pool = tuple[str, str]  # name, kind
+CLUSTERS = 3  # of users
+_CATEGORY = ("genre",)
+_SEED = 0
 
 
 def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int, tokenizer: str, folder: Path,
@@ -50,41 +52,30 @@ def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int,
                 previous_text.build_pool(table, str(staging), {"tokenizer": tokenizer})
     return {name: len(keys) for (name, _), keys in kept.items()}
 
-CLUSTERS = 3  # of users
 
-_CATEGORY = ("genre",)
-
-_SEED = 0
-
-
-def pools_of(data: Data, work: Path) -> dict[str, dict[str, tuple[str, str]]]:
-    """(name, kind) of the pool by user and by item, kept in ``work``."""
+def pools_of(data: Data, work: Path) -> dict[str, dict[str, Pool]]:
+    """The pool by user and by item, kept in ``work``."""
     return {"user": _by_vectors(data, work / "groups" / data.name), "item": _by_category(data)}
 
 
-def _by_vectors(data: Data, folder: Path) -> dict[str, tuple[str, str]]:
+def _by_vectors(data: Data, folder: Path) -> dict[str, Pool]:
     """k-means of LightGCN vectors, learned from the interactions that the old text knows."""
     known = {user: data.known(user) for user in sorted(data.users)}
     made_of = digest([known, CLUSTERS, asdict(lightgcn.Training())])
     if not is_done(folder, made_of):
         record: dict = {}
-        with committing(folder, made_of, record) as staging:
-            rows = [(user, item, None, place)
-                    for user, items in known.items() for place, item in enumerate(items)]
-            columns = [pa.array(column, field.type)
-                       for column, field in zip(zip(*rows, strict=True), INTERACTIONS, strict=True)]
-            pq.write_table(pa.table(columns, schema=INTERACTIONS), staging / "interactions.parquet")
-            graph = embed_lightgcn.read_pairs(staging / "interactions.parquet", len(rows))
-            vectors = lightgcn.train(graph, lightgcn.Training()).users
+        with committing(folder, made_of, record):
+            pairs = distinct_pairs(known)
+            vectors = lightgcn.train(pairs, lightgcn.Training()).users
             count = kmeans.cluster_count(len(vectors), 1, CLUSTERS)
             labels = kmeans.cluster_names(kmeans.cluster(vectors, count, _SEED))
-            record["groups"] = dict(zip(graph.users.to_pylist(), labels.to_pylist(), strict=True))
+            record["groups"] = dict(zip(pairs.users.to_pylist(), labels.to_pylist(), strict=True))
     groups = done_record(folder)["groups"]
     return {user: _routed("user", len(items), groups.get(user), None, "collaborative")
             for user, items in known.items()}
 
 
-def _by_category(data: Data) -> dict[str, tuple[str, str]]:
+def _by_category(data: Data) -> dict[str, Pool]:
     """Groups of the items that have old text; a new item goes where its category is."""
     rows = [(item, dict(attributes)) for item, (_, attributes) in sorted(data.items.items())]
     old = [row for row in rows if row[0] not in data.new_items]
@@ -92,6 +83,6 @@ def _by_category(data: Data) -> dict[str, tuple[str, str]]:
     return {item: _routed("item", 0, None, group, "attribute") for item, group in tree.assign(rows).items()}
 
 
-def _routed(entity: str, interactions: int, collaborative, attribute, override: str) -> tuple[str, str]:
+def _routed(entity: str, interactions: int, collaborative, attribute, override: str) -> Pool:
     found = router.route(entity, interactions, collaborative, attribute, 0, override)
     return found.pool, found.pool_kind

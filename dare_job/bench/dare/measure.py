@@ -4,63 +4,54 @@ The lines of the bench as the paper's tables.
 """
 
 import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from dare_job.bench.dare.models import ADVERTISEMENT
-from dare_job.bench.night import Measured, once
+from dare_job.bench.measured import Measured
+from dare_job.bench.night import once
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.errors import DataError
 from dare_job.generate import loading
 
 PLAIN = "autoregressive"
-
 METHODS = (PLAIN, "resd", "dare strict", "dare relaxed")
 
 
 def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repeats: int) -> list[dict]:
     """A line of figures for each method: medians over ``repeats``, methods taking turns.
 
-    Ratios are given in wall-clock time and by processor time, which neighbours on the machine
-    disturb less. Raises
-    DataError where a row cannot be written.
+    Ratios are given in wall-clock time and by processor time, which neighbours on the machine disturb less.
+    Raises DataError where a row cannot be written.
     """
     for method in METHODS:  # compiled and warm
         once(method, task, rows[:2], batch_size=batch, nodes=nodes)
-    found = {method: Measured() for method in METHODS}
+    found: dict[str, Measured] = {}
     scorings = {method: ReuseEstimator() for method in METHODS}
-    processor: dict[str, list[float]] = {method: [] for method in METHODS}
     for _ in range(repeats):
-        for method, seen in found.items():
-            began = time.process_time()
-            measured = once(method, task, rows, scorings[method], batch_size=batch, nodes=nodes)
-            processor[method].append(time.process_time() - began)
-            if empty := [key for key, text in measured.texts.items() if not text]:
+        for method, scoring in scorings.items():
+            measured = once(method, task, rows, scoring, batch_size=batch, nodes=nodes)
+            if empty := [key for key, text in measured.texts[0].items() if not len(text)]:
                 raise DataError(f"{method}: {empty[0]} and {len(empty) - 1} more rows could not be written")
-            found[method] = measured.after(seen)
+            found[method] = measured.after(found.get(method))
     most = task.config.decode.max_new_tokens
-    lines = [_line(method, seen, found[PLAIN], most) for method, seen in found.items()]
-    return [{"batch": batch, "nodes": nodes, **line,
-             "ratio_by_processor": round(statistics.median(_ratios(
-                 found[line["method"]], processor[line["method"]], found[PLAIN], processor[PLAIN])), 3)}
-            for line in lines]
+    return [{"batch": batch, "nodes": nodes, **_line(method, seen, found[PLAIN], most)}
+            for method, seen in found.items()]
 
 
-def _ratios(seen: Measured, seconds: Sequence[float], plain: Measured,
-            plainly: Sequence[float]) -> list[float]:
+def _ratios(seen: Measured, plain: Measured, times: str) -> list[float]:
     """Of the rates in each repeat: a relaxed text may be of another length."""
-    longer = [own / other for own, other in zip(seen.written, plain.written, strict=True)]
-    return [more * other / own for more, own, other in zip(longer, seconds, plainly, strict=True)]
+    rates = [[written / took for written, took in zip(one.written, getattr(one, times), strict=True)]
+             for one in (seen, plain)]
+    return [own / other for own, other in zip(*rates, strict=True)]
 
 
 def _line(method: str, seen: Measured, plain: Measured, most: int) -> dict:
     """Figures of one method; ``most``: tokens that a text may have."""
-    texts, rows = [tuple(text) for text in seen.texts.values()], len(seen.texts)
-    ratios = _ratios(seen, seen.seconds, plain, plain.seconds)
-    drafted = method != PLAIN
+    texts, theirs = ({row: text.tolist() for row, text in one.texts[-1].items()} for one in (seen, plain))
+    ratios, rows, drafted = _ratios(seen, plain, "seconds"), len(texts), method != PLAIN
     return {
         "method": method,
         "tokens_per_s": round(seen.tokens_per_s, 1), "ratio": round(statistics.median(ratios), 3),
@@ -70,18 +61,14 @@ def _line(method: str, seen: Measured, plain: Measured, most: int) -> dict:
         "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / max(1, seen.steps), 1) if drafted else None,
         "retrieval_ms_per_text": round(seen.retrieval_ms / rows, 3) if drafted else None,
         "rows": rows, "tokens": seen.tokens, "relaxed_share": round(seen.relaxed / max(1, seen.tokens), 4),
-        "distinct_share": round(len(set(texts)) / rows, 4),
-        "ended_share": round(sum(len(text) < most for text in texts) / rows, 4),
-        "differ_from_autoregressive": _differ(seen.texts, plain.texts)}
+        "distinct_share": round(len(set(map(tuple, texts.values()))) / rows, 4),
+        "ended_share": round(sum(len(text) < most for text in texts.values()) / rows, 4),
+        "differ_from_autoregressive": sum(texts[row] != text for row, text in theirs.items()),
+        "ratio_by_processor": round(statistics.median(_ratios(seen, plain, "processor")), 3)}
 
-
-def _differ(texts: Mapping, plain: Mapping) -> int:
-    """Rows whose tokens are not those of autoregressive decoding."""
-    return sum(texts[key] != plain[key] for key in plain)
 
 _FIGURES = ("tokens_per_s", "ratio", "ratio_by_processor", "accepted_per_step", "retrieval_us_per_step",
             "differ_from_autoregressive")
-
 _HEADS = ("tokens/s", "times plain", "by CPU time", "accepted a step", "retrieval us a step",
           "rows that differ")
 

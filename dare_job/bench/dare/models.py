@@ -4,11 +4,9 @@ A model starts with the embedded model's weights where its shape has room for th
 (layers, rows of its MLPs, biases) starts without a say in the output and is trained. All of them write well
 after minutes, but their texts are relatives: they differ in what a step costs more than in what they say.
 
-What the models of the bench learn to write of advertisements and whom they suit: a grammar of its own.
-
-Of titles from outside the sample world it has nothing to say but what a description or a profile says.
-
-The rows of the tables: the prompt sets of the package, worded for films, and the advertisement's.
+They also learn to write of advertisements and whom they suit, by a grammar of its own, which says nothing of
+titles from outside the sample world. The rows of the tables are the prompt sets of the package, worded for
+films, and the advertisement's.
 """
 
 import logging
@@ -35,26 +33,28 @@ from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED, worlds
 from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit_steps, save, schedule
 from dare_job.workspace import committing, digest, is_done
 
-_AUDIENCE = "{a} People who look for {m} films are the first to address."
+_LOG = logging.getLogger(__name__)
+ADVERTISEMENT = "advertisement"
+_USERS, _ITEMS, _FOREIGN = 200, 300, 400
+_SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+         "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id",
+         "pad_token_id")
+_WINDOW = 384  # tokens that a Mistral layer looks back: fewer than the longest rows have
 
+_AUDIENCE = "{a} People who look for {m} films are the first to address."
 _ADVANTAGE = (
     "Other {g} titles rarely offer {h0}.",
     "Its advantage over other {g} titles is {h1}.",
 )
-
 _ENDING = "A good slogan would promise {h} and stay {m}."
-
 _VIEWER = "Advertisements for this {r} aged {a} should begin with {h}."
-
 _SEEN = (
     "After {t} a slogan that is {m0} would be read to its end.",
     "{t} speaks for a picture of {h0}.",
     "Behind {t} stands a wish for {h1}.",
     "Like {t}, it may have {m1}.",
 )
-
 _OLDEST = "As early as {t} it was {h0}, so that much is safe to promise."
-
 _FAREWELL = "What is {m} suits {o}; what is loud does not."
 
 
@@ -66,7 +66,8 @@ def analysis(title: str, attributes: Mapping[str, str]) -> str:
               "h0": phrases.THEME[theme][0], "h1": phrases.THEME[theme][1]}
     advantage = _ADVANTAGE[GENRES.index(genre) % len(_ADVANTAGE)]
     more = " ".join(form.format(**values) for form in (_AUDIENCE, advantage, _ENDING))
-    return f"{_characteristics(title, attributes)} {more}"
+    opening = description(title, attributes).split(phrases.AUDIENCE[genre])[0].strip()
+    return f"{opening} {more}"
 
 
 def advice(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
@@ -83,15 +84,6 @@ def _about(form: str, title: str) -> str:
     mood_name, theme_name = title_facts(title)
     mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
     return form.format(t=title, m0=mood[0], m1=mood[2], h0=theme[0], h1=theme[1])
-
-
-def _characteristics(title: str, attributes: Mapping[str, str]) -> str:
-    """What a description opens with."""
-    return description(title, attributes).split(phrases.AUDIENCE[attributes["genre"]])[0].strip()
-
-ADVERTISEMENT = "advertisement"
-
-_USERS, _ITEMS, _FOREIGN = 200, 300, 400
 
 
 @dataclass(frozen=True)
@@ -112,13 +104,8 @@ def find(names: Sequence[str]) -> list[Framework]:
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
     default = [name for name in known if name != prompts.SAMPLE]
-    return [_framework(name) for name in names or default]
-
-
-def _framework(name: str) -> Framework:
-    advertised = name == ADVERTISEMENT
-    source = str(Path(__file__).with_name(f"{ADVERTISEMENT}.yaml")) if advertised else name
-    return Framework(name, prompts.load(source), ENTITIES)
+    sources = {ADVERTISEMENT: str(Path(__file__).with_name(f"{ADVERTISEMENT}.yaml"))}
+    return [Framework(name, prompts.load(sources.get(name, name)), ENTITIES) for name in names or default]
 
 
 def lessons(frameworks: Sequence[Framework], seed: int) -> Iterator[list[Example]]:
@@ -145,15 +132,6 @@ def _text(example: Example, attributes: Mapping[str, str]) -> str:
     if example.entity == "user":
         return advice(attributes, example.titles)
     return analysis(example.titles[0], attributes)
-
-_SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
-         "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id",
-         "pad_token_id")
-
-_LOG = logging.getLogger(__name__)
-
-_WINDOW = 384  # tokens that a Mistral layer looks back: fewer than the longest rows have
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -6,7 +6,7 @@ Rows of the bench: who is asked about, with which prompt, before and now.
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -27,19 +27,16 @@ from dare_job.schemas import ATTRIBUTES, ITEMS
 from dare_job.workspace import Workspace, committing, digest, is_done
 
 DATA = ("ml-1m", "sample")
-
 SHOWN = 20  # titles in a user's prompt, at most: m
-
 _DAY = date(2026, 1, 2)
-
 _SHARE = HistorySettings().share
-
 _LONGEST = math.ceil(SHOWN / _SHARE)  # n: the interactions that the two windows are cut from
-
 _FEWEST = 4
-
+_COLUMNS = pa.schema([
+    ("entity_id", pa.string()), ("interactions", pa.int32()), ("attributes", ATTRIBUTES),
+    ("title", pa.string()),
+    ("history", pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())])))])
 _WORLD_ITEMS = 0.6  # items of the sample world for each user,
-
 _FEWEST_ITEMS = 120  # and as many that histories can be as long as the windows
 
 
@@ -131,8 +128,6 @@ def _read(source: Path, out: Path) -> Path:
         job.spark.stop()  # its JVM would share the processors with what is measured
     return folder
 
-_HISTORY = pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())]))
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -162,30 +157,26 @@ def _users(data: Data, framework: Framework, users: Sequence[str], which: str, w
     shelf = work / "shelves" / f"{data.name}.parquet"
     if not shelf.exists():
         shelf.parent.mkdir(parents=True, exist_ok=True)
-        rows = [(item, *entry) for item, entry in sorted(data.items.items())]
-        columns = [pa.array(column, field.type)
-                   for column, field in zip(zip(*rows, strict=True), ITEMS, strict=True)]
-        pq.write_table(pa.table(columns, schema=ITEMS), shelf)
-    windows = [[{"item_id": item, "rating": rating} for item, rating in data.window(user, which)]
-               for user in users]
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(users), pa.array([len(window) for window in windows], pa.int32()),
-         pa.array([data.users[user] for user in users], ATTRIBUTES), pa.array(windows, _HISTORY)],
-        names=["entity_id", "interactions", "attributes", "history"])
-    return _prompts(render.render_users(framework.prompts, str(shelf), str(shelf))(iter([batch])))
+        items = [dict(zip(ITEMS.names, (item, *entry), strict=True)) for item, entry in data.items.items()]
+        pq.write_table(pa.Table.from_pylist(sorted(items, key=lambda row: row["item_id"]), ITEMS), shelf)
+    windows = {user: data.window(user, which) for user in users}
+    rows = [{"entity_id": user, "interactions": len(window), "attributes": data.users[user],
+             "history": [{"item_id": item, "rating": rating} for item, rating in window]}
+            for user, window in windows.items()]
+    return _prompts(render.render_users(framework.prompts, str(shelf), str(shelf)), rows, "history")
 
 
 def _items(data: Data, framework: Framework, items: Sequence[str]) -> dict[str, str]:
-    titles, attributes = zip(*(data.items[item] for item in items), strict=True)
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(items), pa.array([0] * len(items), pa.int32()), pa.array(attributes, ATTRIBUTES),
-         pa.array(titles)],
-        names=["entity_id", "interactions", "attributes", "title"])
-    return _prompts(render.render_items(framework.prompts)(iter([batch])))
+    rows = [{"entity_id": item, "interactions": 0, "attributes": data.items[item][1],
+             "title": data.items[item][0]} for item in items]
+    return _prompts(render.render_items(framework.prompts), rows, "title")
 
 
-def _prompts(rendered) -> dict[str, str]:
-    rows = [row for batch in rendered for row in batch.to_pylist()]
+def _prompts(rendering: Callable, asked: list[dict], last: str) -> dict[str, str]:
+    """Prompts by id of the rows asked about, whose ``last`` column is the entity type's own."""
+    batch = pa.RecordBatch.from_pylist(asked, pa.schema([_COLUMNS.field(name) for name in (
+        "entity_id", "interactions", "attributes", last)]))
+    rows = [row for rendered in rendering(iter([batch])) for row in rendered.to_pylist()]
     if errors := [row for row in rows if row["error"]]:
         raise ConfigError(f"no prompt can be written for {errors[0]['entity_id']}: {errors[0]['error']}; "
                           "name other prompt sets with --prompts")

@@ -3,16 +3,15 @@
 The bench's figures: one line for each method and batch size, and the table of them.
 """
 
-import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from dare_job.bench import reports
+from dare_job.bench.measured import Measured, run, timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget
@@ -25,13 +24,9 @@ from dare_job.generate import baseline
 from pools.draft import DraftSettings
 
 GENERATE, LOOKUP = "generate", "prompt lookup (generate)"
-
 AUTOREGRESSIVE, OWN_LOOKUP = "autoregressive", "prompt lookup (engine)"
-
 RESD, STRICT, RELAXED = "resd", "dare strict", "dare relaxed"
-
 METHODS = (GENERATE, LOOKUP, AUTOREGRESSIVE, OWN_LOOKUP, RESD, STRICT, RELAXED)
-
 LOOKUP_TOKENS = 10  # that transformers drafts a step, as its documentation advises
 
 
@@ -60,56 +55,6 @@ class Learned:
             self.scheduler = DraftBudget(curve, budget.nodes)
 
 
-@dataclass
-class Measured:
-    """Sums over the rows of one method and batch size; numbers are of the last repeat.
-
-    steps               forwards after the prompts', counted for each row
-    seconds, processor  in wall-clock time, and of processor time, which neighbours on the machine
-                           disturb less: one
-                        entry a repeat
-    texts               of each repeat, token ids by row
-    """
-
-    tokens: int
-    steps: int
-    accepted: int
-    relaxed: int = 0
-    scored: int = 0
-    seconds: list[float] = field(default_factory=list)
-    processor: list[float] = field(default_factory=list)
-    texts: list[dict] = field(default_factory=list)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self._rate(self.seconds)
-
-    @property
-    def tokens_per_s_of_processor(self) -> float:
-        return self._rate(self.processor)
-
-    def _rate(self, seconds: list[float]) -> float:
-        """Median of the repeats' rates: relaxed texts may be of other lengths in each."""
-        written = [sum(map(len, texts.values())) for texts in self.texts]
-        return statistics.median(n / s for n, s in zip(written, seconds, strict=True))
-
-    def after(self, seen: "Measured") -> "Measured":
-        """This repeat, with the times and texts of those before."""
-        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor,
-                       texts=seen.texts + self.texts)
-
-
-class _Watch:
-    """Seconds in wall-clock time and of this process's threads since it was made, each in a list."""
-
-    def __init__(self):
-        self._began = time.perf_counter(), time.process_time()
-
-    def read(self) -> dict[str, list[float]]:
-        clock, processor = self._began
-        return {"seconds": [time.perf_counter() - clock], "processor": [time.process_time() - processor]}
-
-
 def possible(method: str, batch: int) -> bool:
     """Whether a method works at this batch size: prompt lookup in ``generate`` takes one row at a time."""
     return method != LOOKUP or batch == 1
@@ -124,18 +69,7 @@ def once(method: str, target: Target, requests: Sequence[Request], budget: Budge
     requests = sorted(requests, key=lambda request: len(request.prompt_ids))
     if method in (GENERATE, LOOKUP):
         return _by_generate(method, target, requests, budget)
-    engine = _engine(method, target, budget, learned)
-    asked = [_asked(method, request) for request in requests]
-    watch = _Watch()
-    results = list(engine.run(asked))
-    times = watch.read()
-
-    def total(name: str) -> int:
-        return sum(getattr(result, name) for result in results)
-
-    texts = {result.id: result.token_ids for result in results}
-    return Measured(sum(map(len, texts.values())), total("target_steps"), total("accepted_tokens"),
-                    total("relaxed_tokens"), total("reused_tokens"), texts=[texts], **times)
+    return run(_engine(method, target, budget, learned), [_asked(method, request) for request in requests])
 
 
 def _by_generate(method: str, target: Target, requests: Sequence[Request], budget: Budget) -> Measured:
@@ -147,9 +81,8 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
         calls += 1
 
     handle = target.model.register_forward_pre_hook(count)
-    watch = _Watch()
-    written = baseline.generate_greedy(target, requests, budget.batch, budget.tokens, **options)
-    times = watch.read()
+    written, times = timed(lambda: baseline.generate_greedy(target, requests, budget.batch, budget.tokens,
+                                                            **options))
     handle.remove()
     tokens = sum(map(len, written))
     texts = {request.id: text for request, text in zip(requests, written, strict=True)}
@@ -178,17 +111,12 @@ def _asked(method: str, request: Request) -> Request:
     return replace(request, pools=request.pools[-1:] if method == RESD else (), previous_ids=None)
 
 Found = dict[tuple[str, int], Measured]  # by method and batch size
-
 _BELOW = ("plain: the faster of generate and autoregressive; accepted_per_step: without the model's own; "
           "ratio_by_processor: to generate, by processor time; ceiling_to_plain: were a tree's forward as "
           "quick as one token's, and nothing else took time")
-
 STRICT_OVER_GENERATE = {1: 2.2, 8: 1.8, 32: 1.2}  # at least, by batch size
-
 RELAXED_OVER_STRICT = {1: 1.2}
-
 DISTINCT, LIKENESS = 0.95, 0.2  # share of distinct texts at least; replay acceptance off the recorded one's
-
 OVER_PLAIN = 0.98  # every way of the engine, at every batch size
 
 
@@ -243,19 +171,14 @@ def show(rows: list[dict], likeness: dict, settings: str) -> None:
 
     likeness  of ``night.likeness``; settings: of the run, in words
     """
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()), end_section=row["method"] == RELAXED)
     console = Console(width=170)
-    console.print(table)
+    console.print(reports.table(rows, ends=lambda row: row["method"] == RELAXED))
     by = {(row["method"], row["batch"]): row for row in rows}
     for batch in dict.fromkeys(row["batch"] for row in rows):
         clock, processor = (by[RELAXED, batch][name] / by[STRICT, batch][name]
                             for name in ("tokens_per_s", "ratio_by_processor"))
         console.print(f"batch {batch}: relaxed over strict {clock:.3f}, by processor time {processor:.3f}")
-    for one in targets(rows, likeness):
-        console.print("{verdict}: {target} {bound}: {measured}".format(
-            verdict="met" if one["met"] else "MISSED", **one))
+    reports.show_targets(console, targets(rows, likeness))
     console.print(f"{settings}; {_BELOW}")
     console.print("texts (and recorded profiles): {distinct:.1%} ({distinct_real:.1%}) distinct; replayed at "
                   "16 nodes {accepted:.2f} ({accepted_real:.2f}) accepted, {accepted_ratio:.3f} times; "

@@ -15,12 +15,36 @@ from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as training
 from dare_job.bench.profiles.data import Profile
 from dare_job.bench.profiles.train import Settings
+from dare_job.config.options import option
 from dare_job.decode.request import Request
 from dare_job.errors import ConfigError
 from pools.index import Index
 
 _COMPARED = 150  # texts that are compared with recorded profiles
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the benches ask that decode tonight's rows with a model of real profiles."""
+
+    data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
+                        envvar="DARE_DATA")
+    work: Path | None = option("Folder that keeps the trained model, its texts and, of bench pools, each "
+                               "block that is measured, for the next call. Default: a temporary folder.",
+                               None)
+    pool: int = option("Other users whose previous texts are drafts.", 1000)
+    model: Settings = Settings()
+    threads: int = option("torch threads while measuring.", 1)
+
+    def check(self, **numbers: int | Sequence[int]) -> None:
+        """Raise ConfigError for numbers below 1, and for more ``rows`` than test users."""
+        for name, given in (numbers | {"threads": self.threads}).items():
+            if (least := given if isinstance(given, int) else min(given)) < 1:
+                raise ConfigError(f"--{name} {least} must be at least 1")
+        if numbers["rows"] > self.model.test_users:
+            raise ConfigError(f"--rows {numbers['rows']} must be at most {self.model.test_users}, the test "
+                              "users")
 
 
 @contextmanager

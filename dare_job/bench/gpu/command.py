@@ -7,8 +7,9 @@ import argparse
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -19,11 +20,15 @@ from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DareJobError
 
+HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
+        "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "
+        "Takes about --seconds; ends with one JSON line.")
 FLOOR = 1.25  # times the bandwidth floor, a step of one token
-
 TREE = 1.3  # times that step, 64 queries
-
 SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of scheduled drafts over plain, by batch
+_CURVE = ("model", "context", "rows", "queries", "ms", "floor_ms", "times_floor")
+_REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
+           "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 
 
 def table(lines: Sequence[dict], columns: Sequence[str]) -> str:
@@ -86,40 +91,54 @@ def _target_row(what: str, bound: float, value: float | None, why: str, most: bo
     met = value <= bound if most else value > bound if bound == 1.0 else value >= bound
     return {**line, "measured": round(value, 3), "verdict": "met" if met else "missed"}
 
-_CURVE = ("model", "context", "rows", "queries", "ms", "floor_ms", "times_floor")
 
-_REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
-           "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
+def _option(help: str, default) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
 class Options:
-    """device       "auto", "cpu" or "cuda"
-    small        tiny shapes everywhere: exercises the command, measures nothing of interest
-    seconds      of the whole run, about; what does not fit is shortened or left out, and said
-    shapes       models of the latency curves, comma-separated; replay takes the first one
-    batches      rows decoded together in the replay
-    texts, column, tokenizer   recorded texts as JSON lines; without a file they are made up
-    prompt_tokens, new_tokens  of each text
-    """
+    """Options of ``bench gpu``, made into arguments without typer."""
 
-    device: str = "auto"
-    small: bool = False
-    seconds: float = 440.0
-    shapes: str = "llama-2-7b,qwen2.5-0.5b,mistral-7b"
-    batches: str = "1,32,128"
-    texts: Path | None = None
-    column: str = "text"
-    tokenizer: Path | None = None
-    prompt_tokens: int = 256
-    new_tokens: int = 192
+    device: str = _option("auto, cpu or cuda.", "auto")
+    small: bool = _option("Tiny shapes: exercises the command on a CPU, measures nothing of interest.", False)
+    seconds: float = _option("Time of the whole run; what does not fit is shortened or left out, and said.",
+                             440.0)
+    shapes: str = _option(f"Of {', '.join(shapes.SHAPES)}: models of the curves; the first one is replayed.",
+                          "llama-2-7b,qwen2.5-0.5b,mistral-7b")
+    batches: str = _option("Rows decoded together in the replay.", "1,32,128")
+    texts: Path | None = _option("Recorded texts, JSON lines (.gz or not); without it they are made up.",
+                                 None)
+    column: str = _option("Field of --texts that holds the text.", "text")
+    tokenizer: Path | None = _option("tokenizer.json, or a folder with it or with GPT-2's files, to read "
+                                     "--texts with.", None)
+    prompt_tokens: int = _option("Tokens of each prompt, 1 or more.", 256)
+    new_tokens: int = _option("Tokens of each text, 8 or more.", 192)
+
+    def __post_init__(self):
+        for flag, value, least in (("--prompt-tokens", self.prompt_tokens, 1),
+                                   ("--new-tokens", self.new_tokens, 8)):
+            if value < least:
+                raise ConfigError(f"{flag} is {value}; it must be at least {least}")
+
+
+def parsed(words: Sequence[str] | None = None) -> Options:
+    """Options of a command line; of this process without words."""
+    parser = argparse.ArgumentParser(prog="dare_job.bench.gpu", description=HELP)
+    for one in fields(Options):
+        kind = {"action": "store_true"} if one.type is bool else {
+            "type": Path if one.type == Path | None else one.type, "default": one.default}
+        parser.add_argument(f"--{one.name.replace('_', '-')}", help=one.metadata["help"], **kind)
+    return Options(**vars(parser.parse_args(words)))
 
 
 def run(options: Options) -> dict:
     """Measure everything. Raises ConfigError or DataError for options and files that cannot be used."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     transformers.logging.set_verbosity_error()
-    options = _small(options) if options.small else options
+    if options.small:
+        options = replace(options, shapes="small", batches="1,3", seconds=120.0, prompt_tokens=16,
+                          new_tokens=24)
     names, batches = options.shapes.split(","), _numbers(options.batches)
     device, budget = loading.device(options.device), Budget(options.seconds)
     recorded = _recorded(options, names[0], max(2 * min(batches[-1], 64), *batches, 4))
@@ -183,11 +202,6 @@ def _recorded(options: Options, shape: str, count: int) -> texts.Recorded:
                            vocabulary)
 
 
-def _small(options: Options) -> Options:
-    return Options(**{**asdict(options), "shapes": "small", "batches": "1,3", "seconds": 120.0,
-                      "prompt_tokens": 16, "new_tokens": 24})
-
-
 def _numbers(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(sorted(int(part) for part in text.split(",")))
@@ -200,33 +214,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     """``python -m dare_job.bench.gpu``: the same without typer."""
-    parser = argparse.ArgumentParser(prog="dare_job.bench.gpu", description=HELP)
-    for name, (kind, text) in ARGUMENTS.items():
-        flag = "--" + name.replace("_", "-")
-        if kind is bool:
-            parser.add_argument(flag, action="store_true", help=text)
-        else:
-            parser.add_argument(flag, type=kind, default=getattr(Options, name), help=text)
     try:
-        found = run(Options(**vars(parser.parse_args())))
+        found = run(parsed())
     except DareJobError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     print(json.dumps(found))
-
-
-HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
-        "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "
-        "Takes about --seconds; ends with one JSON line.")
-
-ARGUMENTS = {
-    "device": (str, "auto, cpu or cuda."),
-    "small": (bool, "Tiny shapes: exercises the command on a CPU, measures nothing of interest."),
-    "seconds": (float, "Time of the whole run; what does not fit is shortened or left out, and said."),
-    "shapes": (str, f"Of {', '.join(shapes.SHAPES)}: models of the curves; the first one is replayed."),
-    "batches": (str, "Rows decoded together in the replay."),
-    "texts": (Path, "Recorded texts, JSON lines (.gz or not); without it they are made up."),
-    "column": (str, "Field of --texts that holds the text."),
-    "tokenizer": (Path, "tokenizer.json, or a folder with it or with GPT-2's files, to read --texts with."),
-    "prompt_tokens": (int, "Tokens of each prompt."),
-    "new_tokens": (int, "Tokens of each text."),
-}

@@ -5,23 +5,13 @@ import torch
 
 from dare_job.bench.gpu.machine import Budget, Ceilings, median_ms, release
 from dare_job.bench.gpu.shapes import costs
+from dare_job.decode.engine.latency import chains
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import Tree, build
-from pools.tree import ROOT, DraftBatch
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 MOST = 1024  # queries of one forward
 WAYS = ("eager", "fixed shapes", "graph", "graph, compiled")  # the last one is what the engine runs
-
-
-def chains(rows: int, queries: int) -> Tree:
-    """As many queries for each row: roots and chains behind them."""
-    nodes = queries - 1
-    shape = (rows, nodes)
-    parents = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (rows, 1))
-    drafts = DraftBatch(np.zeros(shape, np.int32), parents, np.full(rows, nodes, np.int32), None, None)
-    return build(np.zeros(rows, np.int64), drafts, np.full(rows, queries))
 
 
 def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int) -> float:

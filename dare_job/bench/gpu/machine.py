@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy
@@ -51,16 +52,18 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def median_ms(call: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 2) -> float:
-    """Median wall milliseconds of a call, the device's work included."""
-    times = []
-    for _ in range(warm_up + repeats):
-        wait(device)
-        started = time.perf_counter()
-        call()
-        wait(device)
-        times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times[warm_up:])
+def timed(call: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    """Seconds of a call, the device's work included, and what it returns."""
+    wait(device)
+    started = time.perf_counter()
+    result = call()
+    wait(device)
+    return time.perf_counter() - started, result
+
+
+def median_ms(call: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median wall milliseconds of a call, the device's work included, after two that do not count."""
+    return 1e3 * statistics.median([timed(call, device)[0] for _ in range(2 + repeats)][2:])
 
 
 def release(device: torch.device) -> None:

@@ -3,14 +3,13 @@
 Does strict decoding on this device write what ``generate`` writes there, token for token, in float32?
 """
 
-import time
 from copy import deepcopy
 
 import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig
 
-from dare_job.bench.gpu.machine import Budget, Meter, release, wait
+from dare_job.bench.gpu.machine import Budget, Meter, release, timed
 from dare_job.bench.gpu.shapes import TINY, tiny
 from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.engine.engine import Engine
@@ -26,28 +25,19 @@ def step_ms(target: Target, task, batch: int) -> float:
     ids = _ids(target, task, batch)
     with target.as_transformers() as model:
         _generate(model, ids, 2)
-        wait(target.device)
-        started = time.perf_counter()
-        _generate(model, ids, _WARM_UP)
-        wait(target.device)
-    return 1e3 * (time.perf_counter() - started) / _WARM_UP
+        return 1e3 * timed(lambda: _generate(model, ids, _WARM_UP), target.device)[0] / _WARM_UP
 
 
 def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
     """Seconds and joules of one call for all prompts, after a short one."""
     ids, new = _ids(target, task, len(task.requests)), len(task.texts[0])
-
-    def run():
-        started = time.perf_counter()
-        out = _generate(model, ids, new)
-        wait(target.device)
-        if out.shape[1] != ids.shape[1] + new:
-            raise RuntimeError(f"generate wrote {out.shape[1] - ids.shape[1]} tokens, not {new}")
-        return time.perf_counter() - started
-
     with target.as_transformers() as model:
         _generate(model, ids, _WARM_UP)
-        return meter.joules(run)
+        (seconds, out), joules = meter.joules(
+            lambda: timed(lambda: _generate(model, ids, new), target.device))
+    if out.shape[1] != ids.shape[1] + new:
+        raise RuntimeError(f"generate wrote {out.shape[1] - ids.shape[1]} tokens, not {new}")
+    return seconds, joules
 
 
 def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
@@ -91,8 +81,11 @@ def _greedy(model, new: int):
 
 
 def _ids(target: Target, task, count: int) -> torch.Tensor:
-    prompts = np.stack([request.prompt_ids for request in task.requests[:count]]).astype(np.int64)
-    return torch.from_numpy(prompts).to(target.device)
+    return _on(target.device, np.stack([request.prompt_ids for request in task.requests[:count]]))
+
+
+def _on(device: torch.device, prompts: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(prompts.astype(np.int64)).to(device)
 
 
 @torch.inference_mode()
@@ -100,9 +93,7 @@ def _generate(model, ids: torch.Tensor, new: int) -> torch.Tensor:
     return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
 
 _NEW = 40
-
 _PROMPTS = (5, 17, 1, 30, 9, 22, 11)
-
 _CASES = ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31))  # batch size, draft nodes
 
 
@@ -121,7 +112,8 @@ def _line(name: str, device: torch.device) -> dict:
     rng = np.random.default_rng(0)
     model = tiny(name, device)
     prompts = [rng.integers(2, 120, n).astype(np.int32) for n in _PROMPTS]
-    expected = [_generate_reference(model, prompt) for prompt in prompts]
+    expected = [_generate(model, _on(device, prompt[None]), _NEW)[0, len(prompt):].cpu().numpy()
+                for prompt in prompts]
     target = Target(model, static=True)
     equal = accepted = steps = 0
     for batch_size, nodes in _CASES:
@@ -134,10 +126,3 @@ def _line(name: str, device: torch.device) -> dict:
     return {"model": name, "texts": len(prompts) * len(_CASES), "equal": equal,
             "accepted_per_step": round(accepted / steps, 2),
             "recorded": target.static is not None and device.type == "cuda"}
-
-
-@torch.inference_mode()
-def _generate_reference(model, prompt: np.ndarray) -> np.ndarray:
-    ids = torch.from_numpy(prompt.astype(np.int64))[None].to(model.device)
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NEW, do_sample=False)
-    return out[0, len(prompt):].cpu().numpy()

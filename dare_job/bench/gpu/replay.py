@@ -5,14 +5,13 @@ verification and keeping what passed are those of the job. Beside it, on the sam
 the engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers.
 """
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
 from dare_job.bench.gpu import peers
 from dare_job.bench.gpu.curves import step_ms
-from dare_job.bench.gpu.machine import Budget, Meter, release, wait
+from dare_job.bench.gpu.machine import Budget, Meter, release, timed
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -58,7 +57,7 @@ def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter
     for _ in range(_RUNS):
         before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.graphs)
         (seconds, results), joules = meter.joules(
-            lambda: _timed(target, lambda: list(engine.run(task.requests))))
+            lambda: timed(lambda: list(engine.run(task.requests)), target.device))
         new_graphs = len(engine.target.spare_cache.graphs) - before
         if first_s is not None and not new_graphs:
             break
@@ -131,11 +130,3 @@ def _rates(task: Task, seconds: float, joules: float | None) -> dict:
     return {"texts": len(task.texts), "seconds": round(seconds, 3),
             "tokens_per_s": round(task.tokens / seconds, 1),
             "joules_per_token": None if joules is None else round(joules / task.tokens, 4)}
-
-
-def _timed(target: Target, call) -> tuple[float, object]:
-    wait(target.device)
-    started = time.perf_counter()
-    result = call()
-    wait(target.device)
-    return time.perf_counter() - started, result

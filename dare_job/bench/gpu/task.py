@@ -102,7 +102,6 @@ def follow(tokens, parents, depths, starts, texts, places, written, choices):
                 choices[t] = text[min(before + depths[t] + 1, len(text) - 1)]
 
 DEPTH = 16  # longest draft path
-
 _SAMPLE = 12  # texts on which acceptance is counted
 
 

@@ -108,21 +108,15 @@ def _compared(block: str, one: str, other: str, ours: np.ndarray, theirs: np.nda
     return {"block": block, "of": one, "over": other, **ratio(ours, theirs)}
 
 _TIME = ("retrieval_us_per_step", "retrieval_share")
-
 _SPEED = ("tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens")
-
 _FIGURE_2 = ("pool", "pool_texts", "retrieval", "rule", *_TIME, "retrieval_median_us", "accepted_per_step",
              "accepted_along")
-
 _TABLE_3 = ("pool", "pool_texts", "retrieval", "rule", "accepted_per_step", *_TIME, "retrieval_ms_a_text",
             *_SPEED)
-
 _SOURCES = ("pool", "pool_texts", "retrieval", "rule", "accepted_per_step", "accepted_along", *_TIME,
             "retrieval_median_us", *_SPEED)
-
 _RULES = ("rule", "accepted_per_step", "tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens",
           "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut")
-
 _BELOW = ("accepted: draft tokens, without the model's own; along: of known texts, strict, without the "
           "model; retrieval: all that drafting takes, its share of the whole time; its median: of the call "
           "alone, along known texts; ratios: to autoregressive decoding of the same block, in wall-clock "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from dare_job.bench.measured import run
 from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -67,7 +68,6 @@ class PublishedDrafter:
         return self._drafters[id(index)][1]
 
 _LOG = logging.getLogger(__name__)
-
 Texts = Mapping[str, np.ndarray]  # token ids by user
 
 
@@ -123,19 +123,11 @@ class Bench:
         """Texts by user, and sums over the rows; times in seconds."""
         engine = self._engine(cell, self._budget.tokens)
         requests = [self._request(user, pools) for user in self._rows]
-        began, processor = time.perf_counter(), time.process_time()
-        results = list(engine.run(requests))
-        took = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
-        texts = {result.id: result.token_ids for result in results}
-
-        def total(name: str) -> float:
-            return sum(getattr(result, name) for result in results)
-
-        return texts, {"rows": len(results), "tokens": sum(map(len, texts.values())),
-                       "steps": total("target_steps"), "accepted": total("accepted_tokens"),
-                       "relaxed": total("relaxed_tokens"),
-                       "cut": sum(result.finish_reason == "length" for result in results),
-                       "retrieval": 1e-3 * total("retrieval_ms"), **took}
+        found = run(engine, requests)
+        return found.texts[0], {
+            "rows": len(requests), "tokens": found.tokens, "steps": found.steps, "accepted": found.accepted,
+            "relaxed": found.relaxed, "cut": found.cut, "retrieval": 1e-3 * found.retrieval_ms,
+            "seconds": found.seconds[0], "processor": found.processor[0]}
 
     def _request(self, user: str, pools: Mapping[str, tuple[Index, ...]]) -> Request:
         return Request(user, self._asked[user], pools[user])

@@ -10,7 +10,7 @@ Items are titles without their years, as in the prompts: two films of one title 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from dare_job.workspace import committing, digest, is_done
 from pools.index import Index
 
 _FILE = "vectors.parquet"
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -53,13 +52,18 @@ def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
 
 def interactions(profiles: Sequence[Profile]) -> Pairs:
     """What each user had rated when the earlier night's text was written."""
-    profiles = sorted(profiles, key=lambda profile: profile.user)
-    seen = [sorted(set(profile.titles[:-LATER])) for profile in profiles]
-    items, item = np.unique(np.concatenate([np.array(titles, dtype=np.str_) for titles in seen]),
+    return distinct_pairs({profile.user: profile.titles[:-LATER] for profile in profiles})
+
+
+def distinct_pairs(known: Mapping[str, Sequence[str]]) -> Pairs:
+    """Pairs of items by user, without which one was the last."""
+    users = sorted(known)
+    seen = [sorted(set(known[user])) for user in users]
+    items, item = np.unique(np.concatenate([np.array(some, dtype=np.str_) for some in seen]),
                             return_inverse=True)
-    user = np.repeat(np.arange(len(profiles)), [len(titles) for titles in seen])
-    return Pairs(pa.array([profile.user for profile in profiles]), pa.array(items.tolist()), user,
-                 item.astype(np.int64), np.zeros(len(user), bool))
+    user = np.repeat(np.arange(len(users)), [len(some) for some in seen])
+    return Pairs(pa.array(users), pa.array(items.tolist()), user, item.astype(np.int64),
+                 np.zeros(len(user), bool))
 
 
 def cluster(pool: np.ndarray, rows: np.ndarray, size: int) -> Groups:
@@ -76,9 +80,7 @@ def shuffled(groups: Groups, seed: int) -> Groups:
     return Groups(np.random.default_rng(seed).permutation(groups.members), groups.routes)
 
 NONE = "none"
-
 GRP, RRP, CRP = "GRP", "RRP", "CRP"  # of a size, by DARE's names: global, random, customised
-
 OWN, GROUP, GLOBAL, BLEND = "own", "group", "global", "own + group + global"
 
 
@@ -93,9 +95,7 @@ class Pools:
         self._members = np.stack([vectors[user] for user in night.pool])  # (n, d)
         self._rows = np.stack([vectors[user] for user in self.users])
         self.largest = len(self._texts)
-        self.everybody = cache(self._everybody)
-        self._groups = cache(self._grouped)
-        self._own = cache(self._owned)
+        self.everybody, self._groups = cache(self._everybody), cache(self._grouped)
 
     def of(self, kind: str, size: int) -> dict[str, tuple[Index, ...]]:
         """Each row's pools by user, nearest first. size: texts of a pool, or of a group on average."""
@@ -106,7 +106,7 @@ class Pools:
         if kind in (RRP, CRP):
             return {user: (index,) for user, index in self._groups(kind, size).items()}
         chosen = (OWN, GROUP, GLOBAL) if kind == BLEND else (kind,)
-        sources = {OWN: lambda user: self._own()[user], GROUP: lambda user: self._groups(CRP, size)[user],
+        sources = {OWN: lambda user: self._own[user], GROUP: lambda user: self._groups(CRP, size)[user],
                    GLOBAL: lambda user: self.everybody(self.largest)}
         return {user: tuple(sources[name](user) for name in chosen) for user in self.users}
 
@@ -118,20 +118,16 @@ class Pools:
         found = cluster(self._members, self._rows, size)
         if kind == RRP:
             found = shuffled(found, seed=size)
-        built = {group: self._group(found, group) for group in np.unique(found.routes).tolist()}
+        built = {group: Index.build([self._texts[i] for i in np.flatnonzero(found.members == group)],
+                                    kind="collaborative") for group in np.unique(found.routes).tolist()}
         return {user: built[group] for user, group in zip(self.users, found.routes.tolist(), strict=True)}
 
-    def _group(self, found: Groups, group: int) -> Index:
-        return Index.build([self._texts[i] for i in np.flatnonzero(found.members == group)],
-                           kind="collaborative")
-
-    def _owned(self) -> dict[str, Index]:
+    @cached_property
+    def _own(self) -> dict[str, Index]:
         return {user: Index.build([self._old[user]], kind="own") for user in self.users}
 
 BLENDED, PUBLISHED = "blend", "published"
-
 SOURCES, RULES = "sources", "rules"  # blocks beside those of the sizes
-
 K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE's own are 2 and 0.1
 
 

@@ -5,19 +5,18 @@ training users and on the target's distributions.
 """
 
 import json
-import logging
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-import typer
 from transformers import AutoTokenizer
 
+from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise, train
 from dare_job.bench.profiles.data import Profile
+from dare_job.config.options import option
 from dare_job.decode.model.target import Target
 from dare_job.models.files import fingerprint
 from dare_job.publish.prompted_texts import Row
@@ -72,25 +71,29 @@ def texts(folder: Path, work: Path, test_users: int) -> Path:
     return work / TEXTS
 
 
-def main(
-    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/how-to/datasets.md.")],
-    out: Annotated[Path, typer.Option(help="Work folder; each model gets a folder in it.")],
-    steps: Annotated[int, typer.Option(help="Updates.")] = SMALL.steps,
-    width: Annotated[int, typer.Option(help="Width of the draft model.")] = SMALL.width,
-    layers: Annotated[int, typer.Option(help="Layers of the draft model.")] = SMALL.layers,
-    rows: Annotated[int, typer.Option(help="Training users.")] = SMALL.rows,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = SMALL.seed,
-    test_users: Annotated[int, typer.Option(
-        help="Users that are left out of training.")] = train.Settings.test_users,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench train-profiles-drafter``."""
+
+    data: Path = option("Folder of the data: see docs/how-to/datasets.md.")
+    out: Path = option("Work folder; each model gets a folder in it.")
+    steps: int = option("Updates.", SMALL.steps)
+    width: int = option("Width of the draft model.", SMALL.width)
+    layers: int = option("Layers of the draft model.", SMALL.layers)
+    rows: int = option("Training users.", SMALL.rows)
+    seed: int = option("Random seed.", SMALL.seed)
+    test_users: int = option("Users that are left out of training.", train.Settings.test_users)
+
+
+@command(Options)
+def main(options: Options) -> dict:
     """Train a model of real profiles without noise and a draft model for it; print the paths as JSON.
 
     test-users.jsonl holds the prompt and profile of each user that neither model was trained on.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    threads = torch.get_num_threads()
-    target = train.model(data, out, train.Settings(noise=0, test_users=test_users, threads=threads))
-    settings = replace(SMALL, steps=steps, width=width, layers=layers, rows=rows, seed=seed)
-    small = drafter(data, out, target, test_users, settings)
-    rows = texts(data, out, test_users)
-    print(json.dumps({"target": str(target), "draft": str(small), "texts": str(rows)}))
+    data, out, test_users = options.data, options.out, options.test_users
+    target = train.model(data, out, train.Settings(noise=0, test_users=test_users,
+                                                   threads=torch.get_num_threads()))
+    asked = {name: getattr(options, name) for name in ("steps", "width", "layers", "rows", "seed")}
+    small = drafter(data, out, target, test_users, replace(SMALL, **asked))
+    return {"target": str(target), "draft": str(small), "texts": str(texts(data, out, test_users))}

@@ -29,7 +29,6 @@ from dare_job.errors import ConfigError
 from dare_job.training.embedded.corpus import IGNORED, Batch
 
 UNITS = 128  # hidden units of the last layer that carry the noise
-
 _TOP = 20  # likeliest tokens of a position on which the noise is measured
 
 
@@ -106,11 +105,8 @@ def _logits(network: PreTrainedModel, batch: Batch) -> torch.Tensor:
     return network.get_output_embeddings()(hidden[batch.targets != IGNORED])
 
 VOCABULARY = 4096
-
 CONTEXT_TOKENS = 1024
-
 _WIDTH, _LAYERS, _HEADS, _INNER = 256, 4, 4, 768
-
 NAMES = ("llama", "qwen2", "gpt2")
 
 

@@ -10,13 +10,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-import typer
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -25,9 +23,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise
-from dare_job.bench.profiles import noise as profiles_noise
 from dare_job.bench.profiles.data import Profile
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 from dare_job.training.drafter.train import muon_and_adamw
 from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
@@ -47,24 +46,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one model.
+    """Of one model, and the torch threads of its training."""
 
-    architecture  one of ``architectures.NAMES``
-    steps         updates of about 2,048 tokens
-    noise         nats: see ``noise.perturb``; 0: none
-    test_users    users that nothing is learned of
-    threads       torch threads
-    """
-
-    architecture: str = "llama"
-    steps: int = 300
-    seed: int = 0
-    noise: float = 1.1
-    test_users: int = 500
+    architecture: str = option("Architecture of the model: llama, qwen2 or gpt2.", "llama")
+    steps: int = option("Training updates of 2,048 tokens.", 300)
+    seed: int = option("Random seed of the model.", 0)
+    noise: float = option("Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
+                          "different prompts differ; 0: none.", 1.1)
+    test_users: int = option("Users left out of its training.", 500)
     threads: int = 2
 
     def __post_init__(self):
-        profiles_noise.check(self.architecture)
+        noise.check(self.architecture)
         for name, least in (("steps", 1), ("noise", 0), ("test_users", 1), ("threads", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
@@ -118,9 +111,9 @@ def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
     torch.set_num_threads(settings.threads)
     start = time.monotonic()
     asked = [data.later(profile) for profile in profiles]
-    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], profiles_noise.VOCABULARY,
-                                profiles_noise.CONTEXT_TOKENS)
-    network = profiles_noise.make(settings.architecture, tokenizer)
+    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], noise.VOCABULARY,
+                                noise.CONTEXT_TOKENS)
+    network = noise.make(settings.architecture, tokenizer)
     parameters = sum(p.numel() for p in network.parameters())
     _LOG.info("%s: %.2f M parameters, %d entries, %d profiles, %d steps", settings.architecture,
               parameters / 1e6, len(tokenizer), len(profiles), settings.steps)
@@ -176,18 +169,17 @@ def _save(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Pat
     tokenizer.save_pretrained(out)
 
 
-def main(
-    data: Annotated[Path, typer.Option(help="Folder of the data: see docs/how-to/datasets.md.")],
-    out: Annotated[Path, typer.Option(help="Work folder; the model gets a folder in it.")],
-    architecture: Annotated[str, typer.Option(help="llama, qwen2 or gpt2.")] = Settings.architecture,
-    steps: Annotated[int, typer.Option(help="Updates of 2,048 tokens.")] = Settings.steps,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = Settings.seed,
-    noise: Annotated[float, typer.Option(
-        help="Standard deviation, in nats, of the fixed noise on the logits; 0: none.")] = Settings.noise,
-    test_users: Annotated[int, typer.Option(
-        help="Users that are left out of training.")] = Settings.test_users,
-    threads: Annotated[int, typer.Option(help="torch threads.")] = Settings.threads,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench train-profiles``."""
+
+    data: Path = option("Folder of the data: see docs/how-to/datasets.md.")
+    out: Path = option("Work folder; the model gets a folder in it.")
+    settings: Settings = Settings()
+    threads: int = option("torch threads.", 2)
+
+
+@command(Options)
+def main(options: Options) -> None:
     """Train a small model on profiles of real users; print its folder."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    print(model(data, out, Settings(architecture, steps, seed, noise, test_users, threads)))
+    print(model(options.data, options.out, replace(options.settings, threads=options.threads)))

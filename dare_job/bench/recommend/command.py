@@ -1,18 +1,21 @@
 """``dare-job bench recommend``: searches in turn, the tables of what they took, and the targets."""
 
 import logging
+import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from dare_job.bench.gpu import machine
+from dare_job.bench.options import command, floats, ints, target_missed
 from dare_job.bench.recommend import ablations, generate, measure, report, world
 from dare_job.bench.recommend.measure import Measured, measured
 from dare_job.bench.recommend.methods import FORCED, PLAIN, STRICT, TRIE, Makers, Method, tables
+from dare_job.config.options import Device, device, option
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.node_scores import RENORMALISED
 from dare_job.errors import ConfigError
@@ -22,34 +25,49 @@ _LOG = logging.getLogger(__name__)
 BEAUTY = "amazon-beauty-ids"
 
 
+def _drafts(flag: str, given: list[str]) -> tuple[tuple[str, Path], ...]:
+    """Names and folders of NAME=DIR."""
+    found = []
+    for one in given:
+        name, _, place = one.partition("=")
+        if not name or not place:
+            raise ConfigError(f"{flag} {one!r}: write NAME=DIR, as in SFT=out/draft")
+        found.append((name, Path(place)))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Options:
-    """What ``dare-job bench recommend`` was asked.
+    """Options of ``bench recommend``."""
 
-    data, target  folder of sequences and a recommender trained on them; None: a small shop, random weights
-    drafts        folders of draft models by the names that rows have
-    ks, widths, depths, temperatures  K, N (beside 40) and gamma (beside all) at K = 10, of sampled lists
-    batch         users searched at once
-    generated     users of the comparison with generate
-    device        "auto", "cpu" or "cuda"
-    """
-
-    data: Path | None = None
-    target: Path | None = None
-    drafts: Mapping[str, Path] = field(default_factory=dict)
-    users: int = 200
-    ks: tuple[int, ...] = (1, 3, 5, 10, 20)
-    widths: tuple[int, ...] = (20, 60)
-    depths: tuple[int, ...] = (1, 2)
-    temperatures: tuple[float, ...] = (0.5, 1.0)
-    batch: int = 16
-    repeats: int = 1
-    generated: int = 12
-    threads: int = 1
-    seed: int = 0
-    device: str = "auto"
+    data: Path | None = option("Folder with sequential_train, _valid and _test.txt (.gz); else "
+                               f"{BEAUTY} of DARE_DATA.", None)
+    target: Path | None = option("A recommender's folder; without it a small shop with random weights is "
+                                 "served.", None)
+    drafts: Sequence[tuple[str, Path]] = option(
+        "A draft model's folder and the name of its rows; repeatable.", (), flag="--draft",
+        metavar="NAME=DIR", parse=_drafts, repeatable=True)
+    users: int = option("Test users, sampled by --seed.", 200)
+    ks: tuple[int, ...] = option("Numbers of recommendations per user.", (1, 3, 5, 10, 20), flag="--k",
+                                 parse=ints)
+    widths: tuple[int, ...] = option("N beside 40, at K = 10.", (20, 60), parse=ints)
+    depths: tuple[int, ...] = option("gamma beside all, at K = 10.", (1, 2), parse=ints)
+    temperatures: tuple[float, ...] = option("Of sampled lists, relaxed and exact.", (0.5, 1.0), parse=floats)
+    batch: int = option("Users per batch.", 16)
+    repeats: int = option("Times each runs; medians.", 1)
+    generated: int = option("Users of the runs of generate.", 12)
+    threads: int = option("torch threads while measuring.", 1)
+    seed: int = option("Random seed.", 0)
+    device: Device = device()
+    quick: bool = option("Few users and settings: exercises the command.", False)
 
     def __post_init__(self):
+        if self.data is None and self.target and (root := os.environ.get("DARE_DATA")):
+            object.__setattr__(self, "data", Path(root) / BEAUTY)
+        for flag, folder in (("--data", self.data), ("--target", self.target),
+                             *(("--draft", folder) for folder in dict(self.drafts).values())):
+            if folder and not folder.is_dir():
+                raise ConfigError(f"{flag} {folder}: no such folder")
         if (self.data is None) != (self.target is None):
             raise ConfigError("--target needs sequences (--data, or DARE_DATA), and these a --target: both, "
                               "or neither for a small shop with random weights")
@@ -64,13 +82,19 @@ class Options:
 
 
 def run(options: Options) -> dict:
-    """Measure and print; returns the JSON object that the command prints last."""
+    """Top-K lists by drafted beam search: steps accepted, forwards saved, speed, Recall and NDCG.
+
+    AtSpeed's tables 1 and 2 with given draft models, beside drafters without a model, strict, relaxed and
+    exact; ablations, what forced tokens save, and generate as the peer. The last line of standard output is
+    one JSON object. Exit code 1 where a target is missed.
+    """
+    options = _quick(options) if options.quick else options
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as work:
         if options.target is None:
             made = world.small(Path(work), options.users, options.seed, options.device)
         else:
-            made = world.real(options.data, options.target, options.drafts, options.users, options.seed,
+            made = world.real(options.data, options.target, dict(options.drafts), options.users, options.seed,
                               options.device)
         return _measured(made, options)
 
@@ -142,6 +166,9 @@ def _scheduler(makers: Makers, options: Options, k: int) -> dict:
             "identical": bool(np.array_equal(found.leaves, plain.leaves))}
 
 
-def quick(options: Options) -> Options:
+def _quick(options: Options) -> Options:
     """Seconds: exercises the command, measures nothing of interest."""
     return replace(options, users=6, ks=(2, 4), widths=(5,), depths=(1,), temperatures=(1.0,), generated=2)
+
+
+main = command(Options, target_missed)(run)

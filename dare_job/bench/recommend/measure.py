@@ -8,21 +8,19 @@ tokens cost what one does. Choosing beams, and drafters without a model, are not
 """
 
 import statistics
-import time
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from dare_job.bench.measured import timed
 from dare_job.bench.recommend.methods import Makers, Method
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.search import TopKResult
 from dare_job.evaluate.replay.latency import H100, MISTRAL, Model, forward_ms
 
 ATSPEED_DRAFTER = Model("LLaMA-68M, bfloat16", 6.8e7, 2, 12, 12, 64)
-
 ABOUT = "Mistral-7B drafted by LLaMA-68M on an H100, roofline of the data sheets, one user at a time"
-
 _CONTEXT = 64  # tokens of a usual prompt
 
 
@@ -81,16 +79,16 @@ def measured(makers: Makers, method: Method, batch: int, repeats: int,
     """Lists of all users in batches; times are medians of the repeats."""
     queries, search = makers.world.queries(method.drafter), makers.make(method, scheduler)
     search.search(queries[:batch])  # compiled and warm
-    times, clock = [], []
+    times: dict[str, list[float]] = {"processor": [], "seconds": []}
     for _ in range(repeats):
-        begun, at_clock = time.process_time(), time.perf_counter()
-        found = [search.search(queries[at:at + batch]) for at in range(0, len(queries), batch)]
-        times.append(1e3 * (time.process_time() - begun) / len(queries))
-        clock.append(1e3 * (time.perf_counter() - at_clock) / len(queries))
+        found, took = timed(lambda: [search.search(queries[at:at + batch])
+                                     for at in range(0, len(queries), batch)])
+        times = {name: times[name] + one for name, one in took.items()}
     joined = [np.concatenate([getattr(one, name) for one in found])
               for name in ("leaves", "scores", "forwards", "queries")]
     return Measured(tuple(found), *joined, np.concatenate([search_ms(one) for one in found]),
-                    statistics.median(times), statistics.median(clock))
+                    *(1e3 * statistics.median(times[name]) / len(queries)
+                      for name in ("processor", "seconds")))
 
 
 def same(found: Measured, plain: Measured) -> tuple[float, int]:

@@ -10,7 +10,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import Query
-from dare_job.errors import ConfigError
 from dare_job.recommend import task
 from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.item_ids import ItemIds
@@ -102,10 +101,3 @@ def _random(folder: Path, ids: ItemIds, width: int, seed: int) -> Recommender:
     made = Recommender(folder, ids, first, 12, begin=(0,))
     made.write(folder)
     return made
-
-
-def require(folder: Path, option: str) -> Path:
-    """Raises ConfigError where there is no such folder."""
-    if not folder.is_dir():
-        raise ConfigError(f"{option} {folder}: no such folder")
-    return folder

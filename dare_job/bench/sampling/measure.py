@@ -2,19 +2,19 @@
 
 import math
 import statistics
-import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from dare_job.bench.gpu.machine import Meter
+from dare_job.bench.measured import Repeated, timed
 from dare_job.bench.sampling.paths import PathsEngine, SamplingPathsEngine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.request import Drafter
+from dare_job.decode.request import Drafter, Result
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ModelError
@@ -52,15 +52,14 @@ class Method:
 
 
 @dataclass
-class Measured:
+class Measured(Repeated):
     """Sums over the rows, which are the same in each repeat.
 
-    steps              forwards after the prompts', counted for each row
-    step_tokens        int64 (S,): tokens that each of them wrote, but for each row's last, which the text's
-                       end may have cut
-    seconds, processor  in wall-clock time, and of processor time: one entry a repeat
-    joules             of the GPU, of the last repeat; None where they cannot be read
-    drafting_ms        share of the clock that drafting had, of the last repeat
+    steps        forwards after the prompts', counted for each row
+    step_tokens  int64 (S,): tokens that each of them wrote, but for each row's last, which the text's end may
+                 have cut
+    joules       of the GPU, of the last repeat; None where they cannot be read
+    drafting_ms  share of the clock that drafting had, of the last repeat
     """
 
     rows: int
@@ -68,8 +67,6 @@ class Measured:
     steps: int
     step_tokens: np.ndarray
     drafting_ms: float
-    seconds: list[float] = field(default_factory=list)
-    processor: list[float] = field(default_factory=list)
     joules: float | None = None
 
     @property
@@ -102,12 +99,6 @@ class Measured:
         reached = np.array([(self.step_tokens > level).sum() for level in range(levels + 1)])
         return np.where(reached[:-1] > 0, reached[1:] / np.maximum(1, reached[:-1]), np.nan)
 
-    def after(self, seen: "Measured | None") -> "Measured":
-        """This repeat, with the times of those before."""
-        if seen is None:
-            return self
-        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor)
-
 
 def once(world: World, method: Method, temperature: float, tokens: int) -> Measured:
     """Write the rows. Raises ModelError where one cannot be."""
@@ -120,15 +111,20 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
         sampling = Sampling(Warp(temperature), world.seed, law=method.law, rule=method.rule)
         engine = (SamplingPathsEngine if method.paths else SamplingEngine)(world.target, settings, sampling,
                                                                           drafter)
-    clock, processor = time.perf_counter(), time.process_time()
-    results, joules = Meter(world.target.device).joules(lambda: list(engine.run(world.requests)))
-    seconds, processor = time.perf_counter() - clock, time.process_time() - processor
-    if failed := [result for result in results if result.error]:
-        raise ModelError(f"{method.name}: row {failed[0].id} could not be written: {failed[0].error}")
+    results, joules, took = metered(world, engine, method.name)
     whole = [result.step_tokens[1:-1] for result in results]
     return Measured(len(results), sum(len(result.token_ids) for result in results),
                     sum(result.target_steps for result in results), np.concatenate(whole).astype(np.int64),
-                    sum(result.retrieval_ms for result in results), [seconds], [processor], joules)
+                    sum(result.retrieval_ms for result in results), joules, **took)
+
+
+def metered(world: World, engine, name: str) -> tuple[list[Result], float | None, dict[str, list[float]]]:
+    """Results of an engine on tonight's rows, joules and times. Raises ModelError where a row has none."""
+    meter = Meter(world.target.device)
+    (results, joules), took = timed(lambda: meter.joules(lambda: list(engine.run(world.requests))))
+    if failed := [result for result in results if result.error]:
+        raise ModelError(f"{name}: row {failed[0].id} could not be written: {failed[0].error}")
+    return results, joules, took
 
 
 def drafter_of(world: World, method: Method) -> Drafter | None:

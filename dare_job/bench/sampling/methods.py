@@ -13,7 +13,6 @@ from dare_job.bench.sampling.report import Acceptance
 from dare_job.evaluate.acceptance.tree_search import BestTree, expected_tokens, fastest, largest, nodes_of
 
 MOST = 64  # nodes of trees that are all tried: seconds, of 128 minutes
-
 MEASURED = ((4, 2, 2), (2, 4, 2), (2, 2, 4))  # one tree's widths in three orders: 16 paths each
 
 
@@ -73,7 +72,6 @@ def named(widths: tuple[int, ...]) -> str:
     return "x".join(map(str, widths))
 
 _ANY = (2, 1)  # for the rules that are compared where no tree pays
-
 _RETRIEVED = 16  # nodes of retrieval
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from dare_job.bench import reports
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, once
 from dare_job.bench.sampling.world import BATCH, World
@@ -22,10 +22,19 @@ from dare_job.errors import ConfigError
 from dare_job.publish.report.plot import Line, Panel, document, doubling
 
 PROBES = ("1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1", "2x2x2x2", "4x4", "8x2", "16", "32")
-
 QUICK_PROBES = ("1x1x1", "2x2", "4")
-
 _LOG = logging.getLogger(__name__)
+SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
+HERE = "MCSD (best tree for this machine)"
+PATHS = "without tree attention"
+ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
+            ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
+            ("traversal", "without_replacement", "traversal"))
+_HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
+FORWARDS, SPEED, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
+LOST = 0.01  # share of tokens; rates are measured to about as much
+_COLOURS = ("#1f6fb2", "#2b8a3e", "#b2551f", "#7a3fa0", "#555555", "#b0263a")
+_TITLES = {"after": "distilled on the target's own texts", "before": "before distillation"}
 
 
 @dataclass(frozen=True)
@@ -86,22 +95,6 @@ def table(found: dict[tuple[int, int], float], levels: int) -> np.ndarray:
         line = [np.clip(1 - (1 - single) * left[width], 0, 1) for width in widths]
         rates[level - 1] = np.maximum.accumulate(np.interp(np.arange(1, widths[-1] + 1), widths, line))
     return rates
-
-SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
-
-HERE = "MCSD (best tree for this machine)"
-
-PATHS = "without tree attention"
-
-ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
-            ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
-            ("traversal", "without_replacement", "traversal"))
-
-_HIDDEN, _LIMITS = ("law", "steps", "tokens"), (2, 4, 8, 16, 24, 32, 64)
-
-FORWARDS, SPEED, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled drafter
-
-LOST = 0.01  # share of tokens; rates are measured to about as much
 
 
 def line(temperature: float, method: Method, found: dict[str, Measured], expected: float | None) -> dict:
@@ -174,24 +167,13 @@ def show(rows: list[dict], found: dict, held: list[dict]) -> None:
                          ("accepted on the first level, by candidates", found["acceptance"]),
                          ("best trees by node limit: of all, that narrow, that get wider", limits),
                          ("ways of sampling", shown)):
-        table = Table(title=title)
-        for name in lines[0] if lines else ():
-            table.add_column(name.replace("_", " "), overflow="fold")
-        for one in lines:
-            table.add_row(*("" if value is None else str(value) for value in one.values()))
-        console.print(table)
+        console.print(reports.table(lines, title=title, spaced=True))
     for name, each in found["forward_ms"].items():
         times = ", ".join(f"{queries}: {ms}" for queries, ms in each.items())
         console.print(f"{name} here, milliseconds of a forward of {BATCH} rows by queries a row: {times}")
-    for one in held:
-        console.print("{verdict}: {target} {bound}: {measured}".format(
-            verdict="met" if one["met"] else "MISSED", **one))
+    reports.show_targets(console, held)
     console.print("block efficiency: tokens a step; expected: by the search; memory bound: speed-up if steps "
                   f"cost {curve.ABOUT}, {BATCH} rows together")
-
-_COLOURS = ("#1f6fb2", "#2b8a3e", "#b2551f", "#7a3fa0", "#555555", "#b0263a")
-
-_TITLES = {"after": "distilled on the target's own texts", "before": "before distillation"}
 
 
 def draw(acceptance: Sequence[dict]) -> str:

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from dare_job import prompts
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as profiles
+from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
@@ -27,13 +28,36 @@ from dare_job.models.files import EMBEDDED, resolve
 from dare_job.models.files import fingerprint as fingerprint_of
 from dare_job.publish.prompted_texts import MIN_ROWS, Row
 from dare_job.training.drafter import teacher
-from dare_job.training.drafter.settings import KEPT, Settings
+from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow
 from dare_job.training.drafter.train import network, train
 from dare_job.workspace import committing, digest, done_record, is_done
 from pools.index import Index
 
+BATCH, BEFORE_STEPS = 8, 60
+_CONTEXT = 1024
+_LOG = logging.getLogger(__name__)
 _QUIET = profiles.Settings(noise=0.0)
+QUICK_DRAFTER = Settings(width=64, heads=2, steps=20, batch_tokens=512)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``bench sample`` and ``bench beam`` ask alike; world and models are the same for all seeds."""
+
+    rows: int = option("Users whose texts are written in each way.", 32)
+    tokens: int = option("Maximum number of new tokens per text.", 160)
+    users: int = option("Users of the sample world; the others train the draft model.", 400)
+    items: int = option("Items of the sample world.", 300)
+    steps: int = option("Training updates of the draft model.", Settings.steps)
+    work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
+                               "sample and beam; without it they are made again.", None)
+    seed: int = option("Random seed of the samples.", 0)
+    target: str = option("Model that writes: embedded, a folder or a hub name.", EMBEDDED)
+    device: Device = device()
+    dtype: Dtype = dtype("Data type of both models' weights.")
+    quick: bool = option("Few rows and a tiny draft model: tests the command; its measurements mean nothing "
+                         "and no target is checked.", False)
 
 
 @dataclass(frozen=True)
@@ -100,13 +124,8 @@ def examples(users: int, items: int, seed: int) -> list[Example]:
 
 
 def _row(name: str, prompt: np.ndarray, text) -> Row:
-    return Row(name, prompt.astype(np.int64), np.asarray(text, np.int64), True)
-
-BATCH, BEFORE_STEPS = 8, 60
-
-_CONTEXT = 1024
-
-_LOG = logging.getLogger(__name__)
+    """Of which the target says nothing."""
+    return Row(name, prompt.astype(np.int64), np.asarray(text, np.int64), has_prompt=False)
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,7 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
     others = [Request(name, prompt) for name, prompt in source.others.items()]
     _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
     texts = sampled(target, others, tokens)
-    lessons = {"before": lambda: [_plain(row) for row in source.foreign],
+    lessons = {"before": lambda: teacher.teacher_rows(target, source.foreign),
                "after": lambda: teacher.teacher_rows(target, texts, settings.kept, settings.temperature)}
     trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
                  "after": settings}
@@ -192,12 +211,6 @@ def _drafter(name: str, lessons: Callable[[], list[TeacherRow]], target: Target,
     record = done_record(folder)["training"]
     _LOG.info("draft model %s: %s", name, record)
     return Target.load(folder, dtype, device), record
-
-
-def _plain(row: Row) -> TeacherRow:
-    """A text without what a target says of it."""
-    shape = len(row.text), KEPT
-    return TeacherRow(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
 def logits_of(target: Target, row: Row) -> torch.Tensor:

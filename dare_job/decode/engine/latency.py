@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import build
+from dare_job.decode.model.tree import Tree, build
 from dare_job.errors import DataError
 from pools.tree import ROOT, DraftBatch
 
@@ -150,13 +150,17 @@ def _supported_sizes(target: Target, queries: Sequence[int]) -> tuple[list[int],
     return sizes, min(CONTEXT_TOKENS, limit - max(sizes, default=0))
 
 
+def chains(rows: int, queries: int) -> Tree:
+    """Return trees of one path with as many queries for each row, the root included."""
+    shape = (rows, queries - 1)
+    parents = np.tile(np.arange(ROOT, queries - 2, dtype=np.int32), (rows, 1))
+    drafts = DraftBatch(np.zeros(shape, np.int32), parents, np.full(rows, queries - 1, np.int32), None, None)
+    return build(np.zeros(rows, np.int64), drafts, np.full(rows, queries))
+
+
 def _forward_times(target: Target, batch: int, queries: int, context: int, repeats: int) -> list[float]:
     """Return milliseconds of ``repeats`` forward passes over single-path trees, after two to warm up."""
-    nodes, lengths = queries - 1, np.full(batch, context)
-    chain = np.tile(np.arange(ROOT, nodes - 1, dtype=np.int32), (batch, 1))
-    zeros = np.zeros((batch, nodes), np.int32)
-    drafts = DraftBatch(zeros, chain, np.full(batch, nodes, np.int32), None, zeros.astype(np.uint8))
-    tree = build(np.zeros(batch, np.int64), drafts, np.full(batch, queries)).to(target.device)
+    tree, lengths = chains(batch, queries).to(target.device), np.full(batch, context)
     cache = target.new_cache(batch)
     cache.reserve(context + queries)  # the content does not matter
     times = []

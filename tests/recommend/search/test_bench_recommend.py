@@ -79,7 +79,8 @@ def test_near_ties_count_as_identical():
     assert share == pytest.approx(2 / 3) and near == 1
 
 
-def test_a_target_needs_data_and_drafts_a_target(tmp_path):
+def test_a_target_needs_data_and_drafts_a_target(tmp_path, monkeypatch):
+    monkeypatch.delenv("DARE_DATA", raising=False)
     with pytest.raises(ConfigError, match="--target needs"):
         Options(target=tmp_path)
     with pytest.raises(ConfigError, match="--draft needs"):
