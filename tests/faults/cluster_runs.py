@@ -14,25 +14,38 @@ from pathlib import Path
 import psutil
 import pyarrow.dataset as ds
 import quick_java
-from fault_nights import BEFORE, NIGHT, PATIENCE_S, ROOT, STAGES, committed, popen, require_whole, texts
+from fault_nights import (
+    BEFORE,
+    NIGHT,
+    PATIENCE_S,
+    ROOT,
+    STAGES,
+    committed,
+    last_line,
+    popen,
+    require_whole,
+    texts,
+)
 
 from dare_job.schemas import ENTITIES
 from dare_job.spark.session import QUICK_START
+from dare_job.storage import lease, lock
 
+_JAVA = " ".join(word for word in quick_java.options().split() if not word.startswith("-Dspark."))
 CLUSTER = {"master": "local-cluster[2,1,512]", "conf": {
     "spark.driver.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m", "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": QUICK_START,
-    "spark.executor.extraJavaOptions": quick_java.options(), "spark.driver.host": "127.0.0.1"}}
+    "spark.executor.extraJavaOptions": _JAVA, "spark.driver.host": "127.0.0.1"}}
 _LOOK_S = 0.02
 
 
 class Run:
     """A run, or a stage of it, under way: its processes, and how far it is."""
 
-    def __init__(self, options: list[str], out: Path, command: str = "run"):
+    def __init__(self, options: list[str], out: Path):
         self._work = out / "_work" / f"dt={NIGHT}"
-        self.process = popen(command, *options)
+        self.process = popen("run", *options)
         self._said: list[str] = []
         self._reader = threading.Thread(target=lambda: self._said.append(self.process.stderr.read()))
         self._reader.start()
@@ -51,6 +64,9 @@ class Run:
             assert self.process.poll() is None, f"the run ended too early: {self.ended()}"
             assert time.monotonic() < deadline, "the run got no further"
             time.sleep(_LOOK_S)
+
+    def holds_lock(self) -> bool:
+        return lease.read_owner(self._work / lock.NAME).get("pid") == self.process.pid
 
     def has_begun(self, stage: str) -> bool:
         """True from a stage's first moment on: the one before is finished."""
@@ -156,19 +172,21 @@ class Watch:
         self.reads += 1
 
 
-def play(options: list[str], out: Path, undisturbed: Path, seed: int, seconds: dict[str, float],
+def play(options: list[str], out: Path, undisturbed: Path, seed: int, seconds: dict[str, float], dare_job,
          *runs: tuple[tuple[str, str], ...]) -> list[str]:
-    """One run after the other, each with its kills (kind, stage), and a last one to its end.
+    """One run after the other, each with its kills (kind, stage), and a last one in this process to its end.
 
-    Checks all the while, and at the end, that nothing is lost, doubled or written again. Returns what
-    was killed. Fails with the seed in its message.
+    While a run writes, another one is refused. Checks all the while, and at the end, that nothing is lost,
+    doubled or written again. Returns what was killed. Fails with the seed in its message.
     """
     chance, done, kept = random.Random(seed), [], {}
     killed: set[psutil.Process] = set()
     try:
         with Watch(out, undisturbed) as watch:
-            for kills in (*runs, ()):
+            for kills in runs:
                 run = Run(options, out)
+                run.wait_for(run.holds_lock)
+                require_refused(run, dare_job("run", *options))
                 for kind, stage in kills:
                     done.append(kill(run, kind, stage, chance, seconds))
                     kept = _grown(kept, out)
@@ -177,12 +195,25 @@ def play(options: list[str], out: Path, undisturbed: Path, seed: int, seconds: d
                 killed |= run.seen
                 _check_end(code, said, kills, done)
                 kept = _grown(kept, out)
+            taken_over = code == -signal.SIGKILL
+            code, said = dare_job("run", *options)
+            assert code == 0, said[-5000:]
+            assert not taken_over or f"from process {run.process.pid} on " in " ".join(said.split()), said
+            kept = _grown(kept, out)
         assert watch.wrong is None and watch.reads > 10, watch.wrong
         assert psutil.wait_procs(list(killed), timeout=120)[1] == [], "processes were left behind"
         require_whole(out, undisturbed)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, killed so far: {done}: {error}") from error
     return done
+
+
+def require_refused(run: Run, ended: tuple[int, str]) -> None:
+    """Fail unless another command of the same date ended because ``run`` writes it, and ``run`` goes on."""
+    code, said = ended
+    assert code == 5, said
+    assert f"another command writes this date (process {run.process.pid}" in last_line(said), said
+    assert run.process.poll() is None, "the run was disturbed"
 
 
 def _grown(kept: dict, out: Path) -> dict:

@@ -4,8 +4,10 @@ import shutil
 import sys
 from datetime import date
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from fault_nights import BEFORE, NIGHT, Folders, configured, settings
+from fault_nights import BEFORE, NIGHT, TOO_LONG, Folders, configured, settings
 
 from dare_job import cli, pipeline
 from dare_job.config.settings import JobConfig
@@ -29,13 +31,20 @@ def night_of(spark):
 
 @pytest.fixture(scope="session")
 def folders(night_of, tmp_path_factory) -> Folders:
-    """14 users and 10 items; BEFORE wrote shorter texts, so that NIGHT writes them all."""
+    """14 users and 10 items; BEFORE wrote shorter texts, so that NIGHT writes them all.
+
+    NIGHT has new items whose prompts the model cannot read.
+    """
     root = tmp_path_factory.mktemp("nights")
     world = root / "world"
     write_world(world, users=14, items=10, seed=5, date=date.fromisoformat(NIGHT))
     shutil.rmtree(world / "knowledge")
     night_of(world, root / "before", BEFORE, decode={"max_new_tokens": 28})
     shutil.rmtree(root / "before" / "_work")
+    items = pq.read_table(world / "items.parquet")
+    more = [{"item_id": name, "title": "🦣" * 1000, "attributes": []} for name in TOO_LONG]
+    pq.write_table(pa.concat_tables([items, pa.Table.from_pylist(more, schema=items.schema)]),
+                   world / "items.parquet")
     shutil.copytree(root / "before", root / "undisturbed")
     night_of(world, root / "undisturbed", NIGHT)
     return Folders(world, root / "before", root / "undisturbed")

@@ -4,7 +4,16 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from fault_nights import BEFORE, NIGHT, committed, configured, last_line, published, require_whole
+from fault_nights import (
+    BEFORE,
+    NIGHT,
+    committed,
+    configured,
+    last_line,
+    planned,
+    published,
+    require_whole,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -28,61 +37,50 @@ def chunks(out) -> dict:
     return {name: file for name, file in committed(out).items() if "/generate/" in name}
 
 
-@pytest.mark.parametrize("damage", [cut_short, torn])
 def test_a_damaged_input_file_is_named_and_the_night_goes_on_once_it_is_whole(
-        night, folders, tmp_path, dare_job, damage):
+        night, folders, tmp_path, dare_job):
     _, out = night
     world = shutil.copytree(folders.world, tmp_path / "world")
     options, before = configured(tmp_path, world, out), published(out)
-    damage(world / "interactions.parquet")
-    code, said = dare_job("run", *options)
-    assert code == 4 and str(world / "interactions.parquet") in last_line(said), said
-    assert published(out) == before and committed(out) == {}
-    assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
+    for damage in (cut_short, torn):
+        shutil.copy(folders.world / "interactions.parquet", world)
+        damage(world / "interactions.parquet")
+        code, said = dare_job("run", *options)
+        assert code == 4 and str(world / "interactions.parquet") in last_line(said), (damage, said)
+        assert published(out) == before and committed(out) == {}
+        assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
     shutil.copy(folders.world / "interactions.parquet", world)
-    assert dare_job("run", *options)[0] == 0
-    require_whole(out, folders.undisturbed)
-    assert published(out) == before
+    assert dare_job("run", "--to", "plan", *options)[0] == 0
+    assert planned(out) == planned(folders.undisturbed) and published(out) == before
 
 
-@pytest.mark.parametrize("damage", [torn, cut_short])
 def test_yesterdays_table_damaged_is_named_and_the_night_goes_on_once_it_is_restored(
-        night, folders, dare_job, damage):
+        night, folders, dare_job):
     options, out = night
     (file,) = (out / "knowledge" / "entity=user" / f"dt={BEFORE}").glob("*.parquet")
     whole = file.read_bytes()
-    damage(file)
-    code, said = dare_job("run", *options)
-    assert code == 4 and str(file.parent) in last_line(said), said
-    assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
+    for damage in (torn, cut_short):
+        file.write_bytes(whole)
+        damage(file)
+        code, said = dare_job("run", *options)
+        assert code == 4 and str(file.parent) in last_line(said), (damage, said)
+        assert not list((out / "knowledge").glob(f"*/dt={NIGHT}"))
     file.write_bytes(whole)
-    assert dare_job("run", *options)[0] == 0
-    require_whole(out, folders.undisturbed)
+    assert dare_job("run", "--to", "plan", *options)[0] == 0
+    assert planned(out) == planned(folders.undisturbed)
     require_whole(out, folders.before, BEFORE)
 
 
-def test_a_finished_chunk_cut_short_is_written_again_and_no_other(finished, folders, dare_job):
+def test_a_truncated_pool_costs_one_run_and_a_finished_chunk_cut_short_only_its_own_texts(
+        finished, folders, dare_job):
     options, out = finished
-    done = chunks(out)
-    chunk = sorted((out / "_work" / f"dt={NIGHT}" / "generate" / "entity=user").glob("part-*"))[0]
+    done, work = chunks(out), out / "_work" / f"dt={NIGHT}"
+    chunk = sorted(work.glob("generate/entity=user/part-*"))[0]
     cut_short(chunk)
-    code, said = dare_job("run", *options)
-    assert code == 0 and f"{chunk} cannot be read and is written again" in said, said
-    assert {name for name, file in chunks(out).items() if done.get(name) != file} == {str(chunk)}
-    require_whole(out, folders.undisturbed)
-
-
-def test_a_truncated_pool_costs_one_run_and_no_text(finished, folders, dare_job):
-    options, out = finished
-    work = out / "_work" / f"dt={NIGHT}"
-    # the index names its folder, and this one is a copy
-    assert dare_job("run", "--from", "pools", "--to", "pools", *options)[0] == 0
-    kept = chunks(out)
-    sorted(work.glob("generate/entity=user/part-*"))[0].unlink()
     cut_short(work / "pools" / "entity=user" / "global" / "suffixes.npy")
-    code, said = dare_job("run", *options)
+    code, said = dare_job("run", "--from", "generate", *options)
     assert code == 7 and "the next `dare-job run` builds them again" in last_line(said), said
+    assert f"{chunk} cannot be read and is written again" in said
     assert dare_job("run", *options)[0] == 0
-    after = chunks(out)
-    assert sum(after[name] != file for name, file in kept.items()) == 1
+    assert {name for name, file in chunks(out).items() if done.get(name) != file} == {str(chunk)}
     require_whole(out, folders.undisturbed)

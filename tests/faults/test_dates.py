@@ -1,7 +1,6 @@
 """Clocks and calendars: ends of months and leap days, daylight saving, a clock set back, an earlier date."""
 
 import json
-import os
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from fault_nights import (
     require_whole,
 )
 
+from dare_job.data.history import end_of_day
 from dare_job.schemas import ENTITIES
 from dare_job.stages import plan
 from dare_job.workspace import Workspace, write_json
@@ -45,10 +45,14 @@ def test_each_night_follows_the_one_before_over_ends_of_months_years_and_leap_da
     assert space.newest_date() == NIGHTS[-1] and space.published_dates() == list(NIGHTS)
 
 
+@pytest.mark.parametrize("day", NIGHTS)
+def test_a_day_ends_with_its_last_second(day):
+    assert end_of_day(date.fromisoformat(day)) == at(day, "23:59:59") + 1
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("day", ["2028-02-29", "2028-12-31"])
-def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_input, day):
-    tomorrow = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
+def test_the_last_second_of_a_leap_day_counts_and_the_next_does_not(make_job, write_input):
+    day, tomorrow = "2028-02-29", "2028-03-01"
     events = [("ann", "i1", 4.0, at(day, "23:59:59")), ("ann", "i2", 4.0, at(tomorrow, "00:00:00"))]
     folder = write_input(events, [("ann", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
     for night, known in ((day, 1), (tomorrow, 2)):
@@ -59,12 +63,14 @@ def test_the_last_second_of_a_day_counts_and_the_next_does_not(make_job, write_i
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("zone", "day"), [
-    ("America/New_York", "2026-03-08"), ("Europe/Berlin", "2026-10-25"), ("Pacific/Auckland", "2026-04-05")])
-def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_job, tmp_path, zone, day):
-    """Whole hours of the two days around the change, as timestamps without a zone, as pandas writes them."""
-    start = datetime.fromisoformat(day) - timedelta(hours=24)
-    hours = [start + timedelta(hours=hour) for hour in range(72)]
+@pytest.mark.parametrize(("zone", "changes"), [
+    ("America/New_York", ("2026-03-08", "2026-11-01")),
+    pytest.param("Pacific/Auckland", ("2026-04-05", "2026-09-27"), marks=pytest.mark.slow)])
+def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_job, tmp_path, zone, changes):
+    """Whole hours of the days around the changes, as timestamps without a zone, as pandas writes them."""
+    day = changes[-1]
+    hours = [datetime.fromisoformat(change) + timedelta(hours=hour)
+             for change in changes for hour in range(-24, 48)]
     folder = tmp_path / "input"
     folder.mkdir()
     pq.write_table(pa.table({
@@ -84,36 +90,21 @@ def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_jo
         assert code == 0, said
         plans[name] = pq.read_table(out / "_work" / f"dt={day}" / "plan" / "entity=user").sort_by("entity_id")
     assert plans[zone].equals(plans["UTC"])
-    assert sum(plans[zone]["interactions"].to_pylist()) == 48
-
-
-@pytest.mark.spark
-def test_a_clock_that_was_set_back_starts_nothing_anew(night, folders, dare_job):
-    """The night before was written a month ahead of what the clock says now."""
-    options, out = night
-    ahead = time.time() + 30 * 86_400
-    for path in out.rglob("*"):
-        os.utime(path, (ahead, ahead))
-    before = published(out)
-    assert dare_job("run", *options)[0] == 0
-    require_whole(out, folders.undisturbed)
-    assert published(out) == before
-    done = committed(out)
-    assert dare_job("run", *options)[0] == 0
-    assert committed(out) == done and published(out) == before
+    assert sum(plans[zone]["interactions"].to_pylist()) == 72 + 48
 
 
 @pytest.mark.spark
 def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, dare_job):
     options, out = finished
-    before = published(out, BEFORE) | published(out, NIGHT)
+    before, done = published(out, BEFORE) | published(out, NIGHT), committed(out)
     earlier = [EARLIER if word == NIGHT else word for word in options]
-    code, said = dare_job("run", *earlier)
+    code, said = dare_job("run", *earlier, "--limit", "2")
     assert code == 0, said
     assert published(out, BEFORE) | published(out, NIGHT) == before and leftovers(out) == []
     manifest = json.loads(next(out.glob(f"knowledge/entity=user/dt={EARLIER}/_manifest.json")).read_text())
     assert manifest["previous"] is None and manifest["counts"]["carried"] == 0
     assert Workspace(Path(out), date.fromisoformat(NIGHT)).newest_date() == NIGHT
-    assert dare_job("run", *options)[0] == 0  # NIGHT again: its yesterday is still BEFORE
+    for stage in ("plan", "publish"):  # NIGHT again: its yesterday is still BEFORE
+        assert dare_job("run", "--from", stage, "--to", stage, *options)[0] == 0
     require_whole(out, folders.undisturbed)
-    assert published(out, NIGHT).items() <= before.items()
+    assert committed(out) == done and published(out, NIGHT).items() <= before.items()

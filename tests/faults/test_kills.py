@@ -1,4 +1,7 @@
-"""SIGKILL of driver, executors and Python workers at random: the night ends as if nothing had been."""
+"""SIGKILL of driver, executors and Python workers at random, and a second run of the same date.
+
+The night ends as if nothing had been.
+"""
 
 import json
 import random
@@ -25,6 +28,7 @@ EVERY_STAGE = (
     (("executor", "generate"), ("driver", "gate")),
     (("worker", "publish"), ("executor", "publish"), ("driver", "publish")),
 )
+MOST_WORK = (EVERY_STAGE[0], *EVERY_STAGE[4:6], EVERY_STAGE[7])
 
 
 def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
@@ -38,14 +42,15 @@ def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
 
 @pytest.mark.parametrize("runs", [
     pytest.param(ONE_OF_EACH, id="one-of-each"),
-    pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.slow)])
-def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, runs):
+    pytest.param(MOST_WORK, id="most-work", marks=pytest.mark.slow),
+    pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.release)])
+def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, dare_job, runs):
     _, out = night
     options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode={"batch_size": 1, "nodes": 0})
     manifest = folders.undisturbed / "knowledge" / "entity=user" / f"dt={NIGHT}" / "_manifest.json"
     seconds = json.loads(manifest.read_text())["seconds"]
     before, seed = published(out), random.randrange(1_000_000)
-    done = play(options, out, folders.undisturbed, seed, seconds, *runs)
+    done = play(options, out, folders.undisturbed, seed, seconds, dare_job, *runs)
     assert len(done) == sum(map(len, runs))
     assert published(out) == before
 
@@ -56,7 +61,7 @@ def test_an_executor_and_a_worker_killed_while_texts_are_encoded_cost_no_row(fin
     options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode={"batch_size": 1, "nodes": 0},
                          encode={"model": "embedded", "clusters": [4]})
     before, chance = published(out, NIGHT), random.Random()
-    run = Run(options, out)
+    run = Run([*options, "--from", "encode"], out)
     for kind in ("worker", "executor"):
         run.wait_for((out / "_work" / f"dt={NIGHT}" / "encode").exists)
         kill_now(run, [kind], chance)

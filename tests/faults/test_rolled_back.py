@@ -1,9 +1,11 @@
 """The date before is rolled back, or published again, under a night that started from it."""
 
 import json
+import os
+import time
 
 import pytest
-from fault_nights import BEFORE, NIGHT, last_line, published, require_whole, rows
+from fault_nights import BEFORE, NIGHT, committed, last_line, published, require_whole, rows
 
 from dare_job.schemas import ENTITIES
 
@@ -29,14 +31,23 @@ def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dar
     assert dare_job(*PUBLISH, *options)[0] == 0 and published(out, NIGHT) == before
 
 
-def test_a_date_published_again_under_a_night_is_planned_from_anew(finished, folders, dare_job):
+def test_a_date_published_again_under_a_night_is_planned_from_anew_also_if_the_clock_was_set_back(
+        finished, folders, dare_job):
+    """All that the nights wrote is a month ahead of what the clock says now."""
     options, out = finished
+    ahead = time.time() + 30 * 86_400
+    for path in out.rglob("*"):
+        os.utime(path, (ahead, ahead))
     for entity in ENTITIES:
         manifest = out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}" / "_manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "another"}))
+    before = published(out)
     code, said = dare_job(*PUBLISH, *options)
     assert code == 4 and "dt=2026-01-01 of run another now" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
     require_whole(out, folders.undisturbed)
     wrote = [{row["source_run_id"] for row in rows(at, "user").values()} for at in (out, folders.undisturbed)]
     assert wrote[0] == wrote[1], "texts were written twice"
+    done = committed(out)
+    assert dare_job("run", *options)[0] == 0
+    assert committed(out) == done and published(out) == before
