@@ -9,7 +9,7 @@ from dare_job.evaluate.ctr.options import Options
 
 
 @takes(Options)
-def ctr(asked: Options, as_json: bool) -> None:
+def ctr(args: Options, as_json: bool) -> None:
     """Train CTR models with and without the texts, and compare their AUC and log loss.
 
     Measured on the last part of the time, over several seeds, with confidence intervals and paired tests.
@@ -21,7 +21,7 @@ def ctr(asked: Options, as_json: bool) -> None:
     log.to_stderr()
 
     def work() -> dict:
-        result = run(replace(asked, device=options.torch_device(asked.device)))
+        result = run(replace(args, device=options.torch_device(args.device)))
         report.show(result)
         return result
 

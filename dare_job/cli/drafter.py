@@ -9,7 +9,7 @@ from dare_job.training.drafter.settings import Options
 
 
 @takes(Options)
-def train(asked: Options, as_json: bool) -> None:
+def train(args: Options, as_json: bool) -> None:
     """Train a small draft model on texts that the target generated, with the target's tokenizer.
 
     Reports how often both models have the same top-1 token, on held-out texts, before and after."""
@@ -18,11 +18,11 @@ def train(asked: Options, as_json: bool) -> None:
     from dare_job.training.drafter.command import run
 
     log.to_stderr()
-    if asked.date:
-        options.day(asked.date)
+    if args.date:
+        options.day(args.date)
 
     def work() -> dict:
-        with writing(asked.to):
-            return run(asked)
+        with writing(args.to):
+            return run(args)
 
     print_result(as_json, work, show_values)

@@ -8,27 +8,27 @@ from dare_job.evaluate.replay.options import ReplayOptions
 
 
 @takes(ReplayOptions)
-def replay(asked: ReplayOptions, as_json: bool) -> None:
+def replay(args: ReplayOptions, as_json: bool) -> None:
     """Replay recorded texts with drafts, without a model: how many tokens are accepted, and at what cost."""
     from dare_job.evaluate.replay.command import run
     from dare_job.observe import log
 
     log.to_stderr()
-    print_result(as_json, lambda: run(asked))
+    print_result(as_json, lambda: run(args))
 
 
 @takes(AcceptanceOptions)
-def acceptance(asked: AcceptanceOptions, as_json: bool) -> None:
+def acceptance(args: AcceptanceOptions, as_json: bool) -> None:
     """Acceptance rates of all verification rules, next to the optimum of any exact rule.
 
     Both models read the same texts; rates are computed from their probabilities at sampled positions.
     """
-    if asked.plot:
-        options.writable("--plot", asked.plot)
+    if args.plot:
+        options.writable("--plot", args.plot)
     from dare_job.evaluate.acceptance.command import draw_chart, run
     from dare_job.observe import log
 
     log.to_stderr()
-    found = print_result(as_json, lambda: run(asked))
-    if asked.plot:
-        asked.plot.write_text(draw_chart(found["rows"]), encoding="utf-8")
+    result = print_result(as_json, lambda: run(args))
+    if args.plot:
+        args.plot.write_text(draw_chart(result["rows"]), encoding="utf-8")

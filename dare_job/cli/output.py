@@ -49,8 +49,8 @@ def writing(out: AnyPath) -> Iterator[None]:
             raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
                             "folder and run again what writes it") from error
         reason = refused_resource(error) if _of_spark(error) else None
-        if reason is None and (said := errors.store_message(error)):
-            raise InfrastructureError(f"a store refused the job, which writes to {out}: {said}") from error
+        if reason is None and (message := errors.store_message(error)):
+            raise InfrastructureError(f"a store refused the job, which writes to {out}: {message}") from error
         if reason is None:
             if _of_spark(error):
                 executors.raise_if_lost(error)
@@ -61,9 +61,9 @@ def writing(out: AnyPath) -> Iterator[None]:
 def _require_folder(out: AnyPath) -> None:
     if not paths.is_local(out):
         return
-    found = next((path for path in (out, *out.parents) if path.exists()), None)
-    if found is not None and not found.is_dir():
-        raise ConfigError(f"out = {out}: {found} is a file; name a folder (--out FOLDER)")
+    existing = next((path for path in (out, *out.parents) if path.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise ConfigError(f"out = {out}: {existing} is a file; name a folder (--out FOLDER)")
 
 
 def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
@@ -80,9 +80,9 @@ def _of_spark(error: Exception) -> bool:
 
 def _damaged(error: Exception) -> str | None:
     """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
-    said = str(error) if _of_spark(error) else ""
-    found = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", said)
-    return unquote(found[1]) if found else None
+    message = str(error) if _of_spark(error) else ""
+    match = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", message)
+    return unquote(match[1]) if match else None
 
 
 def _raise_if_java_ended(error: Exception) -> None:

@@ -12,48 +12,48 @@ from dare_job.training.recommender.settings import Options as TrainOptions
 
 
 @takes(ItemIdOptions)
-def item_ids(asked: ItemIdOptions, as_json: bool) -> None:
+def item_ids(args: ItemIdOptions, as_json: bool) -> None:
     """Make item ids: residual-quantised codes of item vectors (RQ-VAE). The same seed makes the same ids."""
     from dare_job.training.item_ids.command import run
 
-    options.writable("--save", asked.to)
-    _run(run, asked, as_json, asked.to.parent)
+    options.writable("--save", args.to)
+    _run(run, args, as_json, args.to.parent)
 
 
 @takes(TrainOptions)
-def train(asked: TrainOptions, as_json: bool) -> None:
+def train(args: TrainOptions, as_json: bool) -> None:
     """Train a generative recommender: item tokens of a history in, those of the next item out.
 
     If it was interrupted, the same command continues from the last checkpoint.
     """
     from dare_job.training.recommender.command import run
 
-    _run(run, asked, as_json, asked.to)
+    _run(run, args, as_json, args.to)
 
 
 @takes(AlignOptions)
-def align(asked: AlignOptions, as_json: bool) -> None:
+def align(args: AlignOptions, as_json: bool) -> None:
     """Align a draft recommender to a target, which then accepts more of its beams; can be interrupted."""
     from dare_job.training.align.command import run
 
-    _run(run, asked, as_json, asked.to)
+    _run(run, args, as_json, args.to)
 
 
 @takes(EvaluationOptions)
-def evaluate(asked: EvaluationOptions, as_json: bool) -> None:
+def evaluate(args: EvaluationOptions, as_json: bool) -> None:
     """Recall@K and NDCG@K of recommenders and baselines on the same users, with paired intervals."""
     from dare_job.training.recommender.evaluation import run
 
-    _run(run, asked, as_json)
+    _run(run, args, as_json)
 
 
-def _run(run, asked, as_json: bool, folder=None) -> None:
+def _run(run, args, as_json: bool, folder=None) -> None:
     from contextlib import nullcontext
 
     from dare_job.cli.output import writing
     from dare_job.observe import log
 
     log.to_stderr()
-    asked = replace(asked, device=options.torch_device(asked.device))
+    args = replace(args, device=options.torch_device(args.device))
     with writing(folder) if folder else nullcontext():
-        print_result(as_json, lambda: run(asked), show_values)
+        print_result(as_json, lambda: run(args), show_values)

@@ -74,11 +74,11 @@ def diff(
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
     from dare_job.publish.snapshots.diff import diff, print_diff
 
-    found = diff(_out(out, config), before, after, examples)
+    result = diff(_out(out, config), before, after, examples)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_diff(found, console())
+        print_diff(result, console())
 
 
 def clean(
@@ -99,16 +99,16 @@ def clean(
 
     folder = _out(out, config)
     with writing(folder):
-        found = clean(folder, keep, dry_run)
+        result = clean(folder, keep, dry_run)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    for date in found["removed"]:
+    for date in result["removed"]:
         print(f"{'would remove' if dry_run else 'removed'} {date['date']}  {_size(date['bytes'])}")
-    for date in found["kept"]:
+    for date in result["kept"]:
         print(f"kept {date['date']}: {date['reason']}")
-    print(f"{len(found['kept'])} dates kept, {len(found['removed'])} "
-          f"{'would be removed' if dry_run else 'removed'} ({_size(found['bytes'])})")
+    print(f"{len(result['kept'])} dates kept, {len(result['removed'])} "
+          f"{'would be removed' if dry_run else 'removed'} ({_size(result['bytes'])})")
 
 
 def _out(out: str | None, config: list[Path] | None) -> AnyPath:

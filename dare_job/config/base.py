@@ -27,15 +27,15 @@ def section_of(engine: type, *names: str, **others: tuple[Any, Any]) -> type[Sec
     others: fields that have another type and default here, as (type, default).
     """
     types = get_type_hints(engine)
-    found = {}
+    section = {}
     for field in fields(engine):
         if field.name in names:
             default = field.default_factory() if field.default is MISSING else field.default
-            found[field.name] = (types[field.name], Field(default, **field.metadata))
+            section[field.name] = (types[field.name], Field(default, **field.metadata))
         elif field.name in others:
             kind, default = others[field.name]
-            found[field.name] = (kind, Field(default, **field.metadata))
-    return create_model(f"{engine.__name__}Fields", __base__=Section, **found)
+            section[field.name] = (kind, Field(default, **field.metadata))
+    return create_model(f"{engine.__name__}Fields", __base__=Section, **section)
 
 
 def values_for(engine: type, *sections: Section) -> dict[str, Any]:

@@ -19,15 +19,15 @@ def explain(error: ValidationError, root: type[BaseModel], file: str,
     for key, failures in _by_key(error, root).items():
         origin = _origin(key, failures[0], overrides) or file
         lines.setdefault(origin, []).append(_line(key, failures, root))
-    return "; ".join(f"{origin}: " + "; ".join(dict.fromkeys(found)) for origin, found in lines.items())
+    return "; ".join(f"{origin}: " + "; ".join(dict.fromkeys(problems)) for origin, problems in lines.items())
 
 
 def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ...], list]:
     """Group failures by key: a key of several types has a failure for each type."""
-    found: dict[tuple[str, ...], list] = {}
+    by_key: dict[tuple[str, ...], list] = {}
     for failure in error.errors():
-        found.setdefault(_names(root, failure), []).append(failure)
-    return found
+        by_key.setdefault(_names(root, failure), []).append(failure)
+    return by_key
 
 
 def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
@@ -64,9 +64,9 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
         return str(failure["ctx"]["error"])
     if failure["type"] == "missing":
         return f"key {key} is missing: add it"
-    messages = list(dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in failures))
+    messages = list(dict.fromkeys(error["msg"].removeprefix("Input should be ") for error in failures))
     reason = " or ".join(messages)
-    reason = f"should be {reason}" if any("Input should be" in found["msg"] for found in failures) else reason
+    reason = f"should be {reason}" if any("Input should be" in error["msg"] for error in failures) else reason
     field = section.model_fields.get(names[-1]) if section else None
     if failure["type"] == "string_pattern_mismatch" and field and field.description:
         reason = f"is not of this form: {field.description}"

@@ -69,13 +69,13 @@ def merge(data: dict, above: dict, file: Path) -> None:
 
 def origins(data: dict, file: Path, above: str = "") -> list[Override]:
     """Return the file's values by key, with the file as their origin."""
-    found = []
+    lines = []
     for name, value in data.items():
         if isinstance(value, dict) and value:
-            found += origins(value, file, f"{above}{name}.")
+            lines += origins(value, file, f"{above}{name}.")
         else:
-            found.append(Override(f"{above}{name}", value, str(file)))
-    return found
+            lines.append(Override(f"{above}{name}", value, str(file)))
+    return lines
 
 
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:

@@ -34,8 +34,8 @@ def sha256(file: Path) -> str:
     """SHA-256 (hex) of a file's content; links are followed. Raises OSError if it cannot be read."""
     file = Path(os.path.realpath(file, strict=True))
     key = _key(file)
-    if key[0] >= _LARGE and (found := _find(str(file), key)):
-        return found
+    if key[0] >= _LARGE and (cached := _find(str(file), key)):
+        return cached
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     settled = time.time() - max(key[1], key[2]) / 1e9 > _SETTLED_S
@@ -46,8 +46,8 @@ def sha256(file: Path) -> str:
 
 
 def _key(file: Path) -> list[int]:
-    found = file.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _find(path: str, key: list[int]) -> str | None:
@@ -60,8 +60,8 @@ def _find(path: str, key: list[int]) -> str | None:
 
 def _cache_file() -> Path:
     """Raises RuntimeError if the user has no home folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(root) if os.path.isabs(root) else Path.home() / ".cache"
     return base / "dare-job" / "file-digests.json"
 
 
@@ -143,10 +143,10 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    hub_name, found = split_revision(name)
+    hub_name, version = split_revision(name)
     if folder.is_absolute() or name.startswith((".", "~")) or hub_name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(hub_name, revision or found, trust_remote_code, unwanted, parts)
+    return _download(hub_name, revision or version, trust_remote_code, unwanted, parts)
 
 
 def _copied(folder: AnyPath, setting: str) -> Path:
@@ -211,11 +211,11 @@ def files(path: str | Path, weights: bool = True) -> list[Path]:
 
     Pickled weights are left out if there are others, as in the loader. weights : include the weights
     """
-    found = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
+    paths = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
     if not weights:
-        return [file for file in found if file.suffix not in _WEIGHTS]
-    safe = any(file.suffix == ".safetensors" for file in found)
-    return [file for file in found if not (safe and file.suffix == ".bin")]
+        return [file for file in paths if file.suffix not in _WEIGHTS]
+    safe = any(file.suffix == ".safetensors" for file in paths)
+    return [file for file in paths if not (safe and file.suffix == ".bin")]
 
 
 def _counts(file: Path) -> bool:
@@ -257,18 +257,18 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
         return
     host, advice = socket.gethostname(), "copy the driver's folder to this host, or set spark.ship=auto"
     try:
-        found = fingerprint(Path(folder))
+        actual = fingerprint(Path(folder))
     except ModelError as error:
         raise ModelError(f"{host}: {error}; {advice}") from error
-    if found != expected:
-        raise ModelError(f"{host}: the model in {folder} differs from the driver's (SHA-256 {found[:12]} "
+    if actual != expected:
+        raise ModelError(f"{host}: the model in {folder} differs from the driver's (SHA-256 {actual[:12]} "
                          f"instead of {expected[:12]}): {advice}")
 
 
-def digest_of_files(folder: Path, found: Iterable[Path]) -> str:
+def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
     """SHA-256 (hex) of the names and contents of files in a folder, in the given order."""
     digest = hashlib.sha256()
-    for file in found:
+    for file in paths:
         _add(digest, file.relative_to(folder).as_posix(), _content_digest(file))
     return digest.hexdigest()
 
@@ -277,10 +277,10 @@ def tokenizer_hash(path: str | Path) -> str:
     """SHA-256 (hex) of the tokenizer's files; equal hashes mean equal token ids."""
     path, digest = Path(path), hashlib.sha256()
     _require(path)
-    found = [path / name for name in sorted(_TOKENIZER_FILES) if (path / name).is_file()]
-    if not found:
+    paths = [path / name for name in sorted(_TOKENIZER_FILES) if (path / name).is_file()]
+    if not paths:
         raise ModelError(f"{path} holds no tokenizer")
-    for file in found:
+    for file in paths:
         _add(digest, file.name, file.read_bytes())
     return digest.hexdigest()
 

@@ -59,10 +59,10 @@ class Figure:
 
 def of_run(job: Job, command: str, exit_code: int) -> list[Figure]:
     """How a command ended, and all metrics of its date."""
-    found = [*_ending(job, command, exit_code), *_published_or_not(job)]
-    found += [Figure("stage_seconds", seconds, {"stage": stage})
+    figures = [*_ending(job, command, exit_code), *_published_or_not(job)]
+    figures += [Figure("stage_seconds", seconds, {"stage": stage})
               for stage, seconds in times.read(job.space).items()]
-    return found
+    return figures
 
 
 def of_reading(stage: str, reading: Reading) -> list[Figure]:
@@ -96,9 +96,9 @@ def _ending(job: Job, command: str, exit_code: int) -> Iterator[Figure]:
 def _published_or_not(job: Job) -> Iterator[Figure]:
     if job.space.is_published(job.space.dt):
         manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
-        for entity, found in manifests.items():
-            yield from _sums(entity, {name: found["counts"][key] for name, key in _COUNTS.items()},
-                             found["totals"], found["accepted_per_step"])
+        for entity, manifest in manifests.items():
+            yield from _sums(entity, {name: manifest["counts"][key] for name, key in _COUNTS.items()},
+                             manifest["totals"], manifest["accepted_per_step"])
         yield from _rates(manifests["user"])
         return
     for entity in ENTITIES:
@@ -121,14 +121,14 @@ def _sums(entity: str, counts: dict, totals: dict, accepted: float | None) -> It
         yield Figure("accepted_per_step", accepted, label)
 
 
-def _rates(found: dict) -> Iterator[Figure]:
+def _rates(totals: dict) -> Iterator[Figure]:
     """Rates of a manifest or of the report of the stage generate, which have the same keys."""
-    rate, baseline = found.get("tokens_per_s"), (found.get("baseline") or {}).get("tokens_per_s")
+    rate, baseline = totals.get("tokens_per_s"), (totals.get("baseline") or {}).get("tokens_per_s")
     if rate:
         yield Figure("tokens_per_second", rate)
     if baseline:
         yield Figure("baseline_tokens_per_second", baseline)
     if rate and baseline:
         yield Figure("baseline_ratio", rate / baseline)
-    if found.get("busy_s") is not None:
-        yield Figure("worker_busy_seconds", found["busy_s"])
+    if totals.get("busy_s") is not None:
+        yield Figure("worker_busy_seconds", totals["busy_s"])

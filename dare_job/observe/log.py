@@ -32,8 +32,8 @@ _LEFTOVERS = ("message", "asctime")  # attributes that another formatter may hav
 
 def to_stderr(form: str = "text", level: int = logging.INFO) -> None:
     """Send the log to standard error, also if called more than once. ``form``: the setting ``log.format``."""
-    found = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]
-    (found[0] if found else _attach(_Stderr(), level)).shape(form)
+    handlers = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]
+    (handlers[0] if handlers else _attach(_Stderr(), level)).shape(form)
     for logger in _LOGGERS:
         logger.setLevel(logging.INFO)
         logger.propagate = False

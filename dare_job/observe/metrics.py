@@ -39,43 +39,43 @@ class Metrics:
         """Report how the command ended, and the metrics of its date."""
         if not self.wanted:
             return
-        found = figures.of_run(self._job, command, exit_code)
+        values = figures.of_run(self._job, command, exit_code)
         if self._settings.file:
-            self._write(found, Path(self._settings.file))
-        self.idle(found)
+            self._write(values, Path(self._settings.file))
+        self.idle(values)
 
-    def idle(self, found: Sequence[Figure] = ()) -> None:
+    def idle(self, values: Sequence[Figure] = ()) -> None:
         """Report that nothing is running; ``found`` is pushed along with it."""
         if self._settings.file:
             self._progress_file.unlink(missing_ok=True)
         if self._settings.push:
-            self._push([*found, Figure("progress_running", 0)])
+            self._push([*values, Figure("progress_running", 0)])
 
     def running(self, stage: str, reading: Reading) -> None:
         """Report the progress of a stage, in a file that exists while the command runs."""
         if not self.wanted:
             return
-        found = figures.of_reading(stage, reading)
+        values = figures.of_reading(stage, reading)
         if self._settings.file:
-            self._write(found, self._progress_file)
+            self._write(values, self._progress_file)
         if self._settings.push and self._pushes:
-            self._pushes = self._push(found)  # a gateway that is down is tried again only at the end
+            self._pushes = self._push(values)  # a gateway that is down is tried again only at the end
 
     @property
     def _progress_file(self) -> Path:
         return Path(self._settings.file).with_suffix(".progress.prom")
 
-    def _write(self, found: Iterable[Figure], path: Path) -> None:
+    def _write(self, values: Iterable[Figure], path: Path) -> None:
         try:
-            write_to_textfile(str(path), _registry(found, self._labels))
+            write_to_textfile(str(path), _registry(values, self._labels))
         except OSError as error:
             _LOG.warning("metrics.file = %s cannot be written: %s", path, error.strerror or error)
 
-    def _push(self, found: Iterable[Figure]) -> bool:
+    def _push(self, values: Iterable[Figure]) -> bool:
         address, handler = _with_credentials(self._settings.push)
         try:
             pushadd_to_gateway(address, self._settings.labels.get("job", "dare-job"),
-                               _registry(found), self._labels, timeout=_TIMEOUT_S, handler=handler)
+                               _registry(values), self._labels, timeout=_TIMEOUT_S, handler=handler)
         except (OSError, ValueError, HTTPException) as error:  # refused, timed out, or not an HTTP response
             _LOG.warning("metrics.push = %s: the metrics were not pushed, and the run continues: %s",
                          redact.text(self._settings.push), error)
@@ -93,10 +93,10 @@ class _Families:
         return self._families
 
 
-def _registry(found: Iterable[Figure], labels: dict[str, str] | None = None) -> CollectorRegistry:
+def _registry(values: Iterable[Figure], labels: dict[str, str] | None = None) -> CollectorRegistry:
     """One metric family for each name; ``labels`` are added to every sample."""
     own, families = labels or {}, {}
-    for figure in found:
+    for figure in values:
         names = [*own, *figure.labels]
         family = families.setdefault(figure.name, GaugeMetricFamily(
             f"dare_job_{figure.name}", figures.HELP[figure.name], labels=names))

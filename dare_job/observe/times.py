@@ -18,8 +18,8 @@ _NAME = "seconds.json"
 def read(space: Workspace) -> dict[str, float]:
     """Seconds by stage; empty if nothing is known."""
     try:
-        found = json.loads((space.logs / _NAME).read_text(encoding="utf-8"))
-        return {str(stage): float(seconds) for stage, seconds in found.items()}
+        record = json.loads((space.logs / _NAME).read_text(encoding="utf-8"))
+        return {str(stage): float(seconds) for stage, seconds in record.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -37,7 +37,7 @@ _STATS = pa.schema([("chunk", pa.int64()), ("users", pa.int64()), ("busy_s", pa.
 Batches = Iterator[pa.RecordBatch]
 
 
-def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
+def write(job: Job, task: RecommendTask, count: int, user_count: int) -> list[dict]:
     """Write those of ``count`` chunks that are missing; returns the workers' statistics of each.
 
     A chunk that cannot be read is missing. After a run that failed because of too many errors, so is a chunk
@@ -64,13 +64,13 @@ def write(job: Job, task: RecommendTask, count: int, people: int) -> list[dict]:
                                       "recommender").toArrow().to_pylist()
 
     schema = "chunk long, users long, busy_s double, worker string"
-    each = people / count  # about: a hash cuts them
+    each = user_count / count  # about: a hash cuts them
     counted = progress.counting("recommendations", round(each * len(missing)),
                                 lambda: round(each * (len(_committed(task)) - count + len(missing))))
     with counted:
-        found = hangs.retry_after_hangs(folder, task.plan_token, attempt)
+        remaining = hangs.retry_after_hangs(folder, task.plan_token, attempt)
     shard_plan.raise_failure(folder)
-    return found
+    return remaining
 
 
 def _committed(task: RecommendTask) -> set[int]:
@@ -82,8 +82,8 @@ def _discard_failed(task: RecommendTask) -> None:
     folder = paths.path(task.folder)
     for path in task.chunks.glob("part-*.parquet"):
         with paths.arrow_source(path) as source:
-            found = pq.read_table(source, columns=["error"])["error"]
-        if found.null_count < len(found):
+            errors = pq.read_table(source, columns=["error"])["error"]
+        if errors.null_count < len(errors):
             path.unlink()
     paths.remove_tree(folder / hangs.FOLDER)
     (folder / shard_plan.RETRY).unlink()

@@ -71,7 +71,7 @@ class BatchRecommender:
             else:
                 popular = self.catalogue.by_popularity(self.exclude, self.k, others)
                 yield from _rows(user, popular, POPULARITY, 0, 0)
-        waiting.sort(key=lambda one: len(one[1]))
+        waiting.sort(key=lambda row: len(row[1]))
         at, initial_batch_size = 0, self.batch_size
         while at < len(waiting):
             batch = waiting[at:at + self.batch_size]
@@ -87,8 +87,8 @@ class BatchRecommender:
                 continue
             yield from batch_rows
             at += len(batch)
-        for one in isolated:
-            yield from self._batch([one], initial_batch_size)
+        for row in isolated:
+            yield from self._batch([row], initial_batch_size)
 
     def _too_few(self, rows: list[int]) -> str | None:
         """Return why a user who interacted with these rows cannot have k items, or None."""

@@ -128,7 +128,7 @@ def _fingerprint(job: Job, input_fingerprint: str, made_by: dict) -> str:
         made_by = {"model": made_by["model"]}
     return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_fingerprint, job.space.dt, job.limit,
                    job.config.history.min_rating, settings,
-                   {name: found["sha256"] for name, found in made_by.items()}])
+                   {name: record["sha256"] for name, record in made_by.items()}])
 
 
 def _require_ids(job: Job, items: int, max_items: int) -> None:

@@ -140,16 +140,16 @@ def read_totals(path: AnyPath) -> Totals:
 def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
     """The worker that wrote a file (None: unknown), and the seconds that its rows took."""
     with paths.arrow_source(path) as source:
-        found = pq.read_schema(source).metadata
-    maker = Maker(**json.loads(found[_MAKER])) if _MAKER in found else None
-    return maker, json.loads(found[_FOOTER])["busy_s"]
+        metadata = pq.read_schema(source).metadata
+    maker = Maker(**json.loads(metadata[_MAKER])) if _MAKER in metadata else None
+    return maker, json.loads(metadata[_FOOTER])["busy_s"]
 
 
 def read_note(path: AnyPath, name: str) -> dict | None:
     """A note from a file's footer; None if it has no note of this name."""
     with paths.arrow_source(path) as source:
-        found = pq.read_schema(source).metadata.get(_note(name))
-    return found and json.loads(found)
+        note = pq.read_schema(source).metadata.get(_note(name))
+    return note and json.loads(note)
 
 
 def _note(name: str) -> bytes:

@@ -75,12 +75,12 @@ def read_manifest(folder: AnyPath) -> dict:
 
 def current_manifest(folder: AnyPath, fingerprint: str) -> dict | None:
     """A snapshot's manifest, where it is of these texts and settings and its files are there, whole."""
-    found = read_manifest(folder)
-    if found.get("fingerprint") != fingerprint:
+    manifest = read_manifest(folder)
+    if manifest.get("fingerprint") != fingerprint:
         return None
     there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
-                for name, file in found["files"].items())
-    return found if there else None
+                for name, file in manifest["files"].items())
+    return manifest if there else None
 
 
 def text_identity(job: Job, entity: str) -> list:
@@ -134,8 +134,9 @@ def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.
     """The same of some files."""
     if not paths:
         return ds.dataset(schema.empty_table())
-    found = [storage_paths.arrow_location(path) for path in paths]
-    return ds.dataset([name for _, name in found], filesystem=found[0][0], schema=schema, format="parquet")
+    locations = [storage_paths.arrow_location(path) for path in paths]
+    names = [name for _, name in locations]
+    return ds.dataset(names, filesystem=locations[0][0], schema=schema, format="parquet")
 
 
 def has_relaxed_tokens():

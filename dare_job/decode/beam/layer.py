@@ -157,8 +157,8 @@ def sample_layer(beams: Beams, inputs: LayerInput) -> LayerOutput:
         alive = (inputs.likelihoods > -torch.inf).repeat_interleave(inputs.logits.shape[-1], 1)
         q, drafts, mass = kernel.surviving_drafts(inputs.q, drafts, alive)
         tail = accepted_tail(p, q, count, mass)
-        found = layer_widths(tail, beams.threshold, beams.min_width, beams.width)
-        widths = torch.where(drafted, found, widths)
+        kept_widths = layer_widths(tail, beams.threshold, beams.min_width, beams.width)
+        widths = torch.where(drafted, kept_widths, widths)
         beta = tail[:, beams.min_width].clamp_max(beams.threshold) * drafted
         verified = kernel.verify(p, q, drafts, inputs.verify, widths, beams.law, beams.draft_law)
     else:

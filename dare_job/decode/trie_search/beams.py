@@ -142,9 +142,9 @@ class Banned:
         )
         keys, node = [], nodes_of_rows
         for _ in range(trie.length):
-            found, counts = np.unique(rows * len(trie) + node, return_counts=True)
-            ends = trie.leaf_ends[found % len(trie)]
-            keys.append(found[counts == ends[:, 1] - ends[:, 0]])
+            places, counts = np.unique(rows * len(trie) + node, return_counts=True)
+            ends = trie.leaf_ends[places % len(trie)]
+            keys.append(places[counts == ends[:, 1] - ends[:, 0]])
             node = trie.parents[node]
         return cls(np.sort(np.concatenate(keys)), len(trie), device)
 

@@ -102,7 +102,7 @@ class SearchState:
         self.nodes[at], self.scores[at] = beams
 
     def _place(self, which: np.ndarray) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.from_numpy(one).to(self.nodes.device) for one in (which, self.level[which]))
+        return tuple(torch.from_numpy(array).to(self.nodes.device) for array in (which, self.level[which]))
 
 
 class TopK:

@@ -99,9 +99,9 @@ def read(path: AnyPath, sha256: str) -> Codebooks:
     try:
         tensors = load(path.read_bytes())
         sizes = tuple(tensors["sizes"].tolist())
-        found = Codebooks(sizes, tuple(tensors[f"level_{number}"] for number in range(len(sizes))))
+        codebooks = Codebooks(sizes, tuple(tensors[f"level_{number}"] for number in range(len(sizes))))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"{path} cannot be read as codebooks ({error}): {fix}") from None
-    if found.sha256 != sha256:
+    if codebooks.sha256 != sha256:
         raise DataError(f"{path} is damaged (SHA-256 differs from the manifest's): {fix}")
-    return found
+    return codebooks

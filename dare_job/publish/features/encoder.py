@@ -71,8 +71,8 @@ def _names(folder: Path) -> list[str]:
 
 def _why(folder: Path, error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError):
-        found = [path for path in encoder_files.files(folder) if path.suffix == ".bin"]
-        named = ", ".join(path.relative_to(folder).as_posix() for path in found)
+        pickled = [path for path in encoder_files.files(folder) if path.suffix == ".bin"]
+        named = ", ".join(path.relative_to(folder).as_posix() for path in pickled)
         return (f"{named}: damaged, or not only tensors, and code in a pickle is never run; convert the "
                 "weights to safetensors")
     if "ignore_mismatched_sizes" in str(error):

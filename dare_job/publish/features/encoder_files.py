@@ -38,17 +38,17 @@ def _require_package(name: str, setting: str) -> None:
 
 def files(folder: Path) -> list[Path]:
     """The files of an encoder: those of its folder, then those of its modules. Raises ModelError."""
-    found = models_files.files(folder) if folder.is_dir() else []
-    if not {"config.json", "modules.json"} & {path.name for path in found}:
+    paths = models_files.files(folder) if folder.is_dir() else []
+    if not {"config.json", "modules.json"} & {path.name for path in paths}:
         raise ModelError(f"{SETTING}: {folder} is not an encoder (no config.json, no modules.json)")
     for module in parts(folder):
         if module != folder and module.is_dir():  # modules without files may have no folder
-            found += models_files.files(module)
-    if not any(path.suffix in (".safetensors", ".bin") for path in found):
+            paths += models_files.files(module)
+    if not any(path.suffix in (".safetensors", ".bin") for path in paths):
         raise ModelError(f"{SETTING}: {folder} contains no weights (*.safetensors)")
-    if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in found):
+    if not any(path.name in _VOCABULARIES or path.suffix in (".model", ".tiktoken") for path in paths):
         raise ModelError(f"{SETTING}: {folder} contains no tokenizer (tokenizer.json)")
-    return found
+    return paths
 
 
 def fingerprint(folder: Path) -> str:

@@ -59,26 +59,26 @@ def read(folder: AnyPath, min_rows: int = 0) -> pa.Table:
     fix = _FIX.format(folder=folder)
     try:
         with paths.arrow_source(path) as source:
-            found = pq.read_table(source, columns=IDS.names).cast(_READ).combine_chunks()
+            table = pq.read_table(source, columns=IDS.names).cast(_READ).combine_chunks()
     except FileNotFoundError:
-        found = IDS.empty_table()
+        table = IDS.empty_table()
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DataError(f"{path} is damaged ({str(error).splitlines()[0]}): {fix}") from None
-    wrong = _wrong(found)
-    if wrong is None and len(found) < min_rows:
-        wrong = f"contains {len(found)} of {min_rows} entities that have an id"
+    wrong = _wrong(table)
+    if wrong is None and len(table) < min_rows:
+        wrong = f"contains {len(table)} of {min_rows} entities that have an id"
     if wrong:
         raise DataError(f"{path} {wrong}: {fix}")
-    return found.cast(IDS)
+    return table.cast(IDS)
 
 
-def _wrong(found: pa.Table) -> str | None:
+def _wrong(table: pa.Table) -> str | None:
     """What is wrong with a file of ids; None if it is valid."""
-    if found["entity_id"].null_count or found["id"].null_count:
+    if table["entity_id"].null_count or table["id"].null_count:
         return "has rows without an id"
-    if not found["id"].combine_chunks().equals(pa.array(range(1, len(found) + 1), pa.int32())):
-        return f"does not count from 1 to {len(found)}"
-    if twice := repeated(found["entity_id"]):
+    if not table["id"].combine_chunks().equals(pa.array(range(1, len(table) + 1), pa.int32())):
+        return f"does not count from 1 to {len(table)}"
+    if twice := repeated(table["entity_id"]):
         return f"has two ids for {twice[0]!r}"
     return None
 

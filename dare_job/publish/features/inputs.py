@@ -85,12 +85,12 @@ def require(job: Job) -> dict[str, dict]:
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run "
                         "`dare-job run --from publish` with "
                         f"--date {job.space.dt} first")
-    found = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
-    for entity, manifest in found.items():
+    manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
+    for entity, manifest in manifests.items():
         if manifest.get("date") != job.space.dt:
             raise DataError(f"{job.space.knowledge(entity)} contains texts of {manifest.get('date')} "
                             f"according to its manifest: publish {job.space.dt} again, or restore its folder")
-    return found
+    return manifests
 
 
 def read(job: Job, entity: str) -> DataFrame:
@@ -105,12 +105,12 @@ def entities(job: Job, entity: str, rows: DataFrame) -> tuple[pa.Array, int]:
 
     Raises DataError if an id occurs more than once.
     """
-    found = rows.select("entity_id", F.col("text_sha256").isNotNull().alias("text")).toArrow()
-    if twice := repeated(found["entity_id"]):
+    table = rows.select("entity_id", F.col("text_sha256").isNotNull().alias("text")).toArrow()
+    if twice := repeated(table["entity_id"]):
         raise DataError(f"{job.space.knowledge(entity)} contains {entity} {', '.join(map(repr, twice))} more "
                         f"than once: publish {job.space.dt} again")
-    known = found.filter(found["text"])["entity_id"].combine_chunks().cast(pa.string())
-    return known, len(found) - len(known)
+    known = table.filter(table["text"])["entity_id"].combine_chunks().cast(pa.string())
+    return known, len(table) - len(known)
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ def matrix(rows: pa.Table, key: str, origin: Origin) -> np.ndarray:
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
     bad = lengths != origin.dim
     if not bad.any():
-        found = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), origin.dim)
-        bad = ~np.isfinite(found).all(axis=1)
+        values = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), origin.dim)
+        bad = ~np.isfinite(values).all(axis=1)
         if not bad.any():
-            return found.astype(np.float32)
+            return values.astype(np.float32)
     row = int(bad.argmax())
     raise DataError(_message(rows[key][row].as_py(), int(lengths[row]), rows["reused"][row].as_py(), origin))
 

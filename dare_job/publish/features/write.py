@@ -84,10 +84,10 @@ def write(rows, count: int, layout: Layout) -> Written:
     columns = ("file string, rows long, bytes long, sha256 string, reused long, distance double, "
                "compared long, moved long")
     with executors.one_line_errors():
-        found = parts.mapInArrow(write_files, columns).toArrow().to_pylist()
-    found.sort(key=lambda row: row["file"])
-    sums = {name: sum(row[name] for row in found) for name in _SUMS}
-    return Written({row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in found},
+        groups = parts.mapInArrow(write_files, columns).toArrow().to_pylist()
+    groups.sort(key=lambda row: row["file"])
+    sums = {name: sum(row[name] for row in groups) for name in _SUMS}
+    return Written({row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in groups},
                    **sums)
 
 

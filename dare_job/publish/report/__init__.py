@@ -66,4 +66,4 @@ def write_or_warn(out: AnyPath, dt: str) -> None:
 def _is_newest(out: AnyPath, dt: str) -> bool:
     page = report_page(out, dt)
     published = out.glob(f"knowledge/entity=*/dt={dt}/{MANIFEST}")
-    return page.exists() and all(page.stat().st_mtime_ns >= found.stat().st_mtime_ns for found in published)
+    return page.exists() and all(page.stat().st_mtime_ns >= path.stat().st_mtime_ns for path in published)

@@ -103,34 +103,34 @@ class Collected:
 
 def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
     """Read the snapshot of a date once, and log the progress every few seconds."""
-    found, tally = Collected(entity, folder), _Tally(dt)
+    collected, tally = Collected(entity, folder), _Tally(dt)
     rows, last = published.dataset(folder).count_rows(), time.monotonic()
     for place, batch in _batches(folder):
-        found.rows += batch.num_rows
-        _add(found.written, batch["generated_dt"])
-        found.reasons.add(batch)
+        collected.rows += batch.num_rows
+        _add(collected.written, batch["generated_dt"])
+        collected.reasons.add(batch)
         tally.add(place, batch)
         if time.monotonic() - last > _LOG_EVERY_S:
             last = time.monotonic()
-            _LOG.info("report: %d of %d %ss", found.rows, rows, entity)
-    found.fresh, found.finished = tally.fresh, tally.finished
-    found.kinds, found.pools = tally.kinds(entity), tally.pools()
-    found.slowest, found.worst, found.sampled = (top.rows() for top in tally.tops)
-    return found
+            _LOG.info("report: %d of %d %ss", collected.rows, rows, entity)
+    collected.fresh, collected.finished = tally.fresh, tally.finished
+    collected.kinds, collected.pools = tally.kinds(entity), tally.pools()
+    collected.slowest, collected.worst, collected.sampled = (top.rows() for top in tally.tops)
+    return collected
 
 
 def texts(rows: list[dict]) -> list[dict]:
     """Read the complete rows (KNOWLEDGE) of rows that ``collect`` returned."""
-    found = []
+    complete = []
     for row in rows:
         fragment, number = row["place"]
         batches = fragment.to_batches(schema=KNOWLEDGE, batch_size=1024, batch_readahead=1)
         for batch in batches:
             if number < batch.num_rows:
-                found.append(batch.slice(number, 1).to_pylist()[0])
+                complete.append(batch.slice(number, 1).to_pylist()[0])
                 break
             number -= batch.num_rows
-    return found
+    return complete
 
 
 def _batches(folder: AnyPath) -> Iterator[tuple[Place, pa.RecordBatch]]:
@@ -210,11 +210,11 @@ class _Tally:
 
     def kinds(self, entity: str) -> list[Kind]:
         """Most texts first; the kind of texts without a pool is "none"."""
-        found = [
+        kinds = [
             Kind(entity, name or "none", int(texts), format.lengths(lengths), format.times_histogram(times))
             for name, (texts, lengths, times) in self._counts.items()
         ]
-        return sorted(found, key=lambda kind: (-kind.texts, kind.name))
+        return sorted(kinds, key=lambda kind: (-kind.texts, kind.name))
 
     def pools(self) -> list[dict]:
         rows = _added(pa.concat_tables(self._sums)).to_pylist() if self._sums else []

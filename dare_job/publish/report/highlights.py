@@ -19,30 +19,30 @@ class Point:
 
 
 def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict]) -> list[Point]:
-    found = [*_broken(night, collected), *_gates(gates), *_errors(night, collected), *_cost(night)]
-    found += [_unusual(one, before) for one in unusual(night, before) if one.measure.name != "speedup"
+    notes = [*_broken(night, collected), *_gates(gates), *_errors(night, collected), *_cost(night)]
+    notes += [_unusual(value, before) for value in unusual(night, before) if value.measure.name != "speedup"
               or night.speedup >= 1]
-    found += [*_cut_off(collected), *_input(night)]
-    return sorted(found, key=lambda point: ("bad", "warn", "note").index(point.level))
+    notes += [*_cut_off(collected), *_input(night)]
+    return sorted(notes, key=lambda point: ("bad", "warn", "note").index(point.level))
 
 
 def _broken(night: Night, collected: list[Collected]) -> list[Point]:
-    found = []
+    notes = []
     runs = {manifest.get("run_id") for manifest in night.manifests.values()}
     if len(runs) > 1:
-        found.append(Point("bad", "Users and items are from different runs: publishing was interrupted. Run "
+        notes.append(Point("bad", "Users and items are from different runs: publishing was interrupted. Run "
                                   f"dare-job run --from publish --date {night.dt} with the same settings.",
                            "run"))
     expected, rows = night.total("counts", "rows"), sum(part.rows for part in collected)
     if expected is not None and expected != rows:
-        found.append(Point("bad", f"The files contain {format.count(rows)} rows, but the manifests count "
+        notes.append(Point("bad", f"The files contain {format.count(rows)} rows, but the manifests count "
                                   f"{format.count(expected)}.", "run"))
     if not rows:
-        found.append(Point("bad", "The snapshot has no rows.", "run"))
+        notes.append(Point("bad", "The snapshot has no rows.", "run"))
     elif not sum(part.fresh for part in collected):
-        found.append(Point("note", "This run generated no text; all rows are carried over or have no text.",
+        notes.append(Point("note", "This run generated no text; all rows are carried over or have no text.",
                            "age"))
-    return found
+    return notes
 
 
 def _gates(gates: list[dict]) -> list[Point]:
@@ -58,8 +58,8 @@ def _errors(night: Night, collected: list[Collected]) -> list[Point]:
     rows = sum(part.rows for part in collected)
     if not failed:
         return []
-    reasons = [one for part in collected for one in part.reasons.most_common(1)]
-    most_common = _short(max(reasons, key=lambda one: one["rows"])["reason"])
+    reasons = [reason for part in collected for reason in part.reasons.most_common(1)]
+    most_common = _short(max(reasons, key=lambda reason: reason["rows"])["reason"])
     return [Point("warn", f"{format.count(failed)} rows ({format.share(failed / rows)}) have an error, most "
                           f"often: {most_common}", "errors")]
 
@@ -73,10 +73,10 @@ def _cost(night: Night) -> list[Point]:
     return []
 
 
-def _unusual(one, before: list[Night]) -> Point:
-    kind = one.measure.kind
-    return Point("warn", f"{one.measure.title}: {format.of_kind(kind, one.value)}; the median of the last "
-                         f"{len(before)} dates is {format.of_kind(kind, one.median)}.", "week")
+def _unusual(value, before: list[Night]) -> Point:
+    kind = value.measure.kind
+    return Point("warn", f"{value.measure.title}: {format.of_kind(kind, value.value)}; the median of the "
+                         f"last {len(before)} dates is {format.of_kind(kind, value.median)}.", "week")
 
 
 def _cut_off(collected: list[Collected]) -> list[Point]:
@@ -90,13 +90,13 @@ def _cut_off(collected: list[Collected]) -> list[Point]:
 
 def _input(night: Night) -> list[Point]:
     broken, pending = night.total("rejects", "broken"), night.total("counts", "pending")
-    found = []
+    notes = []
     if broken:
-        found.append(Point("note", f"{format.count(broken)} rows of the input were rejected.", "run"))
+        notes.append(Point("note", f"{format.count(broken)} rows of the input were rejected.", "run"))
     if pending:
-        found.append(Point("note", f"{format.count(pending)} known entities have no row yet: no run has "
+        notes.append(Point("note", f"{format.count(pending)} known entities have no row yet: no run has "
                                    "reached them.", "run"))
-    return found
+    return notes
 
 
 def _short(reason: str, max_length: int = 120) -> str:

@@ -26,8 +26,8 @@ class Night:
 
     def total(self, group: str, name: str) -> float | None:
         """Sum over entity types of a number in ``counts``, ``totals`` or ``rejects``."""
-        found = [manifest.get(group, {}).get(name) for manifest in self.manifests.values()]
-        known = [value for value in found if value is not None]
+        counts = [manifest.get(group, {}).get(name) for manifest in self.manifests.values()]
+        known = [value for value in counts if value is not None]
         return sum(known) if known else None
 
     def first(self, name: str):
@@ -104,12 +104,12 @@ def folder(out: AnyPath, entity: str, dt: str) -> AnyPath:
 def read(out: AnyPath, dt: str) -> Night:
     """Read a published date. Raises DataError if it is not published or a manifest is damaged."""
     folders = {entity: folder(out, entity, dt) for entity in ENTITIES}
-    missing = [entity for entity, found in folders.items() if not (found / MANIFEST).exists()]
+    missing = [entity for entity, place in folders.items() if not (place / MANIFEST).exists()]
     if missing:
         there = dates(out)
         raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; published dates: "
                         f"{', '.join(there[-EARLIER_DATES:]) or 'none'}")
-    return Night(dt, {entity: published.read_manifest(found) for entity, found in folders.items()})
+    return Night(dt, {entity: published.read_manifest(place) for entity, place in folders.items()})
 
 
 def dates(out: AnyPath) -> list[str]:
@@ -119,11 +119,11 @@ def dates(out: AnyPath) -> list[str]:
 
 def earlier(out: AnyPath, dt: str) -> list[Night]:
     """The last ``EARLIER_DATES`` published dates before ``dt``, ascending, without damaged ones."""
-    found = []
+    nights = []
     for before in [before for before in dates(out) if before < dt][-EARLIER_DATES:]:
         with suppress(DataError):
-            found.append(read(out, before))
-    return found
+            nights.append(read(out, before))
+    return nights
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def unusual(night: Night, before: list[Night]) -> list[Unusual]:
     The deviation is scaled by 1.4826, as for a normal distribution. Differences below ``min_change`` or
     ``min_difference`` do not count, nor do statistics that fewer than ``MIN_DATES`` dates have.
     """
-    found = []
+    values = []
     for measure in MEASURES:
         value = measure.of(night)
         known = [past for past in map(measure.of, before) if past is not None]
@@ -148,5 +148,5 @@ def unusual(night: Night, before: list[Night]) -> list[Unusual]:
         median = statistics.median(known)
         spread = 3 * 1.4826 * statistics.median(abs(past - median) for past in known)
         if abs(value - median) > max(spread, measure.min_change * abs(median), measure.min_difference):
-            found.append(Unusual(measure, value, median))
-    return found
+            values.append(Unusual(measure, value, median))
+    return values

@@ -72,9 +72,9 @@ def _tiles(night: Night, before: list[Night], collected: list[Collected]) -> dic
 
 def _chart(measure: nights.Measure, night: Night, before: list[Night]):
     every = [*before, night]
-    values = [measure.of(one) for one in every]
+    values = [measure.of(each) for each in every]
     shown = [format.of_kind(measure.kind, value) for value in values]
-    return svg.nights(measure.title, [one.dt for one in every], values, shown)
+    return svg.nights(measure.title, [each.dt for each in every], values, shown)
 
 
 def _cost(night: Night) -> dict:
@@ -88,12 +88,13 @@ def _cost(night: Night) -> dict:
 
 
 def _week(out: AnyPath, night: Night, before: list[Night]) -> dict:
-    unusual = {one.measure.name for one in nights.unusual(night, before)}
+    unusual = {value.measure.name for value in nights.unusual(night, before)}
     rows = [{"title": measure.title, "name": measure.name, "unusual": measure.name in unusual,
              "chart": _chart(measure, night, before),
-             "shown": [format.of_kind(measure.kind, measure.of(one)) for one in (*before, night)]}
+             "shown": [format.of_kind(measure.kind, measure.of(value)) for value in (*before, night)]}
             for measure in MEASURES]
-    dates = [{"dt": one.dt, "href": _href(out, one.dt)} for one in before] + [{"dt": night.dt, "href": None}]
+    dates = [{"dt": date.dt, "href": _href(out, date.dt)} for date in before]
+    dates.append({"dt": night.dt, "href": None})
     return {"rows": rows, "dates": dates, "comparable": len(before) >= nights.MIN_DATES,
             "needed": nights.MIN_DATES}
 
@@ -106,8 +107,8 @@ def _href(out: AnyPath, dt: str) -> str | None:
 def _neighbours(out: AnyPath, dt: str) -> dict:
     dates = nights.dates(out)
     earlier, later = ([date for date in dates if date < dt][-1:], [date for date in dates if date > dt][:1])
-    return {name: {"dt": found[0], "href": _href(out, found[0])} if found else None
-            for name, found in (("earlier", earlier), ("later", later))}
+    return {name: {"dt": night[0], "href": _href(out, night[0])} if night else None
+            for name, night in (("earlier", earlier), ("later", later))}
 
 
 def _drafts(collected: list[Collected]) -> list[dict]:
@@ -130,18 +131,18 @@ def _draft(kind: Kind, longest: int, span: tuple[int, int]) -> dict:
 
 def _pools(collected: list[Collected]) -> list[dict]:
     """Pools with the fewest accepted tokens per step, lowest first."""
-    found = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
+    pools = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
               "milliseconds": pool["decode_ms"] / pool["texts"] if pool["decode_ms"] else None}
              for part in collected for pool in part.pools
              if pool["target_steps"] and pool["texts"] >= _MIN_TEXTS]
-    return sorted(found, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
+    return sorted(pools, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
 
 
 def _routes(out: AnyPath, dt: str, night: Night) -> dict:
-    found = sections.read(out, dt)
+    routes = sections.read(out, dt)
     every = [{"entity": entity, "kind": kind, "reason": reason, "rows": rows,
               "share": rows / counts.total()}
-             for entity, counts in found.items() for (kind, reason), rows in counts.most_common()]
+             for entity, counts in routes.items() for (kind, reason), rows in counts.most_common()]
     drafted = [{"entity": entity, "kind": kind, "rows": rows}
                for entity, manifest in night.manifests.items()
                for kind, rows in sorted(manifest.get("pool_kinds", {}).items(), key=lambda pair: -pair[1])]
@@ -175,10 +176,10 @@ def _written(collected: list[Collected], dt: str) -> list[dict]:
         groups.append((f"before {groups[-1][0]}", set(dates[nights.EARLIER_DATES + 1:])))
     groups.append(("no text", {None}))
     rows = sum(part.rows for part in collected) or 1
-    found = [{"date": "this run" if name == dt else name,
+    by_date = [{"date": "this run" if name == dt else name,
               "rows": [sum(part.written[date] for date in members) for part in collected]}
              for name, members in groups]
-    return [one | {"share": sum(one["rows"]) / rows} for one in found if sum(one["rows"])]
+    return [entry | {"share": sum(entry["rows"]) / rows} for entry in by_date if sum(entry["rows"])]
 
 
 def _target(night: Night) -> str | None:

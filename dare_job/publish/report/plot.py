@@ -116,7 +116,8 @@ def document(description: str, panels: Sequence[Panel], caption: str = "") -> st
 
 def _panel(panel: Panel, top: float) -> list[Markup]:
     base, right = top + _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    points = [point for one in panel.lines for point in one.points] + [(dot.x, dot.y) for dot in panel.dots]
+    points = [point for curve in panel.lines for point in curve.points]
+    points += [(dot.x, dot.y) for dot in panel.dots]
     xs = [x for x, _ in points] + [x for dot in panel.dots for x in dot.x_range or ()]
     bounds = [dot.bound for dot in panel.dots if dot.bound is not None]
     x_axis = panel.x(xs + [panel.reference[0]] if panel.reference else xs)
@@ -132,10 +133,10 @@ def _panel(panel: Panel, top: float) -> list[Markup]:
     if panel.reference:
         x, name = panel.reference
         parts += [line(at_x(x), top, at_x(x), base, "reference"), text(at_x(x), top + 2, name)]
-    ends = [(at_y(one.points[-1][1]), right, one.name) for one in panel.lines if one.name]
+    ends = [(at_y(curve.points[-1][1]), right, curve.name) for curve in panel.lines if curve.name]
     named = [(at_y(dot.y), at_x(dot.x), dot.name) for dot in panel.dots if dot.labelled]
     parts += _labels([*ends, *named], right, base)
-    parts += [_path(one, at_x, at_y) for one in panel.lines]
+    parts += [_path(curve, at_x, at_y) for curve in panel.lines]
     return parts + [part for dot in panel.dots for part in _dot(dot, at_x, at_y)]
 
 
@@ -144,9 +145,10 @@ def _scale(axis: Axis, start: float, end: float) -> Callable[[float], float]:
     return lambda value: start + (end - start) * (axis.place(value) - low) / ((high - low) or 1.0)
 
 
-def _path(one: Line, at_x: Callable, at_y: Callable) -> Markup:
-    path = " L".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in one.points)
-    return Markup('<path d="M{}" stroke="{}" stroke-dasharray="{}"/>').format(path, one.colour, one.dashes)
+def _path(curve: Line, at_x: Callable, at_y: Callable) -> Markup:
+    path = " L".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in curve.points)
+    return Markup('<path d="M{}" stroke="{}" stroke-dasharray="{}"/>').format(
+        path, curve.colour, curve.dashes)
 
 
 def _dot(dot: Dot, at_x: Callable, at_y: Callable) -> list[Markup]:

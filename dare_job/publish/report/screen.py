@@ -60,17 +60,17 @@ def _next_steps(space: Workspace, row: dict | None) -> list[str]:
 
 def failures(space: Workspace, manifests: dict) -> str:
     """Rows without text by reason, such as "2 users have no interactions"; empty if there are none."""
-    found = []
+    lines = []
     for entity in ENTITIES:
         if not manifests[entity]["counts"]["errors"]:
             continue
         errors = published.dataset(space.knowledge(entity)).to_table(
             columns=["error"], filter=pc.field("error").is_valid())["error"]
         counts = sorted(pc.value_counts(errors).to_pylist(), key=lambda entry: -entry["counts"])
-        found += [_failure(entity, entry["values"], entry["counts"]) for entry in counts[:_NAMED]]
+        lines += [_failure(entity, entry["values"], entry["counts"]) for entry in counts[:_NAMED]]
         if rest := sum(entry["counts"] for entry in counts[_NAMED:]):
-            found.append(f"{rest} {entity}s for other reasons (column error)")
-    return "; ".join(found)
+            lines.append(f"{rest} {entity}s for other reasons (column error)")
+    return "; ".join(lines)
 
 
 def _failure(entity: str, error: str, count: int) -> str:

@@ -22,12 +22,12 @@ def rows(night: Night) -> list[dict]:
 
     result : failed | near (passed, but above 80 % of the limit) | passed | not checked | off | unknown
     """
-    found = []
+    shown = []
     for entity, manifest in night.manifests.items():
         gates = manifest.get("gates")
         for check, entry in (gates.items() if isinstance(gates, dict) else ()):
-            found.append({"entity": entity, "check": str(check), **_read(str(check), entry)})
-    return found
+            shown.append({"entity": entity, "check": str(check), **_read(str(check), entry)})
+    return shown
 
 
 def _read(check: str, entry) -> dict:
@@ -113,12 +113,12 @@ _BATCH = 1 << 18
 
 def read(out: AnyPath, dt: str) -> dict[str, Counter]:
     """Number of entities by (kind of pool, reason), for entity types whose routes still exist."""
-    found = {}
+    routes = {}
     for entity in ENTITIES:
         folder = atomic.current(out / "_work" / f"dt={dt}" / "route") / f"entity={entity}"
         if any(folder.glob("*.parquet")):
-            found[entity] = _counted(folder)
-    return found
+            routes[entity] = _counted(folder)
+    return routes
 
 
 def _counted(folder: AnyPath) -> Counter:

@@ -153,8 +153,8 @@ def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
     """Why the stage route chose the pool, if the working files of that run still exist."""
     stage = atomic.current(out / "_work" / f"dt={written}" / "route")
     routes = published.dataset(stage / f"entity={entity}", ROUTES)
-    found = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
-    return f": {found['reason'][0].as_py()}" if found.num_rows else ""
+    reasons = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
+    return f": {reasons['reason'][0].as_py()}" if reasons.num_rows else ""
 
 
 def tokenizer_of(out: AnyPath, entity: str, written: str):
@@ -199,7 +199,7 @@ class Passage:
 
 def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[Passage]:
     """For each entity type, the sampled rows of median and of lowest acceptance."""
-    found = []
+    passages = []
     for part in collected:
         ranked = sorted(part.sampled, key=_acceptance)
         if not ranked:
@@ -209,9 +209,9 @@ def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[Passage]:
             del chosen["least drafted"]
         tokenizer = tokenizer_of(out, part.entity, dt)
         rows = texts(list(chosen.values()))
-        found += [_passage(part.entity, which, row, tokenizer)
+        passages += [_passage(part.entity, which, row, tokenizer)
                   for which, row in zip(chosen, rows, strict=True)]
-    return found
+    return passages
 
 
 def _acceptance(row: dict) -> float:

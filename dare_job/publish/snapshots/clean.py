@@ -105,22 +105,22 @@ def decide(out: AnyPath, keep: int) -> list[Decision]:
 
 def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
     """Dates whose texts or features another date needs, with the reason to keep them."""
-    found: dict[str, str] = {}
+    readers: dict[str, str] = {}
     for entity in ENTITIES:
         for dt in Workspace(out, date.max).feature_dates(entity)[-1:]:
-            found[dt] = f"its features of {entity}s are the newest, and the next features start from them"
+            readers[dt] = f"its features of {entity}s are the newest, and the next features start from them"
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
         reads = f"its texts are drafts for {dt}, which"
         if busy := _busy(space):
-            found |= dict.fromkeys(space.read_dates(), f"{reads} {busy}")
+            readers |= dict.fromkeys(space.read_dates(), f"{reads} {busy}")
         elif _unpublished(space):
-            found |= dict.fromkeys(space.read_dates(), f"{reads} is not published yet")
+            readers |= dict.fromkeys(space.read_dates(), f"{reads} is not published yet")
         elif _begun_again(space):
-            found |= dict.fromkeys(space.read_dates(), f"{reads} {_AGAIN}")
+            readers |= dict.fromkeys(space.read_dates(), f"{reads} {_AGAIN}")
         elif dt == newest:
-            found |= {old: f"{reads} may be run again" for old in space.read_dates() if old not in found}
-    return found
+            readers |= {old: f"{reads} may be run again" for old in space.read_dates() if old not in readers}
+    return readers
 
 
 def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | None:
@@ -162,13 +162,13 @@ def _begun_again(space: Workspace) -> bool:
     """Whether stages of a published date ran again, but not the stage publish."""
     work = shard_plan.read_plan(space.stage("generate"))
     try:
-        found = tables_published.read_manifest(space.knowledge(ENTITIES[-1]))
-        if work and found.get("cut", work.token) != work.token:
+        manifest = tables_published.read_manifest(space.knowledge(ENTITIES[-1]))
+        if work and manifest.get("cut", work.token) != work.token:
             return True
         planned = done_record(space.stage("plan"))["fingerprint"]
     except (OSError, ValueError, KeyError, DataError):
         return False
-    return found.get("plan", planned) != planned
+    return manifest.get("plan", planned) != planned
 
 
 def _move(out: AnyPath, decision: Decision) -> Decision:

@@ -87,26 +87,26 @@ def compare(before: Rows, after: Rows) -> Comparison:
 
 def texts_at(folder: AnyPath, places: list[int]) -> list[tuple[str, str]]:
     """(id, text) of rows by row number; reads only the row groups that contain them."""
-    found, first = {}, 0
+    texts, first = {}, 0
     for path in parquet_files(folder):
         with arrow_source(path) as opened:
             file = pq.ParquetFile(opened)
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if any(first <= place < first + rows for place in places):
-                    found |= _picked(file, group, first, places)
+                    texts |= _picked(file, group, first, places)
                 first += rows
-    return [found[place] for place in places]
+    return [texts[place] for place in places]
 
 
 def _picked(file: pq.ParquetFile, group: int, first: int, places: list[int]) -> dict[int, tuple[str, str]]:
-    found = {}
+    picked = {}
     for batch in file.iter_batches(_BATCH, row_groups=[group], columns=["entity_id", "knowledge"]):
         for place in places:
             if first <= place < first + len(batch):
-                found[place] = tuple(column[place - first].as_py() for column in batch.columns)
+                picked[place] = tuple(column[place - first].as_py() for column in batch.columns)
         first += len(batch)
-    return found
+    return picked
 
 
 def _batch(batch: pa.RecordBatch, dt: str) -> tuple[np.ndarray, ...]:

@@ -33,28 +33,28 @@ def changes(before: dict, after: dict) -> list[Change]:
     """Differences between two manifests; settings by key if both manifests have them, else by digest."""
     pairs = [("model", _model(before), _model(after)),
              ("tokenizer", before.get("tokenizer"), after.get("tokenizer"))]
-    pairs += [(f"{entity} prompt", *(found.get("prompts", {}).get(entity) for found in (before, after)))
+    pairs += [(f"{entity} prompt", *(changed.get("prompts", {}).get(entity) for changed in (before, after)))
               for entity in ENTITIES]
-    found = [Change(*pair) for pair in pairs if pair[1] != pair[2]]
+    changed = [Change(*pair) for pair in pairs if pair[1] != pair[2]]
     if "settings" in before and "settings" in after:
         then, now = flat(before["settings"]), flat(after["settings"])
         keys = [key for key in sorted(then | now) if then.get(key) != now.get(key)]
-        return found + [Change(key, then.get(key), now.get(key), True) for key in keys]
+        return changed + [Change(key, then.get(key), now.get(key), True) for key in keys]
     if before.get("config") != after.get("config"):
-        found.append(Change("settings (details unknown: published by an older version of dare-job)",
+        changed.append(Change("settings (details unknown: published by an older version of dare-job)",
                             before.get("config"), after.get("config")))
-    return found
+    return changed
 
 
 def flat(settings: dict, above: str = "") -> dict:
     """Settings by their full keys, as in ``--set``: {"decode.nodes": 8}."""
-    found = {}
+    values = {}
     for name, value in settings.items():
         if isinstance(value, dict) and value:
-            found |= flat(value, f"{above}{name}.")
+            values |= flat(value, f"{above}{name}.")
         else:
-            found[above + name] = value
-    return found
+            values[above + name] = value
+    return values
 
 
 def _model(manifest: dict):
@@ -80,35 +80,35 @@ def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
     Raises DataError for a date that is not published, with similar dates.
     """
     atomic.recover(out)
-    found: dict = {"out": str(out), "before": before, "after": after}
+    result: dict = {"out": str(out), "before": before, "after": after}
     for entity in ENTITIES:
         folders = [snapshot(out, entity, dt) for dt in (before, after)]
         manifests = [published.read_manifest(folder) for folder in folders]
         rows = compare.compare(*(compare.read(folder, folder.name[3:]) for folder in folders))
-        found[entity] = {
+        result[entity] = {
             "counts": rows.counts, "lengths": rows.lengths,
             "accepted_per_step": [manifest.get("accepted_per_step") for manifest in manifests],
             "tokens_per_s": [manifest.get("tokens_per_s") for manifest in manifests],
             "examples": _examples(folders, rows, examples)}
-        found.setdefault("changes", []).extend(
-            vars(change) for change in changes(*manifests) if vars(change) not in found.get("changes", []))
-    return found
+        result.setdefault("changes", []).extend(
+            vars(change) for change in changes(*manifests) if vars(change) not in result.get("changes", []))
+    return result
 
 
-def print_diff(found: dict, console: Console) -> None:
+def print_diff(result: dict, console: Console) -> None:
     """Print the result of ``diff``."""
-    console.print(Text(f"{found['before']} -> {found['after']}  {found['out']}", style="bold"))
-    for change in found["changes"]:
+    console.print(Text(f"{result['before']} -> {result['after']}  {result['out']}", style="bold"))
+    for change in result["changes"]:
         console.print(Text(f"{change['what']}: {_value(change['before'])} -> {_value(change['after'])}"),
                       soft_wrap=True)
-    if not found["changes"]:
+    if not result["changes"]:
         console.print("same model, tokenizer, prompts and settings")
     console.print()
-    console.print(_table(found))
+    console.print(_table(result))
     for entity in ENTITIES:
-        for example in found[entity]["examples"]:
+        for example in result[entity]["examples"]:
             console.print()
-            console.print(_example(entity, example, found, console.is_terminal))
+            console.print(_example(entity, example, result, console.is_terminal))
 
 
 def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> list[dict]:
@@ -119,11 +119,11 @@ def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> l
     return [{"entity_id": old[0], "before": old[1], "after": new[1]} for old, new in zip(*texts, strict=True)]
 
 
-def _table(found: dict) -> Table:
+def _table(result: dict) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("", *(f"{entity}s" for entity in ENTITIES)):
         table.add_column(name, justify="right" if name else "left")
-    sides = [found[entity] for entity in ENTITIES]
+    sides = [result[entity] for entity in ENTITIES]
     for name, words in _COUNTS.items():
         table.add_row(words, *(f"{side['counts'][name]:,}" for side in sides))
     for name in ("mean", "median", "p95"):
@@ -135,11 +135,11 @@ def _table(found: dict) -> Table:
     return table
 
 
-def _example(entity: str, example: dict, found: dict, colour: bool) -> Table:
+def _example(entity: str, example: dict, result: dict, colour: bool) -> Table:
     table = Table(title=Text(f"{entity}:{example['entity_id']}"), title_justify="left", expand=True,
                   header_style="dim", title_style="bold")
     for name in ("before", "after"):
-        table.add_column(found[name], ratio=1)
+        table.add_column(result[name], ratio=1)
     table.add_row(*side_by_side(example["before"], example["after"], colour))
     return table
 

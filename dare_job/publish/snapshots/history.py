@@ -31,13 +31,13 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
               and not clean.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
         raise DataError(f"{out} has no published text; name the output folder of a run: --out FOLDER")
-    found, before = [], None
+    nights, before = [], None
     folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
     for dt, manifests, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
-        found.append({"date": dt, "status": status, **_figures(manifests),
+        nights.append({"date": dt, "status": status, **_figures(manifests),
                       "changes": _marks(before, manifests)})
         before = manifests or before
-    return found[-last:] if last else found
+    return nights[-last:] if last else nights
 
 
 def print_history(rows: list[dict], console: Console) -> None:
@@ -77,7 +77,7 @@ def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
 
 def _figures(manifests: dict[str, dict]) -> dict:
     def total(group: str, name: str) -> int | None:
-        values = [found.get(group, {}).get(name) for found in manifests.values()]
+        values = [manifest.get(group, {}).get(name) for manifest in manifests.values()]
         return None if None in values or not values else sum(values)
 
     any_one = next(iter(manifests.values()), {})
@@ -97,8 +97,8 @@ def _figures(manifests: dict[str, dict]) -> dict:
 def _marks(before: dict | None, manifests: dict) -> list[str]:
     """The changes as text, without repeating those that both entity types share."""
     shared = [entity for entity in manifests if before and entity in before]
-    found = [change for entity in shared for change in changes(before[entity], manifests[entity])]
-    return list(dict.fromkeys(str(change) for change in found))
+    changed = [change for entity in shared for change in changes(before[entity], manifests[entity])]
+    return list(dict.fromkeys(str(change) for change in changed))
 
 
 def _words(marks: list[str]) -> list[str]:
