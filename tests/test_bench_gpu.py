@@ -11,7 +11,6 @@ import tokenizers
 import torch
 
 from dare_job.bench.gpu import command, peers, replay, shapes, texts
-from dare_job.bench.gpu import command as gpu_command
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -33,21 +32,24 @@ def words_tokenizer(folder):
     return folder
 
 
+WITHOUT = """
+import json, runpy, sys
+sys.modules.update(dict.fromkeys(("typer", "rich", "structlog", "pydantic", "jinja2", "psutil", "pygtrie",
+                                  "prometheus_client", "pyspark", "pandas", "pyarrow", "faiss", "sklearn")))
+sys.argv = ["gpu", "--device", "cpu", "--small"]
+runpy.run_module("dare_job.bench.gpu", run_name="__main__")
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("dare_job."))))
+"""
+
+
 def test_the_whole_command_without_the_jobs_other_packages():
-    code = ("import sys, runpy\n"
-            "sys.argv = ['gpu', '--device', 'cpu', '--small']\n"
-            "runpy.run_module('dare_job.bench.gpu', run_name='__main__')\n"
-            "others = ('typer', 'pyspark', 'pandas', 'faiss', 'sklearn', 'pydantic', 'pyarrow')\n"
-            "ours = [n for n in sys.modules if n.startswith('dare_job.')]\n"
-            "extra = [n for n in ours if n.split('.')[1] not in ('bench', 'decode', 'errors')]\n"
-            "print(json.dumps([[n for n in others if n in sys.modules], extra]))\n").replace(
-                "import sys,", "import json, sys,")
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *_, last, imported = out.stdout.strip().split("\n")
+    """The packages cannot be imported."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    out, last, imported = done.stdout.strip().rsplit("\n", 2)
+    assert {name.split(".")[1] for name in json.loads(imported)} == {"bench", "decode", "errors", "evaluate"}
     found = json.loads(last)
-    foreign, extra = json.loads(imported)
-    assert not extra and "typer" not in foreign and "pyspark" not in foreign, (foreign, extra)
-    assert found["label"] in out.stdout.replace(last, "") and found["small"]
+    assert found["label"] in out and found["small"]
     assert found["label"].endswith(f"follows {found['texts']}") and found["texts"].startswith("made-up text ")
     assert found["ceilings"]["bandwidth"] > 0 and found["ceilings"]["flops"] > 0
     assert all(line["equal"] == line["texts"] > 0 for line in found["equality"])
@@ -159,7 +161,7 @@ def test_targets_are_held_against_what_was_measured():
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
              (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
-    found = gpu_command.targets(curve, lines, ["m"], [32], "made-up text")
+    found = command.targets(curve, lines, ["m"], [32], "made-up text")
     assert {line["target"]: (line.get("measured"), line["verdict"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
@@ -168,13 +170,13 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: scheduled drafts over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
-    assert gpu_command.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
+    assert command.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
-    found = gpu_command.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
+    found = command.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
     assert [line["verdict"] for line in found] == ["met"] + ["not measured"] * 8
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [
@@ -184,5 +186,5 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
-    table = gpu_command.table(found, ("target", "measured", "verdict", "why"))
+    table = command.table(found, ("target", "measured", "verdict", "why"))
     assert "|  | not measured | its latency curve" in table

@@ -1,7 +1,4 @@
-"""Does the engine write what transformers writes with this model? The command ``dare-job check``.
-
-The prompts on which ``dare-job check`` compares: built-in ones, or those of a file.
-"""
+"""Does the engine write what transformers writes with this model? The command ``dare-job check``."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import latency_ms
 from dare_job.decode.engine.prompt import prompt_ids
@@ -22,6 +18,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DataError, ModelError
+from dare_job.evaluate.oracle import OracleDrafter
 from dare_job.models.files import resolve
 
 BUILT_IN = (
@@ -66,7 +63,6 @@ def _prompt_of(line: str, place: str) -> str:
 
 
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
-
 _QUERIES, _BATCHES = (1, 4, 16, 64), (1, 8)
 
 
@@ -148,17 +144,13 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
     return ids
 
 
-def _options(target: Target, ids: torch.Tensor, max_new_tokens: int) -> dict:
-    pad = target.generation_config.pad_token_id
-    return {"max_new_tokens": max_new_tokens, "do_sample": False, "attention_mask": torch.ones_like(ids),
-            "pad_token_id": 0 if pad is None else pad}
-
-
 @torch.inference_mode()
 def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
     ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
     with target.as_transformers() as model, _full_float32():
-        out = model.generate(ids, **_options(target, ids, max_new_tokens))
+        out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
+                             attention_mask=torch.ones_like(ids),
+                             pad_token_id=target.generation_config.pad_token_id or 0)
     return out[0, len(prompt):].cpu().numpy()
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 import transformers as hf
 
-from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.oracle import OracleDrafter
 
 VOCABULARY = 120
 WINDOW = 8

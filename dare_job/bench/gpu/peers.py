@@ -11,11 +11,11 @@ from transformers import ContinuousBatchingConfig
 
 from dare_job.bench.gpu.machine import Budget, Meter, release, timed
 from dare_job.bench.gpu.shapes import TINY, tiny
-from dare_job.decode.draft.oracle import OracleDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.oracle import OracleDrafter
 
 _WARM_UP = 8  # tokens
 
