@@ -6,11 +6,14 @@ setting does, or none is faster than strict in every turn, text is strict.
 """
 
 from dataclasses import dataclass, replace
+from functools import partialmethod
+from typing import Literal
 
 from dare_job.errors import ConfigError
 from dare_job.evaluate.curve import table
 from dare_job.evaluate.curve.table import Entry, QualityCurve
 from dare_job.job import Job
+from dare_job.storage import paths
 
 _MOST_CARRIED = 0.1  # of the texts: with more that are alike in all sets, AUC lost is too low
 
@@ -28,18 +31,14 @@ class Target:
         measure, _, limit = text.partition("=")
         return cls(measure, float(limit))
 
-    def bound(self, entry: Entry) -> float | None:
-        """The entry's bound, of several CTR models the worst one; None: there is none."""
+    def value(self, entry: Entry, kind: Literal["mean", "bound"]) -> float | None:
+        """The entry's mean or bound, of several CTR models the worst one; None: there is none."""
         if self.measure != "auc":
-            return getattr(entry, self.measure).bound
-        bounds = [loss.bound for loss in entry.auc.values()]
-        return max(bounds) if bounds and None not in bounds else None
+            return getattr(getattr(entry, self.measure), kind)
+        values = [getattr(loss, kind) for loss in entry.auc.values()]
+        return max(values) if values and None not in values else None
 
-    def mean(self, entry: Entry) -> float | None:
-        """The same of its means."""
-        if self.measure != "auc":
-            return getattr(entry, self.measure).mean
-        return max((loss.mean for loss in entry.auc.values()), default=None)
+    bound, mean = partialmethod(value, kind="bound"), partialmethod(value, kind="mean")
 
     def kept(self, value: float | None) -> bool:
         return value is not None and (value <= self.limit if self.measure == "auc" else value >= self.limit)
@@ -57,7 +56,7 @@ def chosen(job: Job) -> Job:
     verify = job.config.verify
     if verify.target is None:
         return job
-    curve = table.read(table.place(job.config), job)
+    curve = table.read(paths.path(verify.curve, "verify.curve"), job)
     target = Target.of(verify.target)
     if target.measure == "auc" and not any(entry.auc for entry in curve.entries):
         raise ConfigError(f"verify.target = {verify.target}: {verify.curve} has no AUC; measure it with "
@@ -110,8 +109,8 @@ def pick(curve: QualityCurve, target: Target) -> tuple[Entry | None, str]:
                       f"({_data(curve, target)})")
     nearest = min(bounded, key=lambda entry: target.badness(target.bound(entry)))
     if not any(target.kept(target.mean(entry)) for entry in bounded):
-        return None, f"text stays strict: no setting keeps it, nearest is {nearest.name} " \
-                     f"({_said(curve, target, nearest)})"
+        return None, (f"text stays strict: no setting keeps it, nearest is {nearest.name} "
+                      f"({_said(curve, target, nearest)})")
     return None, (f"text stays strict: the data cannot tell that a setting keeps it, nearest is "
                   f"{nearest.name} ({_said(curve, target, nearest)}); more "
                   f"{'seeds' if target.measure == 'auc' else 'rows'} bring the bound nearer")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from dare_job.errors import DataError
-from dare_job.evaluate.curve import distance, loss, plot, table, written
+from dare_job.evaluate.curve import distance, loss, table, written
 from dare_job.evaluate.curve.distance import Distances, least_mean
 from dare_job.evaluate.curve.options import Options
 from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
@@ -20,6 +20,7 @@ from dare_job.models.files import EMBEDDED
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files
 from dare_job.publish.features.encoder import Encoder
+from dare_job.publish.report.plot import Dot, Panel, decades, document, from_zero, linear
 from dare_job.workspace import write_json
 
 _LOG = logging.getLogger("dare_job")
@@ -60,7 +61,7 @@ def run(job: Job, options: Options) -> QualityCurve:
         entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,
         machine=f"{platform.machine()}, {platform.node()}", command=options.command, entries=entries)
     write_json(options.work / "curve.json", curve.model_dump(mode="json"))
-    (options.work / "curve.svg").write_text(plot.draw(curve), encoding="utf-8")
+    (options.work / "curve.svg").write_text(_drawn(curve), encoding="utf-8")
     return curve
 
 
@@ -83,7 +84,6 @@ class _Encoder:
 
 
 def _require_texts(found: dict[Setting, Written]) -> None:
-    """Raise DataError where a setting has no text; warn of rows without one."""
     for setting, one in found.items():
         if not one.texts:
             raise DataError(f"{written.name(setting)}: no row could be written, such as {one.errors[0]}")
@@ -105,17 +105,18 @@ def _entry(setting: Setting, found: dict[Setting, Written], seen: Distances | No
     one, strict = found[setting], found[None]
     ratios = [s / o for s, o in zip(strict.seconds, one.seconds, strict=True)]
     k, p = setting or (None, None)
-    entry = Entry(
+    distances = {}
+    if seen is not None:
+        written_by = [part.texts for part in (one, strict)]
+        lengths = [sum(texts[row][1] for row in strict.texts if row in one.texts) for texts in written_by]
+        distances = {**_means(seen, alpha), "differing": round(float((~seen.same).mean()), 6),
+                     "lengthened": round(lengths[0] / max(lengths[1], 1), 6)}
+    return Entry(
         k=k, p=p, tokens_per_s=round(one.tokens_per_s, 1),
         accepted_per_step=round(one.accepted / one.steps, 4) if one.steps else None,
         relaxed_share=round(one.relaxed / max(one.tokens[0], 1), 6),
         speed=tuple(round(value, 4) for value in (statistics.median(ratios), min(ratios), max(ratios))),
-        **_means(seen, alpha) if seen else {}, auc=losses)
-    if seen is None:
-        return entry
-    lengths = [sum(part.texts[row][1] for row in strict.texts if row in one.texts) for part in (one, strict)]
-    return entry.model_copy(update={"differing": round(float((~seen.same).mean()), 6),
-                                    "lengthened": round(lengths[0] / max(lengths[1], 1), 6)})
+        **distances, auc=losses)
 
 
 def _means(seen: Distances, alpha: float) -> dict[str, Distance]:
@@ -125,3 +126,25 @@ def _means(seen: Distances, alpha: float) -> dict[str, Distance]:
              "rouge_l": (seen.rouge_l, least_mean(seen.rouge_l, alpha)),
              "length": (seen.length, 1 - least_mean(1 - seen.length, alpha))}
     return {name: Distance(mean=float(values.mean()), bound=bound) for name, (values, bound) in found.items()}
+
+
+def _drawn(curve: QualityCurve) -> str:
+    """Distance and AUC loss of each setting against its speed, with bounds, as an SVG document."""
+    relaxed = [entry for entry in curve.entries if entry.k is not None]
+    strict = (1.0, "strict")
+    panels = [Panel(f"1 - cosine similarity to strict text: mean and bound at {curve.level:.0%} "
+                    f"({curve.rows} rows)",
+                    dots=[_dot(entry, 1 - entry.cosine.mean, 1 - entry.cosine.bound) for entry in relaxed],
+                    x=linear, y=decades, reference=strict)]
+    panels += [Panel(f"AUC loss against strict text, {model}: mean and bound at {curve.level:.0%} "
+                     f"({curve.seeds} seeds)",
+                     dots=[_dot(entry, entry.auc[model].mean, entry.auc[model].bound) for entry in relaxed],
+                     x=linear, y=from_zero, reference=strict) for model in relaxed[0].auc]
+    return document(f"Quality against speed of {len(relaxed)} settings of relaxed verification", panels,
+                    f"rows per second relative to strict verification (median of {curve.turns} turns; bar: "
+                    "minimum and maximum)")
+
+
+def _dot(entry: Entry, value: float, bound: float | None) -> Dot:
+    speed, slowest, fastest = entry.speed
+    return Dot(entry.name, speed, value, x_range=(slowest, fastest), bound=bound)

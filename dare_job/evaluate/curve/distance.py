@@ -22,6 +22,10 @@ import numpy as np
 from scipy import optimize, special
 
 _WORD = re.compile(r"\w+")
+_LEAST = 1e-12
+# Half on the bet that loses all where a row is 0, which is the best one where all rows are alike.
+_BETS = np.array([1.0, *0.5 ** np.arange(0.5, 10.5, 0.5)])
+_WEIGHTS = np.array([0.5, *[0.5 / (len(_BETS) - 1)] * (len(_BETS) - 1)])
 
 Pairs = Sequence[tuple[str, str]]  # (strict text, other text)
 
@@ -86,13 +90,6 @@ def common_subsequence(a: Sequence, b: Sequence) -> int:
         match = row & places.get(item, 0)
         row = (row + match | row - match) & full
     return len(a) - row.bit_count()
-
-_LEAST = 1e-12
-
-# Half on the bet that loses all where a row is 0, which is the best one where all rows are alike.
-_BETS = np.array([1.0, *0.5 ** np.arange(0.5, 10.5, 0.5)])
-
-_WEIGHTS = np.array([0.5, *[0.5 / (len(_BETS) - 1)] * (len(_BETS) - 1)])
 
 
 def least_mean(values: np.ndarray, alpha: float) -> float:

@@ -5,15 +5,13 @@ The curve as a table for people.
 
 from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 from rich.console import Console
 from rich.table import Table
 
 from dare_job.config.base import Section
-from dare_job.config.settings import JobConfig
 from dare_job.errors import ConfigError
 from dare_job.job import Job
-from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
@@ -61,11 +59,6 @@ class Entry(Section):
     differing: float = 0.0
     lengthened: float = 1.0
     auc: dict[str, Loss] = {}
-
-    @field_validator("speed", mode="before")
-    @classmethod
-    def _as_tuple(cls, value):
-        return tuple(value) if isinstance(value, list) else value  # JSON knows lists alone
 
     @model_validator(mode="after")
     def _is_measured(self):
@@ -143,11 +136,6 @@ def _short(value) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_short(part)}" for name, part in value.items())
     return value[:12] if isinstance(value, str) else str(value)
-
-
-def place(config: JobConfig) -> AnyPath:
-    """Where the settings say that the curve is."""
-    return paths.path(config.verify.curve, "verify.curve")
 
 
 def show(curve: QualityCurve, console: Console | None = None) -> None:
