@@ -1,4 +1,7 @@
-"""The state of an unfinished training in one safetensors file: weights, optimizers, random state, step."""
+"""The state of an unfinished training in one safetensors file: weights, optimizers, random state, step.
+
+Also how a finished model is written.
+"""
 
 import json
 from collections.abc import Sequence
@@ -27,23 +30,41 @@ class Checkpoint:
 
     def save(self, tensors: dict[str, torch.Tensor], counters: dict) -> None:
         """Replace the state atomically."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        record = {"fingerprint": self.fingerprint, "state": json.dumps(counters)}
-        contents = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-        with paths.atomic_writer(self.folder / _NAME, f".{_NAME}.partial") as file:
-            file.write(save(contents, record))
+        save_tensors(self.folder / _NAME, tensors, fingerprint=self.fingerprint, state=json.dumps(counters))
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
         """Tensors and counters; None if there is no state, a damaged one, or one of another training."""
-        try:
-            with safe_open(self.folder / _NAME, "pt") as file:
-                record = file.metadata() or {}
-                if record.get("fingerprint") != self.fingerprint:
-                    return None
-                names = file.keys()
-                return {name: file.get_tensor(name) for name in names}, json.loads(record["state"])
-        except (OSError, SafetensorError, KeyError, ValueError):
-            return None
+        found = load_tensors(self.folder / _NAME, self.fingerprint)
+        return found and (found[0], json.loads(found[1]["state"]))
+
+
+def save_tensors(file: Path, tensors: dict[str, torch.Tensor], **record: str) -> None:
+    """Replace a safetensors file atomically; its metadata is ``record``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    contents = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    with paths.atomic_writer(file, f".{file.name}.partial") as stream:
+        stream.write(save(contents, record))
+
+
+def load_tensors(file: Path, fingerprint: str) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
+    """Tensors and metadata; None if the file is missing, damaged, or of another fingerprint."""
+    try:
+        with safe_open(file, "pt") as opened:
+            record, names = opened.metadata() or {}, opened.keys()
+            if record.get("fingerprint") == fingerprint:
+                return {name: opened.get_tensor(name) for name in names}, record
+    except (OSError, SafetensorError):
+        pass
+    return None
+
+
+def write_model(model, tokenizer, generation, folder: Path) -> None:
+    """Write weights (bfloat16), configurations and tokenizer in the layout of ``from_pretrained``."""
+    copy = type(model)(model.config).to(torch.bfloat16)
+    copy.load_state_dict(model.state_dict())
+    copy.generation_config = generation
+    copy.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def training_state(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:

@@ -26,10 +26,10 @@ def require_below_one(settings: Any, *names: str) -> None:
             raise ConfigError(f"{option(name)} is {getattr(settings, name):g}; it must be from 0 to below 1")
 
 
-def require_each(asked: str, values: Iterable[int], least: int = 1) -> None:
+def require_each(asked: str, values: Iterable[int]) -> None:
     """Check all numbers of an option that takes any number of them. Raises ConfigError."""
-    if (found := min(values, default=least)) < least:
-        raise ConfigError(f"{asked}: {found} is among them; each must be at least {least}")
+    if (found := min(values, default=1)) < 1:
+        raise ConfigError(f"{asked}: {found} is among them; each must be at least 1")
 
 
 def require_heads(width: int, heads: int) -> None:

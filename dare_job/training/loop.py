@@ -9,23 +9,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import transformers
 
+from dare_job import __version__
 from dare_job.errors import ModelError
 from dare_job.observe import progress
 from dare_job.training.checkpoint import Checkpoint, load_weights, restore, trained, training_state
 
 _LOG = logging.getLogger("dare_job")
-
-
-class Batches(Protocol):
-    """The batches of one epoch, whose number is known."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class Training:
     log_epochs  : log the losses of each epoch
     """
 
-    batches: Callable[[int], Batches]
+    batches: Callable[[int], Sequence[Any] | Stream]
     loss: Callable[[Any], torch.Tensor]
     validate: Callable[[], float] | None = None
     after_epoch: Callable[[int], None] = lambda epoch: None
@@ -134,24 +128,18 @@ def fit(model: torch.nn.Module, training: Training, schedule: Schedule, checkpoi
         optimizers: Sequence[torch.optim.Optimizer] = (), evaluated: torch.nn.Module | None = None) -> dict:
     """Train a model in place; it ends with the best epoch's weights, or the last ones.
 
+    Returns epochs, best_epoch (None without validation), updates, validation (losses) and seconds. Raises
+    ModelError if a loss is not finite.
+
     Parameters
     ----------
     checkpoint : where the state is saved, and resumed from
     optimizers : their learning rates are the peak rates; none: AdamW, with weight decay on matrices alone
     evaluated : module that is validated and whose weights are kept, such as a moving average of the model;
         None: the model
-
-    Returns
-    -------
-    dict
-        epochs, best_epoch (None without validation), updates, validation (losses), seconds
-
-    Raises
-    ------
-    ModelError
-        A loss is not finite.
     """
-    run = _Run(model, training, schedule, checkpoint, optimizers or [_adamw(model, schedule)],
+    optimizers = optimizers or [adamw(model, schedule.rate, schedule.weight_decay)]
+    run = _Run(model, training, schedule, checkpoint, optimizers,
                model if evaluated is None else evaluated)
     with progress.counting(training.name, 0, unit="steps") as counter:
         run.train(counter)
@@ -263,9 +251,16 @@ def _kept(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return trained(model) | {name: buffer for name, buffer in model.named_buffers() if name in names}
 
 
-def _adamw(model: torch.nn.Module, schedule: Schedule) -> torch.optim.AdamW:
+def adamw(model: torch.nn.Module, rate: float, weight_decay: float,
+          fused: bool | None = None) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices alone."""
     weights = list(trained(model).values())
-    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": schedule.weight_decay},
+    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": weight_decay},
               {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=schedule.rate,
-                             betas=(0.9, 0.98))
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, betas=(0.9, 0.98),
+                             fused=fused)
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that train a model."""
+    return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}

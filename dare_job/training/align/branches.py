@@ -20,21 +20,17 @@ from dare_job.decode.trie_search.trie import Trie, Vocabulary
 from dare_job.recommend.vocabulary import Recommender
 
 NEVER = -60.0  # log-probability that pads levels with fewer codes
+BATCH_USERS = 32  # at once
+Scorer = tuple[torch.nn.Module, Recommender]
+Engine = tuple[Target, Recommender]
 
 
 def log_probabilities(model: torch.nn.Module, recommender: Recommender, histories: Sequence[np.ndarray],
                       codes: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of all codes of each level l after the prefix codes[:, :, :l].
+    """Log-probabilities of all codes of each level l after the prefix codes[:, :, :l], of int64 (B, S, L).
 
-    Parameters
-    ----------
-    codes : int64 (B, S, L)
-
-    Returns
-    -------
-    torch.Tensor
-        Float32 (B, S, L, C), normalized over the whole vocabulary; levels with fewer than C codes are padded
-        with ``NEVER``.
+    They are float32 (B, S, L, C), normalized over the whole vocabulary; levels with fewer than C codes are
+    padded with ``NEVER``.
     """
     ids, there = _prompts(recommender, histories, model.device)
     users, branches, length = codes.shape
@@ -43,7 +39,7 @@ def log_probabilities(model: torch.nn.Module, recommender: Recommender, historie
     logits = model(
         input_ids=torch.cat((ids, nodes), 1),
         attention_mask=_additive(_seen(there, branches, length - 1), model.dtype),
-        position_ids=torch.cat((_places(there), _depths(there, branches, length - 1)), 1),
+        position_ids=_positions(there, branches, length - 1),
         use_cache=False, logits_to_keep=1 + nodes.shape[1]).logits
     widest, found = max(recommender.ids.sizes), []
     inner = logits[:, 1:].unflatten(1, (branches, length - 1)) if length > 1 else None
@@ -67,10 +63,10 @@ def _seen(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
     return found
 
 
-def _depths(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
-    """Positions int64 (B, S * depth) of the branches' nodes."""
+def _positions(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
+    """Positions int64 (B, P + S * depth) of the prompt's tokens, from 0 without padding, and the nodes."""
     depths = torch.arange(depth, device=there.device).repeat(branches)
-    return there.sum(1, keepdim=True) + depths
+    return torch.cat(((there.cumsum(1) - 1).clamp_min(0), there.sum(1, keepdim=True) + depths), 1)
 
 
 def _prompts(recommender: Recommender, histories: Sequence[np.ndarray],
@@ -83,11 +79,6 @@ def _prompts(recommender: Recommender, histories: Sequence[np.ndarray],
     return ids, torch.arange(width, device=device) >= width - lengths[:, None]
 
 
-def _places(there: torch.Tensor) -> torch.Tensor:
-    """Positions int64 (B, P) of the tokens, from 0, without padding."""
-    return (there.cumsum(1) - 1).clamp_min(0)
-
-
 def _log_codes(logits: torch.Tensor, recommender: Recommender, level: int) -> torch.Tensor:
     """Log-probabilities float32 (..., C) of a level's codes from logits (..., V), over all tokens."""
     first = recommender.first_code_token[level]
@@ -98,12 +89,6 @@ def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Additive attention mask (B, 1, Q, K) of a boolean one (B, Q, K)."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
         ~seen, torch.finfo(dtype).min)[:, None]
-
-BATCH_USERS = 32  # at once
-
-Scorer = tuple[torch.nn.Module, Recommender]
-
-Engine = tuple[Target, Recommender]
 
 
 def search_engine(scorer: Scorer, learns: bool = False) -> Engine:

@@ -21,14 +21,13 @@ from dare_job.training.align.objective import objective
 from dare_job.training.align.settings import SEARCHED_ALPHAS, Options, Settings
 from dare_job.training.align.teacher_paths import TeacherPaths
 from dare_job.training.checkpoint import Checkpoint
-from dare_job.training.loop import Schedule, Training, fit
+from dare_job.training.loop import Schedule, Training, fit, versions
 from dare_job.training.recommender.command import (
     data_digest,
     require_replaceable,
     sample,
     training_folder,
     validation_rows,
-    versions,
     write_folder,
 )
 from dare_job.training.recommender.network import extra_dropout
@@ -36,11 +35,8 @@ from dare_job.training.recommender.sequences import Sequences
 from dare_job.workspace import digest
 
 Example = tuple[np.ndarray, int]  # history, and the row of the next item
-
 KIND = "aligned draft"
-
 _TEACHER_SETTINGS = ("k", "top_one", "all_steps", "examples", "seed")
-
 _LOG = logging.getLogger("dare_job")
 
 
@@ -148,7 +144,6 @@ def _open_recommender(folder: Path, device: str) -> Scorer:
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the draft, for the aligned draft's folder. Raises ModelError."""
     try:
         return AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:

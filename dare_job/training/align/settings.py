@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from dare_job.config.options import Device, device, option
 from dare_job.errors import ConfigError
 from dare_job.training.checks import require_at_least, require_below_one, require_rate
 from dare_job.training.recommender.settings import Source
 
-LOSSES = {"s": "AtSpeed-S", "r": "AtSpeed-R", "sft": "SFT", "wordkd": "WordKD", "tvdkd": "TVDKD",
-          "seqkd": "SeqKD"}
+Loss = Literal["s", "r", "sft", "wordkd", "tvdkd", "seqkd"]
+LOSSES = get_args(Loss)
 SEARCHED_ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9)  # those of the paper, and 0.9
 _LOSS, _TRAINING = "Loss", "Training"
 
@@ -30,7 +30,7 @@ class Settings:
     ``alpha`` None: searched among ``SEARCHED_ALPHAS``.
     """
 
-    loss: Literal["s", "r", "sft", "wordkd", "tvdkd", "seqkd"] = option(
+    loss: Loss = option(
         "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
         panel=_LOSS)
     alpha: float | None = option("Weight of the alignment loss, or search.", 0.9,
@@ -58,8 +58,6 @@ class Settings:
     seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
 
     def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise ConfigError(f"--loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
         require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
                          seed=0)
         for name in ("alpha", "mix"):

@@ -4,25 +4,22 @@ Also the measure of an alignment: how many beam steps of the target a draft's be
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.trie import NONE, ROOT, Trie
 from dare_job.errors import ConfigError
 from dare_job.observe import progress
-from dare_job.storage import paths
 from dare_job.training.align.branches import BATCH_USERS, Engine, MixedTopK, log_probabilities, top_k_search
 from dare_job.training.align.settings import Settings
+from dare_job.training.checkpoint import load_tensors, save_tensors
 
 
-@dataclass(frozen=True)
-class TeacherPaths:
+class TeacherPaths(NamedTuple):
     """Of each of N histories S sequences, and last the real next item: R = S + 1.
 
     codes   : int32 (N, R, L)
@@ -37,7 +34,7 @@ class TeacherPaths:
     log_p_k: torch.Tensor
 
     def take(self, rows: torch.Tensor) -> "TeacherPaths":
-        return TeacherPaths(*(getattr(self, part.name)[rows] for part in fields(self)))
+        return TeacherPaths(*(part[rows] for part in self))
 
 
 def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.ndarray, int]],
@@ -59,8 +56,7 @@ def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.
             drawn = chosen.search(queries).prefixes if chosen else prefixes
             parts.append(_of_batch(target, trie, batch, prefixes, drawn, settings))
             counter.advance(len(batch))
-    return TeacherPaths(*(torch.cat([getattr(part, field.name) for part in parts])
-                          for field in fields(TeacherPaths)))
+    return TeacherPaths(*map(torch.cat, zip(*parts, strict=True)))
 
 
 @torch.inference_mode()
@@ -103,30 +99,19 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
                  make_paths: Callable[[], TeacherPaths]) -> TeacherPaths:
     """Load teacher paths that were saved with this fingerprint, or make and save them.
 
+    Raises ConfigError if ``file`` holds something else.
+
     Parameters
     ----------
     file : file that the user named; None: ``own``, which may be replaced
-
-    Raises
-    ------
-    ConfigError
-        ``file`` holds something else.
     """
-    names, path = [part.name for part in fields(TeacherPaths)], file or own
-    try:
-        with safe_open(path, "pt") as opened:
-            if (opened.metadata() or {}).get("fingerprint") == fingerprint:
-                return TeacherPaths(*(opened.get_tensor(name) for name in names))
-    except (OSError, SafetensorError):
-        pass
+    if found := load_tensors(file or own, fingerprint):
+        return TeacherPaths(**found[0])
     if file and file.exists():
         raise ConfigError(f"--teacher-paths {file} exists and is not of these data, models and settings: "
                           "name another file, or remove it")
     made = make_paths()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: getattr(made, name).contiguous() for name in names}
-    with paths.atomic_writer(path, f".{path.name}.partial") as stream:
-        stream.write(save(tensors, {"fingerprint": fingerprint}))
+    save_tensors(file or own, made._asdict(), fingerprint=fingerprint)
     return made
 
 

@@ -5,26 +5,23 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-import transformers
 from transformers import AutoTokenizer
 
-from dare_job import __version__
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve, tokenizer_hash
 from dare_job.publish import prompted_texts
 from dare_job.storage import atomic
+from dare_job.training.checkpoint import write_model
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter import train as drafter_train
 from dare_job.training.drafter.settings import Options
 from dare_job.training.drafter.train import network, train
+from dare_job.training.loop import versions
 from dare_job.workspace import write_json
 
 MANIFEST = "drafter.json"
-
 _CONTEXT = 4096  # positions of a draft model whose target names none
-
 _LOG = logging.getLogger("dare_job")
 
 
@@ -35,9 +32,8 @@ def run(options: Options) -> dict:
     found = prompted_texts.source(options.out, options.date)
     folder = _target_folder(options, found.model())
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
-    learned, held = prompted_texts.read(
-        found, tokenizer, tokenizer_hash(folder), settings.rows, settings.held_out, options.chat_template
-    )
+    learned, held = prompted_texts.read(found, tokenizer, tokenizer_hash(folder), settings.rows,
+                                        settings.held_out, options.chat_template)
     if all(len(row.text) >= settings.context for row in learned):
         raise DataError(f"no text of {found.dt} is shorter than --context {settings.context}: raise that")
     target = Target.load(folder, options.dtype, options.device, options.trust_remote_code)
@@ -49,7 +45,7 @@ def run(options: Options) -> dict:
     record = train(model, taught, settings, "cuda" if target.device.type == "cuda" else "cpu")
     staging = atomic.stage_folder(options.to)
     with atomic.remove_on_error(staging):
-        _save(model, tokenizer, staging)
+        write_model(model, tokenizer, model.generation_config, staging)
         saved = Target.load(staging, device=options.device).model
         after = drafter_train.greedy(target, saved, held, most) if held else None
         manifest = {
@@ -59,15 +55,13 @@ def run(options: Options) -> dict:
             "parameters": sum(p.numel() for p in model.parameters()),
             "target_parameters": sum(p.numel() for p in target.model.parameters()),
             "before": before, "after": after, "minutes": round((time.monotonic() - began) / 60, 2),
-            "versions": {"dare_job": __version__, "torch": torch.__version__,
-                         "transformers": transformers.__version__}}
+            "versions": versions()}
         write_json(staging / MANIFEST, manifest)
         atomic.replace(staging, options.to)
     return {"drafter": str(options.to), **manifest}
 
 
 def _require_place(folder: Path) -> None:
-    """Raises ConfigError where something else than a draft model is there."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--save {folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
@@ -76,7 +70,6 @@ def _require_place(folder: Path) -> None:
 
 
 def _target_folder(options: Options, wrote: dict) -> Path:
-    """The target's folder. Raises ConfigError where neither texts nor options name it."""
     name = options.model or wrote.get("name")
     if not name:
         raise ConfigError(f"the texts of {options.out} do not say who wrote them: name the model (--model)")
@@ -99,11 +92,3 @@ def _origin(found: prompted_texts.Source, learned: list[prompted_texts.Row]) -> 
     return {"out": str(found.out), "date": found.dt, "runs": runs, "rows": len(learned),
             "with_prompt": sum(row.has_prompt for row in learned),
             "tokens": sum(len(row.text) for row in learned)}
-
-
-def _save(model, tokenizer, folder: Path) -> None:
-    copy = type(model)(model.config).to(torch.bfloat16)
-    copy.load_state_dict(model.state_dict())
-    copy.generation_config = model.generation_config
-    copy.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

@@ -29,21 +29,16 @@ class TeacherRow:
 @torch.inference_mode()
 def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
                  temperature: float = 1.0) -> list[TeacherRow]:
-    """Run the target over all rows.
+    """Run the target over all rows; the result is in their order.
 
     Parameters
     ----------
     kept : K, number of most probable tokens per place
     temperature : of the target's distribution
-
-    Returns
-    -------
-    list of TeacherRow
-        In the order of the rows.
     """
     kept = min(kept, target.vocabulary)
-    done: dict[str, TeacherRow] = {
-        row.name: _without_teacher(row, kept) for row in rows if not row.has_prompt}
+    done = {row.name: TeacherRow(row, *(np.zeros((len(row.text), kept), kind) for kind in
+                                        (np.int32, np.float16))) for row in rows if not row.has_prompt}
     waiting = sorted((row for row in rows if row.has_prompt), key=lambda row: len(row.prompt) + len(row.text))
     with progress.counting("the target reads the texts", len(waiting), unit="texts") as counter:
         while waiting:
@@ -53,11 +48,6 @@ def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
             done.update((one.row.name, one) for one in _of_batch(target, batch, kept, temperature))
             counter.advance(len(batch))
     return [done[row.name] for row in rows]
-
-
-def _without_teacher(row: Row, kept: int) -> TeacherRow:
-    shape = len(row.text), kept
-    return TeacherRow(row, np.zeros(shape, np.int32), np.zeros(shape, np.float16))
 
 
 def _of_batch(target: Target, rows: list[Row], kept: int, temperature: float) -> list[TeacherRow]:

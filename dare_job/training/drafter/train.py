@@ -29,13 +29,13 @@ from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow, teacher_rows
+from dare_job.training.embedded.corpus import special_ids
 from dare_job.training.embedded.initialise import add_copy_circuit
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
+CHAIN = 4  # drafted tokens per step of the measure
 _WARMUP = 0.1  # of the steps
-
 _WIDTH_STEP = 32  # rows are padded to a multiple: CPU kernels are compiled again for each shape
-
 _CIRCUIT_HEADS, _CIRCUIT_SIZE = 4, 48  # minimum heads, and size of a head, of ``add_copy_circuit``
 
 
@@ -58,15 +58,13 @@ def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
             settings: Settings) -> LlamaForCausalLM:
     """An untrained model; with large enough heads it starts with a circuit that copies (``initialise``)."""
     torch.manual_seed(settings.seed)
+    special = special_ids(tokenizer)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=vocabulary, hidden_size=settings.width, intermediate_size=2 * settings.width,
         num_hidden_layers=settings.layers, num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads, max_position_embeddings=context, tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id))
-    model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id, do_sample=False)
+        **special))
+    model.generation_config = GenerationConfig(**special, do_sample=False)
     large = settings.heads >= _CIRCUIT_HEADS and settings.width // settings.heads >= _CIRCUIT_SIZE
     if large and settings.layers >= 2:
         add_copy_circuit(model, torch.Generator().manual_seed(settings.seed))
@@ -74,17 +72,9 @@ def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
 
 
 def train(model: LlamaForCausalLM, rows: list[TeacherRow], settings: Settings, device: str) -> dict:
-    """Train in place.
+    """Train in place. Returns steps, tokens (padding included), moving averages of loss and kl, seconds.
 
-    Returns
-    -------
-    dict
-        steps, tokens (padding included), moving averages of loss and kl, seconds
-
-    Raises
-    ------
-    ModelError
-        The loss is not finite.
+    Raises ModelError if the loss is not finite.
     """
     averages, tokens = MovingAverages(), 0
 
@@ -167,17 +157,12 @@ def muon_and_adamw(model: PreTrainedModel, rate: float, fused: bool = False) -> 
     muon = torch.optim.Muon(inner, lr=rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
     return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused), muon]
 
-CHAIN = 4  # drafted tokens per step
-
 
 def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tokens: int | None) -> dict:
     """Generate the rows greedily with a chain of ``CHAIN`` drafted tokens per step.
 
-    Returns
-    -------
-    dict
-        rows, tokens, accepted (share of the drafted tokens), tokens_per_step (per row, the target's own token
-        included), first_choice (share of the text's tokens that are the draft model's argmax)
+    Returns rows, tokens, accepted (share of the drafted tokens), tokens_per_step (per row, the target's own
+    token included), first_choice (share of the text's tokens that are the draft model's argmax).
     """
     draft = Target(copy.deepcopy(model).to(target.device), check=False)
     settings = EngineSettings(batch_size=8, nodes=CHAIN, depth=CHAIN, score="never",

@@ -3,8 +3,6 @@
 Trains the embedded model's tokenizer: a byte-level BPE, so that any text makes the round trip.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,22 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dare_job.data.sample_world.foreign import foreign_examples
 from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.prompts.sets import PromptSet
 
 FIRST_TRAINING_SEED = 1_000_000  # worlds for use and evaluation have smaller seeds, so none was trained on
-
 IGNORED = -100
-
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 _WIDTH_STEP = 32
-
 _DRILL_WIDTH = 256
-
 _USERS, _ITEMS = 400, 300
-
 _FOREIGN = 100
 
 
@@ -53,9 +47,8 @@ def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
                *foreign_examples(_FOREIGN, prompts, rng)]
 
 
-def batches(
-    parts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, batch_tokens: int, seed: int
-) -> Iterator[Batch]:
+def batches(parts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, batch_tokens: int,
+            seed: int) -> Iterator[Batch]:
     """Batches of at most ``batch_tokens`` tokens, padding included, the same for the same parts and seed.
 
     Examples are shuffled within a part. Widths are multiples of 32 and each width has one batch size: the
@@ -102,8 +95,6 @@ def padded(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Bat
         targets[i, len(prompt) - 1 : len(prompt) + len(text) - 1] = torch.tensor(text)
     return Batch(tokens, targets)
 
-BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
-
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, context_tokens: int) -> PreTrainedTokenizerFast:
     """A tokenizer with at most ``vocabulary`` entries that puts BOS before every text.
@@ -114,21 +105,16 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, context_tokens: int) 
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[PAD, BOS, EOS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+        vocab_size=vocabulary, special_tokens=[PAD, BOS, EOS], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
-    )
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        padding_side="left",
-        model_max_length=context_tokens,
-        clean_up_tokenization_spaces=False,
-    )
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, padding_side="left",
+        model_max_length=context_tokens, clean_up_tokenization_spaces=False)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    """The special tokens that a model's configurations name."""
+    return {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

@@ -7,8 +7,6 @@ with heads that match the current token with what was written 1, 2, 3 tokens lat
 Training is free to change all of it.
 """
 
-from __future__ import annotations
-
 import torch
 from transformers import LlamaForCausalLM
 
@@ -50,10 +48,8 @@ def add_copy_circuit(model: LlamaForCausalLM, generator: torch.Generator) -> Non
         first.o_proj.weight[:, rows] = 0
         first.o_proj.weight[:, rows.start + slow] = gain * write
         strength = (_MATCH * size**0.5) ** 0.5
-        for projection, basis, length in (
-            (second.q_proj, read, (len(slow) / hidden) ** 0.5),
-            (second.k_proj, write, 1.0),
-        ):
+        for projection, basis, length in ((second.q_proj, read, (len(slow) / hidden) ** 0.5),
+                                          (second.k_proj, write, 1.0)):
             projection.weight[rows] = 0
             projection.weight[rows.start + slow] = strength / (length * later_scale) * basis.T
         copied = _orthonormal(hidden, size, generator)
@@ -61,9 +57,8 @@ def add_copy_circuit(model: LlamaForCausalLM, generator: torch.Generator) -> Non
         second.o_proj.weight[:, rows] = (6.0 if offset == 1 else 0.5) / later_scale * copied
 
 
-def _look_back(
-    attention: torch.nn.Module, rows: slice, offset: int, frequency: torch.Tensor, constant: float
-) -> None:
+def _look_back(attention: torch.nn.Module, rows: slice, offset: int, frequency: torch.Tensor,
+               constant: float) -> None:
     """Queries and keys whose rotary angles agree exactly ``offset`` tokens apart, whatever the tokens are."""
     pairs = torch.arange(_FAST_PAIRS)
     half = len(frequency)

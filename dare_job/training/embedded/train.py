@@ -5,8 +5,6 @@ Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds,
 that can be used is written every few minutes, so an early stop loses little.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -29,50 +27,31 @@ from transformers import (
 from dare_job import prompts
 from dare_job.data.sample_world.simulate import Example
 from dare_job.prompts.sets import PromptSet
-from dare_job.training.embedded.corpus import IGNORED, Batch, batches, copy_drills, train_tokenizer, worlds
+from dare_job.training.checkpoint import write_model
+from dare_job.training.embedded import corpus
 from dare_job.training.embedded.initialise import add_copy_circuit
-from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
+from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, adamw, fit
 
 CONTEXT_TOKENS = 1024
-
 VOCABULARY = 2304
-
 DRILL_STEPS = 60  # copying first
-
 PEAK_RATE = 2e-3
-
-_TOKENIZER_WORLDS = 6
-
 PEAK_RATE_GOING_ON = 6e-4
-
+_TOKENIZER_WORLDS = 6
 _BATCH_TOKENS = 4096
-
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
-
 _DRILL_EVERY = 10
-
 _WARMUP_STEPS = 100
-
 _SAVE_EVERY_S = 180.0
-
 _LOG = logging.getLogger(__name__)
 
 
 def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     """About 3 million parameters, wide and shallow: on a CPU each layer costs more than its arithmetic."""
     return LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=640,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT_TOKENS,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=640, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True, **corpus.special_ids(tokenizer))
 
 
 def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> None:
@@ -93,13 +72,13 @@ def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> N
         peak_rate, drills = PEAK_RATE_GOING_ON, 0
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
     start = time.monotonic()
-    work = schedule(worlds(prompt_set, seed), tokenizer, seed, drills)
+    work = schedule(corpus.worlds(prompt_set, seed), tokenizer, seed, drills)
     tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
     minutes = round((time.monotonic() - start) / 60, 1)
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
-def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
+def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, corpus.Batch]], steps: int, peak_rate: float,
               keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
     """Train for ``steps`` updates with the (kind, batch) pairs of ``work``.
 
@@ -108,7 +87,7 @@ def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: 
     """
     averages, tokens = MovingAverages(), 0
 
-    def loss(work: tuple[str, Batch]) -> torch.Tensor:
+    def loss(work: tuple[str, corpus.Batch]) -> torch.Tensor:
         nonlocal tokens
         kind, batch = work
         tokens += batch.tokens.numel()
@@ -119,15 +98,15 @@ def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: 
     schedule = Schedule(1, peak_rate, 0.0, _WARMUP_STEPS, 0, save_every_s=_SAVE_EVERY_S)
     stream = Stream(work, steps)
     fit(model, Training(lambda epoch: stream, loss, save=keep, name="embedded model"), schedule,
-        optimizers=[_optimizer(model, peak_rate)])
+        optimizers=[adamw(model, peak_rate, 0.05, fused=True)])
     return tokens, averages.values
 
 
 def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, seed: int,
-             drills: int) -> Iterator[tuple[str, Batch]]:
+             drills: int) -> Iterator[tuple[str, corpus.Batch]]:
     """("drill" or "text", batch) while there are ``texts``: ``drills`` copy drills, then one step in ten."""
-    texts_left = batches(texts, tokenizer, _BATCH_TOKENS, seed)
-    drills_left = copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
+    texts_left = corpus.batches(texts, tokenizer, _BATCH_TOKENS, seed)
+    drills_left = corpus.copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
     for step in itertools.count():
         if step < drills or step % _DRILL_EVERY == 0:
             yield "drill", next(drills_left)
@@ -135,47 +114,30 @@ def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast,
             yield "text", next(texts_left)
 
 
-def _optimizer(model: PreTrainedModel, rate: float) -> torch.optim.AdamW:
-    """Weight decay on matrices only."""
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() != 2]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
-
-
 def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
-    sample = itertools.islice(worlds(prompt_set, seed), _TOKENIZER_WORLDS)
+    sample = itertools.islice(corpus.worlds(prompt_set, seed), _TOKENIZER_WORLDS)
     texts = [text for world in sample for example in world for text in (example.prompt, example.text)]
-    tokenizer = train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
+    tokenizer = corpus.train_tokenizer(texts, VOCABULARY, CONTEXT_TOKENS)
     model = LlamaForCausalLM(make_config(tokenizer))
     add_copy_circuit(model, torch.Generator().manual_seed(seed))
     return tokenizer, model
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write weights (bfloat16), configuration and tokenizer in the layout of ``from_pretrained``."""
-    copy = type(model)(model.config).to(torch.bfloat16)
-    copy.load_state_dict(model.state_dict())
-    copy.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        do_sample=False,
-        max_new_tokens=320,
-    )
-    copy.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    """Write the model with the settings of its texts."""
+    generation = GenerationConfig(**corpus.special_ids(tokenizer), do_sample=False, max_new_tokens=320)
+    write_model(model, tokenizer, generation, out)
 
 
-def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+def text_loss(model: PreTrainedModel, batch: corpus.Batch) -> torch.Tensor:
     """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
     flat = batch.targets.flatten()
-    wanted = (flat != IGNORED).nonzero()[:, 0]
+    wanted = (flat != corpus.IGNORED).nonzero()[:, 0]
     wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
-    return cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)
+    return cross_entropy(logits.float(), flat[wanted], ignore_index=corpus.IGNORED)
 
 
 def main() -> None:

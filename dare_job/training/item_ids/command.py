@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from dare_job.embed import vectors as vector_files
@@ -18,6 +19,8 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.storage import paths
 from dare_job.training.item_ids import quantiser
 from dare_job.training.item_ids.settings import Options, Settings
+
+_LOG = logging.getLogger("dare_job")
 
 
 def count_collisions(codes: np.ndarray) -> int:
@@ -29,15 +32,11 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
     """Make all codes (n, L) distinct by changing last codes below prefixes where items collide.
 
     Below such a prefix, the items get different last codes with the lowest sum of distances (Kuhn-Munkres).
+    Raises ConfigError if a prefix has more items than a level has codes.
 
     Parameters
     ----------
     distances : (n, C), cost of each last code for each item
-
-    Raises
-    ------
-    ConfigError
-        A prefix has more items than a level has codes.
     """
     found = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
@@ -55,22 +54,12 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
 def with_collision_level(codes: np.ndarray) -> np.ndarray:
     """Codes (n, L + 1): the L codes and each item's number among the items that share them (TIGER)."""
     _, owners = np.unique(codes, axis=0, return_inverse=True)
-    owners = owners.reshape(-1)
-    order = np.argsort(owners, kind="stable")
-    starts = np.searchsorted(owners[order], owners[order])
-    numbers = np.empty(len(codes), codes.dtype)
-    numbers[order] = np.arange(len(codes)) - starts
-    return np.column_stack((codes, numbers))
-
-RULES = ("reassign", "level", "share")
-
-_LOG = logging.getLogger("dare_job")
+    numbers = pd.Series(owners.reshape(-1)).groupby(owners.reshape(-1)).cumcount()
+    return np.column_stack((codes, numbers.to_numpy(codes.dtype)))
 
 
 def run(options: Options) -> dict:
     """Train a quantizer, write the file of ids atomically, and return the training's record."""
-    if options.collisions not in RULES:
-        raise ConfigError(f"--collisions {options.collisions!r}: choose one of {', '.join(RULES)}")
     if (options.vectors is None) == (options.texts is None):
         raise ConfigError("give either --vectors or --text")
     began = time.monotonic()

@@ -3,7 +3,6 @@
 Zeghidour et al. 2021 (residual quantization), Rajput et al. 2023 (item ids, TIGER). It knows vectors only.
 """
 
-
 import numpy as np
 import torch
 from torch.nn.functional import mse_loss
@@ -48,17 +47,8 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
     """Train on vectors (n, d) float32; the same seed gives the same network.
 
     Code vectors start as k-means centroids of the residuals. Code vectors that no item uses after an epoch
-    move to the residuals of random items.
-
-    Returns
-    -------
-    Quantiser, dict
-        The network, and its record: unexplained (share of variance), codes_used (per level), seconds.
-
-    Raises
-    ------
-    ModelError
-        The loss is not finite.
+    move to the residuals of random items. The record: unexplained (share of variance), codes_used (per
+    level), seconds. Raises ModelError if the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     data = standardize(vectors)

@@ -14,36 +14,33 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 
-from dare_job import __version__
 from dare_job.errors import ConfigError
 from dare_job.models.files import fingerprint
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.storage import atomic
 from dare_job.training.checkpoint import Checkpoint
-from dare_job.training.loop import Schedule, Training, fit
+from dare_job.training.loop import Schedule, Training, fit, versions
 from dare_job.training.recommender import histories, network
-from dare_job.training.recommender import network as recommender_network
 from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import Options, Settings
 from dare_job.workspace import digest, write_json
 
 TRAINING = "training.json"
+KIND = "recommender"
+_LOG = logging.getLogger("dare_job")
 
 
 def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | None]) -> None:
     """Check that a result may replace the folder ``to``.
 
+    Raises ConfigError if the folder is one of ``made_of``, or holds anything except an earlier result of this
+    kind.
+
     Parameters
     ----------
     made_of : models that the result is made from, by option; they must not be replaced
-
-    Raises
-    ------
-    ConfigError
-        The folder is one of ``made_of``, or holds anything except an earlier result of this kind.
     """
     if to.exists() and not to.is_dir():
         raise ConfigError(f"--save {to} is a file; name a folder")
@@ -79,15 +76,6 @@ def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: d
         atomic.replace(staging, to)
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that train a model."""
-    return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
-
-KIND = "recommender"
-
-_LOG = logging.getLogger("dare_job")
-
-
 def run(options: Options) -> dict:
     """Train, replace the folder ``to`` atomically, and return the training's record.
 
@@ -103,11 +91,11 @@ def run(options: Options) -> dict:
     checkpoint = Checkpoint(training_folder(options.to), digest(
         [asdict(settings), data_digest(data), digest(recommender.tokens.tolist()),
          options.model and fingerprint(recommender.folder)]))
-    model = recommender_network.add_lora(model, settings.lora, recommender) if settings.lora else model
+    model = network.add_lora(model, settings.lora, recommender) if settings.lora else model
     _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
               len(data.users))
     record = train(model.to(options.device), recommender, data, settings, checkpoint)
-    model = recommender_network.merge_lora(model) if settings.lora else model
+    model = model.merge_and_unload() if settings.lora else model
     found = {"kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
              **options.data.told(data), "items": len(ids.items),
              "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),

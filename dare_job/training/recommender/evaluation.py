@@ -22,9 +22,10 @@ from dare_job.training.recommender.sasrec import SasRec, Settings
 from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import EvaluationOptions
 
-_RESAMPLES = 4000
-
-_AT_ONCE = 250
+BASELINES = ("popularity", "sasrec")
+Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
+_USERS = 32  # searched for at once
+_RESAMPLES, _AT_ONCE = 4000, 250
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,6 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> Interval:
         means.append(values[drawn].mean(axis=1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return Interval(float(values.mean()), float(low), float(high))
-
-BASELINES = ("popularity", "sasrec")
-
-_USERS = 32  # searched for at once
-
-Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
 
 
 def run(options: EvaluationOptions) -> dict:

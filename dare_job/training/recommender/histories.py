@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from dare_job.recommend.vocabulary import Recommender
 
 IGNORED = -100  # targets that cross_entropy ignores
+_ROWS = 64  # of a validation batch
 _SORTED = 32  # batches whose rows are sorted by length together
 
 
@@ -36,14 +38,12 @@ def epoch_batches(recommender: Recommender, histories: Sequence[np.ndarray], bat
             for number in rng.permutation(len(batches))]
 
 
-def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]],
-          rows: int = 64) -> list[Batch]:
-    """Batches of ``rows`` histories in which only the tokens of the first target item count."""
-    found = []
-    for history, targets in sorted(tests, key=lambda test: len(test[0])):
-        prompt, item = recommender.prompt(history), recommender.tokens[targets[0]].tolist()
-        found.append((prompt + item[:-1], [IGNORED] * (len(prompt) - 1) + item))
-    return [_padded(found[at:at + rows]) for at in range(0, len(found), rows)]
+def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]]
+                       ) -> list[Batch]:
+    """Batches of histories in which only the tokens of the first target item count."""
+    found = [_following(recommender, history, targets[0])
+             for history, targets in sorted(tests, key=lambda test: len(test[0]))]
+    return [_padded(found[at:at + _ROWS]) for at in range(0, len(found), _ROWS)]
 
 
 def next_token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -63,17 +63,19 @@ def _window(row: np.ndarray, most: int, item_dropout: float, rng: np.random.Gene
 def _learned(recommender: Recommender, row: np.ndarray) -> tuple[list[int], list[int]]:
     """Ids and targets of a history. With a separator, which precedes the last item, only that item counts."""
     if recommender.separator:
-        prompt, item = recommender.prompt(row[:-1]), recommender.tokens[row[-1]].tolist()
-        return prompt + item[:-1], [IGNORED] * (len(prompt) - 1) + item
+        return _following(recommender, row[:-1], row[-1])
     begin = list(recommender.begin)
     tokens = begin + recommender.tokens[row].reshape(-1).tolist()
     skipped = max(0, len(begin) - 1)
     return tokens[:-1], [IGNORED] * skipped + tokens[skipped + 1:]
 
 
+def _following(recommender: Recommender, history: np.ndarray, item: int) -> tuple[list[int], list[int]]:
+    """Ids and targets where only the item after a history counts."""
+    prompt, tokens = recommender.prompt(history), recommender.tokens[item].tolist()
+    return prompt + tokens[:-1], [IGNORED] * (len(prompt) - 1) + tokens
+
+
 def _padded(rows: list[tuple[list[int], list[int]]]) -> Batch:
-    shape = len(rows), max(len(ids) for ids, _ in rows)
-    ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-    for line, (known, following) in enumerate(rows):
-        ids[line, :len(known)], targets[line, :len(following)] = known, following
-    return Batch(torch.from_numpy(ids), torch.from_numpy(targets))
+    return Batch(*(pad_sequence(list(map(torch.tensor, part)), batch_first=True, padding_value=filler)
+                   for part, filler in zip(zip(*rows, strict=True), (0, IGNORED), strict=True)))

@@ -1,8 +1,6 @@
 """The network of a recommender: a small new Llama, or a given causal model with tokens for codes.
 
 Low-rank updates of a given model (LoRA, Hu et al. 2021) by peft; the codes' embeddings are trained.
-
-Settings of a recommender and its training.
 """
 
 from contextlib import contextmanager
@@ -26,6 +24,9 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import RECORD, Recommender, extend
 from dare_job.training.recommender.settings import Settings
 
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+_DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped from
+
 
 def add_lora(model, rank: int, recommender: Recommender):
     """Add low-rank updates to all linear layers; only they and the codes' embeddings are trained.
@@ -41,16 +42,6 @@ def add_lora(model, rank: int, recommender: Recommender):
     return get_peft_model(model, LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear",
         trainable_token_indices=codes, task_type="CAUSAL_LM"))
-
-
-def merge_lora(model):
-    """The model with the low-rank updates merged into its weights."""
-    return model.merge_and_unload()
-
-
-_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
-
-_DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped from
 
 
 def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.Module, object, Recommender]:

@@ -27,23 +27,18 @@ from dare_job.data.readers.parquet import parquet_files, table_path
 from dare_job.errors import ConfigError, DataError, describe
 from dare_job.recommend.item_ids import ItemIds
 
+PARTS = ("train", "valid", "test")
 _NEEDED = ("user_id", "item_id", "timestamp")
+_SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
+_MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
+_LOG = logging.getLogger("dare_job")
 
 
 def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
-    """Read Parquet interactions.
+    """Read Parquet interactions: user and item (text), time (seconds), rating (NaN: none).
 
-    Returns
-    -------
-    DataFrame
-        Columns user and item (text), time (seconds), rating (NaN: none).
-    int
-        Number of invalid rows, which are left out.
-
-    Raises
-    ------
-    DataError
-        A file cannot be read or lacks a column.
+    Also returns the number of invalid rows, which are left out. Raises DataError if a file cannot be read or
+    lacks a column.
     """
     parts = [_file(path) for path in files]
     whole = pd.concat(parts, ignore_index=True)
@@ -94,15 +89,6 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
         return np.asarray(column.cast("float64", safe=False).fill_null(np.nan))
     return pd.to_numeric(pd.Series(column.to_pylist(), dtype=object), errors="coerce").to_numpy(np.float64)
 
-PARTS = ("train", "valid", "test")
-
-
-_SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
-
-_MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
-
-_LOG = logging.getLogger("dare_job")
-
 
 @dataclass(frozen=True)
 class Sequences:
@@ -141,12 +127,8 @@ class Sequences:
 def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
     """Read sequences, split by the files or by time.
 
-    Raises
-    ------
-    ConfigError
-        ``path`` has no sequences.
-    DataError
-        A file is invalid, or a number in a text file is not an item (numbering may start elsewhere).
+    Raises ConfigError if ``path`` has no sequences; DataError if a file is invalid, or a number in a text
+    file is not an item (numbering may start elsewhere).
     """
     path = Path(path)
     if _text_file(path, "train"):
