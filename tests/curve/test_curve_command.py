@@ -43,7 +43,7 @@ def job_of(spark, world):
     def make(out: Path, day: str = DAY, **sections) -> Job:
         config = JobConfig.model_validate({
             "out": str(out), "input": {"path": str(world)}, "baseline": {"rows": 0},
-            "decode": {"max_new_tokens": 48, "batch_size": 4, "nodes": 12, "score": "always"},
+            "decode": {"max_new_tokens": 16, "batch_size": 8, "nodes": 12, "score": "always"},
             "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 20}, "waves": {"when": "never"},
             "spark": {"shards": 2}, "gates": {f"max_{check}_share": None for check in (
                 "empty", "short", "cut_off", "loop", "unprintable", "relaxed")},
