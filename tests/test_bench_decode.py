@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
 from dare_job.bench.decode import methods, night
-from dare_job.bench.decode import methods as decode_methods
 from dare_job.bench.decode.command import Options
 from dare_job.bench.profiles import data, noise, texts, train
-from dare_job.bench.profiles import noise as profiles_noise
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.generate import baseline
@@ -115,12 +113,12 @@ def test_settings_are_checked():
         train.Settings(steps=0)
 
 
-@pytest.mark.parametrize("architecture", profiles_noise.NAMES)
+@pytest.mark.parametrize("architecture", noise.NAMES)
 def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture):
     profiles = data.load(folder)
     tokenizer = train.train_tokenizer([p.text for p in profiles], 600, 512)
     torch.manual_seed(0)
-    network = profiles_noise.make(architecture, tokenizer)
+    network = noise.make(architecture, tokenizer)
     noise.reserve(network)
     batch = next(train.batches(profiles, tokenizer, 0))
     train._fit(network, iter([batch]), 1)  # reserved units stay without effect
@@ -202,13 +200,13 @@ def test_a_row_differs_where_any_repeat_of_a_strict_method_does():
     same = [[1, 2], [3, 4], [5]]
     found = {(methods.GENERATE, 1): seen(same, same), (methods.AUTOREGRESSIVE, 1): seen(same, same),
              (methods.STRICT, 8): seen(same, same)}
-    assert decode_methods.differing(found) == 0
+    assert methods.differing(found) == 0
     loose = seen([[9], [9], [9]])
-    assert decode_methods.differing(found | {(methods.RELAXED, 1): loose, (methods.LOOKUP, 1): loose}) == 0
-    assert decode_methods.differing(found | {(methods.STRICT, 8): seen([[1, 2], [3, 5], [5]], same)}) == 1
+    assert methods.differing(found | {(methods.RELAXED, 1): loose, (methods.LOOKUP, 1): loose}) == 0
+    assert methods.differing(found | {(methods.STRICT, 8): seen([[1, 2], [3, 5], [5]], same)}) == 1
     both = seen(same, [[1], [3, 4], [6]])  # all of the engine agree, and are not generate
     assert (
-        decode_methods.differing(
+        methods.differing(
             {
                 (methods.GENERATE, 1): seen(same, same),
                 (methods.AUTOREGRESSIVE, 1): both,
@@ -226,7 +224,7 @@ def test_targets_are_held_against_what_was_measured():
              "ratio_to_plain": rate / 110} for batch in (1, 4, 8) for method, rate in rates.items()
             if batch == 1 or method != methods.LOOKUP]
     found = {
-        one["target"]: one for one in decode_methods.targets(rows, {"distinct": 0.94, "accepted_ratio": 1.19})
+        one["target"]: one for one in methods.targets(rows, {"distinct": 0.94, "accepted_ratio": 1.19})
     }
     assert not found["distinct texts, at least"]["met"]
     assert found["replay acceptance off recorded profiles', at most"]["met"]
@@ -244,7 +242,7 @@ def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
         "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,
         "--rows", "4", "--repeats", "2", "--pool", "20", "--tokens", "12", "--steps", "2",
-        "--test-users", "10"])
+        "--noise", "1", "--test-users", "10"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     rows = found["rows"]

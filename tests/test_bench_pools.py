@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from dare_job.bench.cli import app
 from dare_job.bench.decode import night
 from dare_job.bench.pools import command, figures
-from dare_job.bench.pools import figures as pools_figures
 from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.command import Options
 from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along, distance
@@ -49,16 +48,6 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("work")
 
 
-@pytest.fixture(scope="module")
-def tonight(folder, work, short):
-    return night.prepare(folder, work, short, pool=25, rows=3)
-
-
-@pytest.fixture(scope="module")
-def pools(folder, work, tonight):
-    return Pools(tonight, pools_pools.learned(data.load(folder), work))
-
-
 def invoke(folder, work):
     return CliRunner().invoke(app, [
         "pools", "--data", str(folder), "--work", str(work), "--sizes", "5,10", "--group", "10",
@@ -66,8 +55,9 @@ def invoke(folder, work):
         "--test-users", "10"])
 
 
-def test_a_run_from_nothing_ends_with_its_figures_and_a_stopped_one_goes_on(
-        folder, tmp_path, short, monkeypatch):
+@pytest.fixture(scope="module")
+def stopped(folder, work, short):
+    """Files of the blocks that a run from nothing had measured when it was stopped in its fourth one."""
     measure, begun = command._measure, []
 
     def stops(bench, some, path):
@@ -76,23 +66,38 @@ def test_a_run_from_nothing_ends_with_its_figures_and_a_stopped_one_goes_on(
             raise KeyboardInterrupt
         measure(bench, some, path)
 
-    monkeypatch.setattr(command, "_measure", stops)
-    assert invoke(folder, tmp_path).exit_code != 0
-    kept = {path: path.read_bytes() for path in (tmp_path / "pools").iterdir()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_measure", stops)
+        assert invoke(folder, work).exit_code != 0
+    kept = {path: path.read_bytes() for path in (work / "pools").iterdir()}
     assert sorted(kept) == sorted(begun[:3])
-    begun.clear()
+    return kept
+
+
+@pytest.fixture(scope="module")
+def tonight(folder, work, short, stopped):
+    return night.prepare(folder, work, short, pool=25, rows=3)
+
+
+@pytest.fixture(scope="module")
+def pools(folder, work, tonight):
+    return Pools(tonight, pools_pools.learned(data.load(folder), work))
+
+
+def test_a_stopped_run_goes_on_and_ends_with_its_figures(folder, work, short, stopped, monkeypatch):
+    measure, begun = command._measure, []
     monkeypatch.setattr(command, "_measure", lambda *a: (begun.append(a[-1]), measure(*a)))
     monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained again"))
-    result = invoke(folder, tmp_path)
+    result = invoke(folder, work)
     assert result.exit_code == 0, result.output
-    assert len(begun) == 7 and not set(begun) & set(kept)  # five blocks, twice
-    assert all(path.read_bytes() == content for path, content in kept.items())
+    assert len(begun) == 7 and not set(begun) & set(stopped)  # five blocks, twice
+    assert all(path.read_bytes() == content for path, content in stopped.items())
     found = json.loads(result.stdout.splitlines()[-1])
     check_rows(found["rows"])
     check_comparisons(found["comparisons"])
     assert 0 < found["texts"]["distinct"] <= 1
     begun.clear()
-    again = json.loads(invoke(folder, tmp_path).stdout.splitlines()[-1])
+    again = json.loads(invoke(folder, work).stdout.splitlines()[-1])
     assert not begun and again == found
 
 
@@ -215,13 +220,13 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
 def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
     """Figure 2 as a share and for a step, table 3 for a text too, of relaxed lines as of strict ones."""
     tables = []
-    monkeypatch.setattr(pools_figures.Console, "print", lambda console, what: tables.append(what))
+    monkeypatch.setattr(figures.Console, "print", lambda console, what: tables.append(what))
     measured = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
                 "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}
     taken = {PLAIN: 0.0, Cell(GRP, 3): 0.3, Cell(GRP, 3, rule="relaxed"): 0.5}
     seen = [{cell: {**measured, "retrieval": seconds} for cell, seconds in taken.items()}]
     lines = figures.lines({block: seen for block in ("size-3", pools_pools.SOURCES, pools_pools.RULES)})
-    pools_figures.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
+    figures.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
     found = [{column.header: list(column.cells) for column in table.columns} for table in tables[:3]]
     assert [table.title.split("(")[-1] for table in tables[:2]] == ["figure 2)", "table 3)"]
     figure_2, table_3, sources = found
