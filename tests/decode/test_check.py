@@ -120,7 +120,7 @@ def test_short_contexts(tmp_path, monkeypatch, context, room):
 def test_rotary_models_are_compared_beyond_their_context(tmp_path, monkeypatch):
     path = _save(tmp_path, "llama", max_position_embeddings=32)
     seen = _lengths(monkeypatch)
-    result, shown = _check(path, None, 4)
+    result, shown = _check(path, None, 2)
     assert result["equal"] and max(seen) == 32 and "context 32, which texts may pass" in shown
 
 

@@ -1,10 +1,10 @@
 """Draft budget: which nodes are kept, when drafting pauses, and that text does not change."""
 
 import json
-import subprocess
-import sys
+import threading
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,8 +150,9 @@ def test_overhead_of_drafts_counts():
     assert sizes[0] == sizes[20] > 0 and sizes[19] > 0 and sizes[-1] == 0
 
 
-@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEEP], ids=["flat", "linear", "steep"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2-window", "gpt2"])
+@pytest.mark.parametrize(("name", "curve"), [
+    ("llama", FLAT), ("llama", LINEAR), ("llama", STEEP), ("gemma2", LINEAR), ("qwen2-window", FLAT),
+    ("gpt2", LINEAR)])
 def test_strict_text_is_that_of_generate(name, curve):
     """Trees of different sizes: packed if supported, else padded (gemma2, whose attention has a softcap)."""
     model = tiny(name)
@@ -163,7 +164,7 @@ def test_strict_text_is_that_of_generate(name, curve):
     rng = np.random.default_rng(0)
     old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
     pool = Index.build(old)
-    for batch in (1, 3, 7):
+    for batch in (1, 5):
         budget = DraftBudget(curve, 16)
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
                         RetrievalDrafter(DraftSettings()), draft_budget=budget)
@@ -217,26 +218,24 @@ def test_a_curve_is_measured_once(tmp_path, monkeypatch):
     assert latency_probe.load_or_measure(target, one, nowhere).batches == [1]
 
 
-def test_two_workers_do_not_measure_at_the_same_time(tmp_path):
+def test_two_workers_do_not_measure_at_the_same_time(tmp_path, monkeypatch):
     """The second one waits and reads the measurement of the first."""
-    code = (
-        "import sys, time, torch; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\n"
-        "from decode_models import tiny\n"
-        "from dare_job.decode.model.target import Target\n"
-        "from dare_job.decode.settings import EngineSettings\n"
-        "from dare_job.decode.engine import latency_probe\n"
-        "measure = latency_probe.measure\n"
-        "def slow(*a):\n    print('measures', flush=True); time.sleep(3); return measure(*a)\n"
-        "latency_probe.measure = slow\n"
-        "target = Target(tiny('llama'), check=False)\n"
-        "settings = EngineSettings(batch_size=2, nodes=2)\n"
-        "print(latency_probe.load_or_measure(target, settings, Path(sys.argv[2])).batches)\n"
-    )
-    workers = [subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)],
-                                stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    lines = [line for worker in workers for line in worker.communicate()[0].splitlines()]
-    assert sorted(lines) == ["[1, 2]", "[1, 2]", "measures"]
+    target, settings = Target(tiny("llama"), check=False), EngineSettings(batch_size=2, nodes=2)
+    measured, measure, both = [], latency_probe.measure, threading.Barrier(2)
+
+    def slow(*given):
+        measured.append(given)
+        time.sleep(0.5)
+        return measure(*given)
+
+    def work() -> list[int]:
+        both.wait()
+        return latency_probe.load_or_measure(target, settings, tmp_path).batches
+
+    monkeypatch.setattr(latency_probe, "measure", slow)
+    with ThreadPoolExecutor(2) as workers:
+        found = [worker.result() for worker in [workers.submit(work) for _ in range(2)]]
+    assert found == [[1, 2]] * 2 and len(measured) == 1
 
 
 def test_sizes_that_cannot_pay_are_not_measured_and_one_outlier_is_ignored(monkeypatch):
@@ -247,14 +246,14 @@ def test_sizes_that_cannot_pay_are_not_measured_and_one_outlier_is_ignored(monke
     def slow(cache, tree, lengths):
         nodes = len(tree.tokens) - len(lengths)
         seen.append(nodes)
-        until = time.thread_time() + (0.4 if nodes > 4 or (nodes == 2 and seen.count(2) == 2) else 0.02)
+        until = time.thread_time() + (0.12 if nodes > 4 or (nodes == 2 and seen.count(2) == 2) else 0.006)
         while time.thread_time() < until:
             pass
         return forward(cache, tree, lengths)
 
     monkeypatch.setattr(target, "forward", slow)
     table = latency_probe.measure(target, EngineSettings(batch_size=1, nodes=64, depth=3))
-    assert list(table["1"]) == ["1", "2", "3", "5", "9"] and table["1"]["3"] < 200
+    assert list(table["1"]) == ["1", "2", "3", "5", "9"] and table["1"]["3"] < 60
     assert seen.count(64) <= 1 < seen.count(8)
 
 

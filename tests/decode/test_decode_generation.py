@@ -12,8 +12,8 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 
-MODEL = tiny("qwen2", seed=3)
-PLAIN = [generate(MODEL, prompt) for prompt in prompts()]
+MODEL, TEXTS, NEW = tiny("qwen2", seed=3), prompts((5, 17, 1, 30, 9)), 28
+PLAIN = [generate(MODEL, text, max_new_tokens=NEW) for text in TEXTS]
 COMMON = [int(token) for token in np.bincount(np.concatenate(PLAIN)).argsort()[::-1][:6]]
 
 
@@ -32,9 +32,9 @@ def test_every_field_is_classified_once():
 
 
 def _configured(**fields):
-    config = GenerationConfig(pad_token_id=0, **fields)
-    MODEL.generation_config = config
-    return MODEL
+    model = tiny("qwen2", seed=3)
+    model.generation_config = GenerationConfig(pad_token_id=0, **fields)
+    return model
 
 
 @pytest.mark.parametrize("fields", [
@@ -61,14 +61,13 @@ def _configured(**fields):
 ], ids=lambda fields: "+".join(fields))
 def test_applied_as_in_generate(fields):
     model = _configured(**fields)
-    texts = prompts()
-    expected = [generate(model, prompt) for prompt in texts]
+    expected = [generate(model, text, max_new_tokens=NEW) for text in TEXTS]
     if set(fields) - {"forced_bos_token_id", "remove_invalid_values", "renormalize_logits"}:
         changed = [not np.array_equal(a, b) for a, b in zip(expected, PLAIN, strict=True)]
         assert any(changed), "without effect here"
     target = Target(model, check=False)
     for nodes in (0, 15):
-        results = write(target, texts, oracle(expected) if nodes else None, nodes=nodes)
+        results = write(target, TEXTS, oracle(expected) if nodes else None, nodes=nodes, max_new_tokens=NEW)
         for row, text in enumerate(expected):
             assert np.array_equal(results[row].token_ids, text), row
     assert sum(r.accepted_tokens for r in results.values()) > 20
@@ -101,16 +100,15 @@ def test_the_prompt_penalty_applies_to_every_prefix(monkeypatch, older):
 @pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 13}, {"max_length": 33}])
 def test_length_of_the_config_if_nothing_else_is_set(fields):
     model = _configured(**fields)
-    texts = prompts()
-    expected = [generate(model, prompt, max_new_tokens=None) for prompt in texts]
-    results = write(Target(model, check=False), texts, oracle(expected), max_new_tokens=None)
+    expected = [generate(model, text, max_new_tokens=None) for text in TEXTS]
+    results = write(Target(model, check=False), TEXTS, oracle(expected), max_new_tokens=None)
     for row, text in enumerate(expected):
         assert np.array_equal(results[row].token_ids, text)
 
 
 def test_sampling_fields_do_not_matter():
     model = _configured(do_sample=True, temperature=0.7, top_k=20, top_p=0.8)
-    results = write(Target(model, check=False), prompts(), oracle(PLAIN))
+    results = write(Target(model, check=False), TEXTS, oracle(PLAIN), max_new_tokens=NEW)
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(PLAIN))
 
 
@@ -124,11 +122,10 @@ REJECTABLE = {
 
 @pytest.mark.parametrize("field", generation_config.REJECTED)
 def test_rejected_by_name(field):
-    config = GenerationConfig()
-    setattr(config, field, REJECTABLE[field])
-    MODEL.generation_config = config
+    model = _configured()
+    setattr(model.generation_config, field, REJECTABLE[field])
     with pytest.raises(ModelError, match=f"generation_config.{field} is"):
-        Engine(Target(MODEL, check=False), EngineSettings())
+        Engine(Target(model, check=False), EngineSettings())
 
 
 @pytest.mark.parametrize(("field", "value"), [

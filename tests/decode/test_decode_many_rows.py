@@ -9,12 +9,13 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 
-SLOTS, ROWS, MOST = 96, 110, 14
+SLOTS, ROWS, MOST = 96, 110, 10
 
 
 @pytest.mark.parametrize(("name", "static"), [
-    ("llama", False), ("mistral-window", False), ("gpt2", False), ("mixtral", False), ("phi", False),
-    ("llama", True), ("qwen2-window", True)], ids=str)
+    ("mistral-window", False), ("gpt2", False), ("qwen2-window", True),
+    *(pytest.param(*case, marks=pytest.mark.release)
+      for case in (("llama", False), ("mixtral", False), ("phi", False), ("llama", True)))], ids=str)
 def test_strict_equals_generate_in_a_batch_of_96(name, static):
     """More rows than slots and texts of different lengths, so that rows move and slots are reused."""
     rng = np.random.default_rng(3)

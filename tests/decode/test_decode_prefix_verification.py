@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from decode_models import ARCHITECTURES, VOCABULARY, assert_written, generate, oracle, prompts, tiny
+from decode_models import VOCABULARY, architectures, assert_written, generate, oracle, prompts, tiny
 from transformers import GenerationConfig
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -41,18 +41,18 @@ def write(target, texts, old, drafter=None, **settings):
     return {result.id: result for result in engine.run(requests)}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures("llama", "mistral-window", "gemma2", "gpt2"))
 def test_strict_equals_generate_whatever_the_previous_text(name):
     model, rng = tiny(name), np.random.default_rng(1)
     plain = [generate(model, prompt) for prompt in TEXTS]
     kinds = list(previous_texts(plain[0], rng))
-    cases = [(row, kind) for kind in kinds for row in (0, 3, 5)]
+    cases = [(row, kind) for kind in kinds for row in (0, 3)]
     rng.shuffle(cases)
     cases = [(int(row), kind) for row, kind in cases]
     old = [previous_texts(plain[row], np.random.default_rng(row))[kind] for row, kind in cases]
     texts, expected = [TEXTS[row] for row, _ in cases], [plain[row] for row, _ in cases]
     target = Target(model, check=False)
-    for batch_size, nodes in ((1, 0), (5, 9), (8, 0)):
+    for batch_size, nodes in ((6, 0), (4, 9)):
         drafter = oracle(expected, seed=nodes) if nodes else None
         results = write(target, texts, old, drafter, batch_size=batch_size, nodes=nodes)
         assert_written(results, expected)
@@ -220,12 +220,11 @@ def test_text_without_a_relaxed_token_is_strict_text(rule):
     model = tiny("llama", seed=1)
     expected = [generate(model, text) for text in TEXTS]
     seen = set()
-    for k in (1, 2, 12):
-        for p in (0.5, 0.1, 0.001):
-            settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p, c=p, epsilon=p, delta=2 * p)
-            engine = Engine(Target(model, check=False), settings, oracle(expected, seed=k))
-            for result in engine.run(Request(row, text) for row, text in enumerate(TEXTS)):
-                if not result.relaxed_tokens:
-                    assert np.array_equal(result.token_ids, expected[result.id])
-                seen.add(result.relaxed_tokens > 0)
+    for k, p in ((1, 0.1), (2, 0.5), (2, 0.1), (12, 0.001)):
+        settings = EngineSettings(max_new_tokens=40, rule=rule, k=k, p=p, c=p, epsilon=p, delta=2 * p)
+        engine = Engine(Target(model, check=False), settings, oracle(expected, seed=k))
+        for result in engine.run(Request(row, text) for row, text in enumerate(TEXTS)):
+            if not result.relaxed_tokens:
+                assert np.array_equal(result.token_ids, expected[result.id])
+            seen.add(result.relaxed_tokens > 0)
     assert seen == {True, False}

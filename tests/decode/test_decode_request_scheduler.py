@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from decode_models import assert_written, generate, prompts, tiny, write
 
+from dare_job.decode.engine import request_scheduler
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 
-AHEAD = 32
+AHEAD = 10  # requests read ahead
 
 
 def started(target: Target) -> list[list[int]]:
@@ -25,21 +26,23 @@ def started(target: Target) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_the_longest_waiting_requests_start_first(old):
+def test_the_longest_waiting_requests_start_first(old, monkeypatch):
+    monkeypatch.setattr(request_scheduler, "_MIN_LOOKAHEAD", AHEAD)
     model = tiny("llama")
     target = Target(model, check=False)
     calls = started(target)
     rng = np.random.default_rng(2)
     lengths = rng.permutation(np.arange(10, 10 + 3 * AHEAD))
     texts = prompts(lengths)
-    before = [text[:2 * (109 - n)] for n, text in zip(lengths, prompts([200] * len(texts)), strict=True)]
+    most = 2 * (max(lengths) + 1)
+    before = [text[: most - 2 * n] for n, text in zip(lengths, prompts([most] * len(texts)), strict=True)]
     taken = 0
 
     def requests():
         nonlocal taken
         for row, text in enumerate(texts):
             taken += 1
-            yield Request(row, text, previous_ids=before[row] if old else None, max_new_tokens=200)
+            yield Request(row, text, previous_ids=before[row] if old else None, max_new_tokens=most)
 
     settings = EngineSettings(batch_size=1, score="never", max_new_tokens=2)
     results = []
@@ -57,12 +60,12 @@ def test_the_longest_waiting_requests_start_first(old):
 def test_rejected_requests_are_returned_once_and_do_not_affect_others():
     model = tiny("gpt2")
     texts = [*prompts(), *prompts((3, 8), seed=4)]
-    expected = [generate(model, text) for text in texts]
+    expected = [generate(model, text, max_new_tokens=20) for text in texts]
     requests = [Request(row, text) for row, text in enumerate(texts)]
     bad = [Request(-1, np.zeros(0, np.int32)), Request(-2, np.array([-3], np.int32))]
     for place in (0, 4, len(requests)):
         order = [*requests[:place], *bad, *requests[place:]]
-        engine = Engine(Target(model, check=False), EngineSettings(max_new_tokens=40, batch_size=2))
+        engine = Engine(Target(model, check=False), EngineSettings(max_new_tokens=20, batch_size=2))
         results = list(engine.run(iter(order)))
         assert sorted(result.id for result in results) == sorted(request.id for request in order)
         found = {result.id: result for result in results}

@@ -16,8 +16,6 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, DraftBatch
 
-NAMES = ("llama", "qwen2-window", "mistral-window", "gemma3", "gpt2", "phi", "mixtral")
-
 
 def static(model) -> Target:
     target = Target(model, static=True)
@@ -25,12 +23,14 @@ def static(model) -> Target:
     return target
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [
+    "llama", "qwen2-window", "gemma3", "gpt2", "mixtral",
+    *(pytest.param(name, marks=pytest.mark.release) for name in ("mistral-window", "phi"))])
 def test_strict_equals_generate(name):
     model, texts = tiny(name), prompts()
     expected = [generate(model, prompt) for prompt in texts]
     target = static(model)
-    for batch_size, nodes in ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31), (5, 4)):
+    for batch_size, nodes in ((3, 0), (1, 15), (8, 31), (5, 4)):
         drafter = oracle(expected, seed=nodes) if nodes else None
         results = write(target, texts, drafter, batch_size=batch_size, nodes=nodes)
         assert_written(results, expected)

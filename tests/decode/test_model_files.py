@@ -217,17 +217,23 @@ def test_a_job_downloads_code_only_where_it_is_trusted(monkeypatch):
         assert job.model_path == ("owner/model@v2", trust)
 
 
-@pytest.mark.parametrize(("kind", "fields", "torch_needed"), [
-    ("llama", {"vocab_size": 123}, False), ("xlm", {"n_words": 123}, True),
-    ("gemma3", {"text_config": {"vocab_size": 123}, "vocab_size": 77}, True)])
-def test_the_vocabulary_is_that_of_the_text_model(tmp_path, kind, fields, torch_needed):
-    """Read from the file itself where it is unmistakable: a driver of Spark has no other use for torch."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
+@pytest.mark.parametrize("fields", [
+    {"model_type": "llama", "vocab_size": 123}, {"model_type": "xlm", "n_words": 123},
+    {"model_type": "gemma3", "text_config": {"vocab_size": 123}, "vocab_size": 77}],
+    ids=lambda fields: fields["model_type"])
+def test_the_vocabulary_is_that_of_the_text_model(tmp_path, fields):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
     assert AutoConfig.from_pretrained(tmp_path).get_text_config(decoder=True).vocab_size == 123
+    assert vocabulary(tmp_path) == 123
+
+
+def test_an_unmistakable_vocabulary_is_read_without_torch(tmp_path):
+    """A driver of Spark has no other use for torch."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 123}))
     asked = ("import sys; from dare_job.models.files import vocabulary; "
              "print(vocabulary(sys.argv[1]), 'torch' in sys.modules)")
     told = subprocess.run([sys.executable, "-c", asked, tmp_path], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["123", str(torch_needed)]
+    assert told.stdout.split() == ["123", "False"]
 
 
 @pytest.mark.parametrize("config", ["[]", "{", '{"model_type": "none"}', '{"vocab_size": null}'])
