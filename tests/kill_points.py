@@ -8,6 +8,7 @@ table write of Spark. A point is selected by its number in an undisturbed run or
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -16,17 +17,20 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([
     "dare_job.cli", "dare_job.pipeline", "dare_job.stages.generate", "dare_job.stages.publish", "faiss",
-    "pytest", "yaml",
+    "dare_job.publish.report.page", "pytest", "yaml",
     *(f"dare_job.stages.{stage}" for stage in ("plan", "embed", "group", "route", "pools"))])
 _EVENTS = {"open": "open", "os.mkdir": "mkdir", "os.rename": "rename", "os.link": "link",
            "os.remove": "remove", "os.rmdir": "rmdir"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def undisturbed(root: Path, function, *arguments) -> list[str]:
-    """Run to the end and return the labels of all points below ``root``, in order."""
+def undisturbed(root: Path, function, *arguments, copies: Path | None = None) -> list[str]:
+    """Run to the end and return the labels of all points below ``root``, in order.
+
+    copies : folder for copies of ``root`` as a kill at each point would leave it, named 0, 1, ...
+    """
     ours, theirs = _CONTEXT.Pipe(duplex=False)
-    process = _process(theirs, root, None, function, arguments)
+    process = _process(theirs, root, None, function, arguments, copies)
     theirs.close()
     with suppress(EOFError):  # the process failed; pytest shows its standard error
         labels = ours.recv()
@@ -49,9 +53,9 @@ def _process(*arguments):
     return process
 
 
-def _child(answer, root: Path, at, function, arguments) -> None:
+def _child(answer, root: Path, at, function, arguments, copies: Path | None = None) -> None:
     os.setpgid(0, 0)
-    points = Points(root, at)
+    points = Points(root, at, copies)
     points.watch()
     function(*arguments)
     if answer:
@@ -60,11 +64,11 @@ def _child(answer, root: Path, at, function, arguments) -> None:
 
 
 class Points:
-    """Counts the points below a folder and kills at one of them."""
+    """Counts the points below a folder; kills at one of them, or copies the folder at each."""
 
-    def __init__(self, root: Path, at: int | str | None):
+    def __init__(self, root: Path, at: int | str | None, copies: Path | None = None):
         self.reached: list[str] = []
-        self._root, self._at = f"{root}/", at
+        self._root, self._at, self._copies = f"{root}/", at, copies
 
     def reach(self, event: str, *paths: str) -> None:
         if not paths[0].startswith(self._root):
@@ -72,6 +76,8 @@ class Points:
         label = f"{event} {' -> '.join(path.removeprefix(self._root) for path in paths)}"
         if self._at == len(self.reached) or (isinstance(self._at, str) and re.search(self._at, label)):
             os.killpg(0, signal.SIGKILL)
+        if self._copies:
+            shutil.copytree(self._root, self._copies / str(len(self.reached)))
         self.reached.append(label)
 
     def watch(self) -> None:

@@ -1,5 +1,7 @@
 """Two nights of the whole job on a small sample world, shared by the tests of this folder."""
 
+import json
+import shutil
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -8,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import standalone
-from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, settings
+from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, relaxed, settings
 
 from dare_job import pipeline
 from dare_job.config.settings import JobConfig
 from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
 from dare_job.storage import paths
-from dare_job.workspace import Workspace
+from dare_job.workspace import MANIFEST, Workspace
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,28 @@ def nights(job_of, world, tmp_path_factory):
     out = tmp_path_factory.mktemp("nights") / "out"
     first, second = (pipeline.run(job_of(out, night)) for night in (NIGHT_1, NIGHT_2))
     return Nights(world, out, first, second)
+
+
+@pytest.fixture(scope="session")
+def relaxed_night(job_of, nights, tmp_path_factory):
+    """Folder and summary of a relaxed second night, on shorter old texts, as older versions had them.
+
+    The users' are without the column of scored tokens (version 1), the items' without that of guarded ones.
+    """
+    out = tmp_path_factory.mktemp("relaxed")
+    for entity, version, column in (("user", 1, "scored_tokens"), ("item", 2, "guarded_tokens")):
+        folder = Path("knowledge", f"entity={entity}", f"dt={NIGHT_1}")
+        shutil.copytree(nights.out / folder, out / folder)
+        record = json.loads((out / folder / MANIFEST).read_text())
+        (out / folder / MANIFEST).write_text(json.dumps(record | {"schema_version": version}))
+        for path in (out / folder).glob("*.parquet"):
+            old = pq.read_table(path)
+            rows = [_shortened(row, 16 + 8 * (number % 4)) for number, row in enumerate(old.to_pylist())]
+            table = pa.Table.from_pylist(rows, schema=old.schema).drop_columns(column)
+            pq.write_table(table.replace_schema_metadata({"dare_job.schema_version": str(version)}), path)
+    return out, pipeline.run(job_of(out, NIGHT_2, **relaxed()))
+
+
+def _shortened(row: dict, tokens: int) -> dict:
+    ids = row["token_ids"]
+    return row if ids is None else row | {"token_ids": ids[:tokens], "tokens": len(ids[:tokens])}

@@ -74,13 +74,18 @@ def submit(master: str, *arguments, conf: dict[str, str] | None = None, options:
     """Run ``spark-submit --master MASTER ... __main__.py ARGUMENTS`` as an operator would, and wait."""
     settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "1g", "spark.executor.cores": "1",
                 "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false",
-                "spark.executor.extraJavaOptions": quick_java.options(), **_ALL_WORKERS, **(conf or {})}
+                "spark.executor.extraJavaOptions": _java_options(), **_ALL_WORKERS, **(conf or {})}
     given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     entry = entry or Path(dare_job.__file__).with_name("__main__.py")
     command = [SPARK / "bin" / "spark-submit", "--master", master, "--driver-memory", "1g",
                "--driver-java-options", quick_java.options(), *given, *options, entry, *arguments]
     return subprocess.run([str(word) for word in command], env=environment(**variables), text=True,
                           capture_output=True, timeout=timeout)
+
+
+def _java_options() -> str:
+    """Those of the tests that are no settings of Spark, which executors have from the driver."""
+    return " ".join(word for word in quick_java.options().split() if not word.startswith("-Dspark."))
 
 
 def wheel(folder: Path, version: str | None = None) -> Path:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spark
 ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
 WORK = f"_work/dt={NIGHT_2}"
 SHARDS = 6
+GENERATE = ("run", "--from", "generate", "--to", "generate")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def generated(cluster, folder):
     """The stage on the cluster, with the driver's model and pools out of the way; its record of tasks."""
     hide = os.pathsep.join([str(folder / "model"), str(folder / "out" / WORK / "pools")])
     done = standalone.submit(
-        cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
+        cluster.url, *GENERATE, "--config", folder / "job.yaml", "--date", NIGHT_2,
         entry=Path(__file__).with_name("hidden_folders.py"), conf=ONE_GPU_A_TASK, HIDE=hide)
     assert done.returncode == 0, done.stderr[-5000:]
     record = folder / "out" / WORK / "generate" / TASKS
@@ -57,6 +58,7 @@ def written(out: Path, entity: str) -> dict[str, tuple]:
     return found
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, folder, nights):
     for entity in ENTITIES:
         ours = written(folder / "out", entity)
@@ -66,6 +68,7 @@ def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, 
     assert record["accepted_tokens"] > 100, "no text was drafted from the pools"
 
 
+@pytest.mark.slow
 def test_each_task_has_a_gpu_of_its_own(generated):
     assert {task["gpu"] for task in generated} == set(standalone.GPUS)
     assert len(generated) == SHARDS
@@ -74,6 +77,7 @@ def test_each_task_has_a_gpu_of_its_own(generated):
         assert not at_once or one["gpu"] != other["gpu"]
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_its_gpu_and_loads_the_model_once(generated):
     workers = {(task["worker"], task["gpu"]) for task in generated}
     assert len(workers) == 2 and len({worker for worker, _ in workers}) == 2
@@ -85,17 +89,17 @@ import os
 
 if os.sep + "worker-0" + os.sep in os.getcwd() or os.environ.get("ALL_BROKEN"):
     from dare_job.errors import InfrastructureError
-    from dare_job.spark import gpus
+    from dare_job.spark import workers
 
-    def take(device, address):
+    def select_device(device, address):
         raise InfrastructureError(f"host-0 has lost its GPU {address}")
 
-    gpus.take = take
+    workers.select_device = select_device
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hosts", ["one", "all"])
+@pytest.mark.parametrize("hosts", [pytest.param("one", marks=pytest.mark.slow),
+                                   pytest.param("all", marks=pytest.mark.release)])
 def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all_have_one(
         cluster, folder, nights, tmp_path, hosts):
     """With spark.excludeOnFailure, as on large clusters; Python imports sitecustomize as it starts."""
@@ -105,7 +109,7 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
     path = os.pathsep.join([str(tmp_path / "broken"), str(standalone.ROOT)])
     conf = {**ONE_GPU_A_TASK, "spark.excludeOnFailure.enabled": "true", "spark.executorEnv.PYTHONPATH": path}
     conf |= {"spark.executorEnv.ALL_BROKEN": "1"} if hosts == "all" else {}
-    done = standalone.submit(cluster.url, "generate", "--config", folder / "job.yaml", "--date", NIGHT_2,
+    done = standalone.submit(cluster.url, *GENERATE, "--config", folder / "job.yaml", "--date", NIGHT_2,
                              "--out", tmp_path / "out", conf=conf)
     if hosts == "all":
         assert done.returncode == 5
@@ -118,6 +122,7 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
         assert written(tmp_path / "out", entity) == written(nights.out, entity)
 
 
+@pytest.mark.slow
 def test_what_was_shipped_goes_away_with_the_application(generated, cluster):
     deadline = time.monotonic() + 30
     while left := [*cluster.folder.glob("worker-*/local/*/executor-*")]:

@@ -11,7 +11,7 @@ from run_helpers import NIGHT_1, leftovers, settings, snapshot
 
 from dare_job.schemas import ENTITIES
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 ONE_GPU_A_TASK = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
 
@@ -38,6 +38,7 @@ def check(done, nights, folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
+@pytest.mark.slow
 def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     """Which shows too that executors import what was sent, not what is installed."""
     archives = ("--archives", f"{standalone.wheel(tmp_path, '9.9.9')}#package")
@@ -45,6 +46,7 @@ def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in standalone.said(done)
 
 
+@pytest.mark.slow
 def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, tmp_path):
     (tmp_path / "dare_job").mkdir()
     (tmp_path / "dare_job" / "__init__.py").touch()  # hides what is installed
@@ -53,11 +55,15 @@ def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, t
     assert "executors cannot import dare_job.spark: ship dare-job" in standalone.said(done)
 
 
-def test_a_master_that_is_not_there_is_one_line(nights, tmp_path):
-    done = night(nights, tmp_path, "spark://127.0.0.1:9", {})
+@pytest.mark.parametrize("master", [
+    pytest.param("local[two]", id="none", marks=pytest.mark.slow),
+    pytest.param("spark://127.0.0.1:9", id="not there", marks=pytest.mark.release)])  # Spark waits a minute
+def test_where_spark_does_not_start_one_line_says_so(nights, tmp_path, master):
+    done = night(nights, tmp_path, master, {})
     assert done.returncode == 5 and standalone.said(done).startswith("dare-job: Spark did not start")
 
 
+@pytest.mark.release
 def test_local_cluster_gives_the_same_texts(nights, tmp_path):
     """Its two workers share one environment, so each finds both GPUs and gives its task the first."""
     path = f"{standalone.BIN}{os.pathsep}{os.environ['PATH']}"

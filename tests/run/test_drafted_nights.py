@@ -28,44 +28,36 @@ SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves":
          "gates": {"max_cut_off_share": None, "max_short_share": None}}
 
 
-def night(job_of, out, **sections) -> dict:
+def written(job_of, out, **sections) -> tuple[dict[tuple, list[int]], dict]:
+    """Token ids of a limited night without old text, by entity type and id; and generate's report."""
     given = {name: {**section, **sections.get(name, {})} for name, section in SHORT.items()}
-    return pipeline.run(job_of(out, NIGHT_2, limit=ROWS, **{**sections, **given}))
+    report = pipeline.run(job_of(out, NIGHT_2, limit=ROWS, **{**sections, **given}), last="generate")
+    work = out / "_work" / f"dt={NIGHT_2}" / "generate"
+    rows = {entity: ds.dataset(work / f"entity={entity}", format="parquet").to_table().to_pylist()
+            for entity in ENTITIES}
+    found = {(entity, row["entity_id"]): row["token_ids"] for entity in ENTITIES for row in rows[entity]
+             if row["token_ids"]}
+    assert len(found) == 2 * ROWS == sum(len(rows[entity]) for entity in ENTITIES) - report["errors"]
+    return found, report
 
 
-def texts(out) -> dict[tuple, list[int]]:
-    found = {(entity, name): row["token_ids"] for entity in ENTITIES
-             for name, row in snapshot(out, entity, NIGHT_2).items()}
-    return {name: ids for name, ids in found.items() if ids}
-
-
-@pytest.fixture(scope="module")
-def drafter(tmp_path_factory):
-    return noisy_drafter.write(tmp_path_factory.mktemp("drafter"))
-
-
-@pytest.fixture(scope="module")
-def plain(job_of, tmp_path_factory):
-    """The folder and the summary of a strict night that old text drafts."""
-    out = tmp_path_factory.mktemp("plain")
-    return out, night(job_of, out)
-
-
-def test_strict_text_is_the_same_whatever_drafts_it(job_of, tmp_path, plain):
+def test_strict_text_is_the_same_whatever_drafts_it(job_of, nights, tmp_path):
     """The target drafts for itself: what it drafts is right, and is shipped though the master is local."""
-    found = night(job_of, tmp_path, drafter={"model": "embedded", "tree": "2x1x1"},
-                  spark={"ship": "always"}, decode={"nodes": 6})
-    assert texts(tmp_path) == texts(plain[0]) and found["written"] == plain[1]["written"] == 2 * ROWS
-    assert found["accepted_per_step"] > max(2, plain[1]["accepted_per_step"])
+    found, report = written(job_of, tmp_path, drafter={"model": "embedded", "tree": "2x1x1"},
+                            spark={"ship": "always"}, decode={"nodes": 6})
+    longer = {entity: snapshot(nights.out, entity, NIGHT_2) for entity in ENTITIES}
+    assert found == {(entity, name): longer[entity][name]["token_ids"][:TOKENS] for entity, name in found}
+    assert report["accepted_tokens"] > 2 * report["target_steps"]
 
 
-def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, drafter):
+def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, tmp_path_factory):
     """By model, law, rule, bias and seed of the settings, and numbers by each row's entity type and id."""
+    drafter = noisy_drafter.write(tmp_path_factory.mktemp("drafter"))
     sample = {"temperature": 1.3, "method": "priority", "logit_bias": {20: 1.5}}
-    found = night(job_of, tmp_path, sample=sample, seed=3,
-                  drafter={"model": str(drafter), "tree": "3x2"},
-                  decode={"mode": "sample", "nodes": "auto", "batch_size": 2, "score": "auto"})
-    assert found["written"] == 2 * ROWS and found["accepted_per_step"] > 0.1
+    found, report = written(job_of, tmp_path, sample=sample, seed=3,
+                            drafter={"model": str(drafter), "tree": "3x2"},
+                            decode={"mode": "sample", "nodes": "auto", "batch_size": 2, "score": "auto"})
+    assert report["accepted_tokens"] > 0.1 * report["target_steps"]
     target, tokenizer = Target.load(embedded_path()), AutoTokenizer.from_pretrained(embedded_path())
     engine = SamplingEngine(target, EngineSettings(max_new_tokens=TOKENS, nodes=9, score="never"),
                             Sampling(Warp(1.3, logit_bias={20: 1.5}), 3, "iid", "priority"),
@@ -74,10 +66,8 @@ def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_pat
     for entity in ENTITIES:
         plan = ds.dataset(tmp_path / "_work" / f"dt={NIGHT_2}" / "plan" / f"entity={entity}")
         asked += [Request((entity, row["entity_id"]), prompt_ids(tokenizer, row["prompt"]))
-                  for row in plan.to_table().to_pylist() if row["prompt"]]
-    written = texts(tmp_path)
-    expected = {result.id: result.token_ids.tolist() for result in engine.run(asked) if result.id in written}
-    assert written == expected
+                  for row in plan.to_table().to_pylist() if (entity, row["entity_id"]) in found]
+    assert found == {result.id: result.token_ids.tolist() for result in engine.run(asked)}
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ class Case:
     message: str
     break_: Callable[[Path], None] = lambda out: None
     environment: tuple[tuple[str, str], ...] = ()
-    spark: bool = False  # runs in this process, with the tests' Spark
+    inside: bool = False  # runs in this process, with the tests' Spark
 
 
 def empty_texts(out: Path) -> None:
@@ -54,17 +54,18 @@ def only(stage: str, *more: str) -> list[str]:
 
 
 CASES = {
-    "done": Case(0, only("gate"), "texts passed"),
-    "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?"),
+    "done": Case(0, only("gate"), "texts passed", inside=True),
+    "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?",
+                            inside=True),
     "bad texts": Case(3, only("gate"), "texts are empty", empty_texts),
-    "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate`", empty_texts),
-    "no input": Case(4, only("plan", "--input", "/no/such/folder"), "/no/such/folder", spark=True),
+    "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate`", empty_texts,
+                                     inside=True),
+    "no input": Case(4, only("plan", "--input", "/no/such/folder"), "/no/such/folder", inside=True),
     "no Java": Case(5, only("plan", "--date", "2026-02-01"), "JAVA_HOME=/no/java",
                     environment=(("JAVA_HOME", "/no/java"),)),
     "no model": Case(6, only("gate", "--model", "/no/such/model"),
-                     "model folder /no/such/model does not exist",
-                     empty_texts),
-    "damaged pool": Case(7, only("generate"), "builds them again", truncated_pool, spark=True),
+                     "model folder /no/such/model does not exist", empty_texts, inside=True),
+    "damaged pool": Case(7, only("generate"), "builds them again", truncated_pool, inside=True),
 }
 
 
@@ -83,7 +84,7 @@ def test_exit_code(name, night, monkeypatch, capsys):
     case.break_(out)
     published = {path: path.stat().st_mtime_ns for path in (out / "knowledge").rglob("*") if path.is_file()}
     arguments = [case.arguments[0], *options, *case.arguments[1:]]
-    code, said = (_inside(arguments, monkeypatch, capsys) if case.spark
+    code, said = (_inside(arguments, monkeypatch, capsys) if case.inside
                   else _outside(arguments, case.environment))
     assert (code, case.message in said) == (case.code, True), said
     errors = [line for line in said.splitlines() if line.startswith("dare-job: ")]

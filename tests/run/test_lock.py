@@ -159,17 +159,13 @@ def hold(folder) -> None:
 
 def test_a_process_killed_while_it_takes_or_leaves_a_lock_blocks_nobody(tmp_path):
     """Also one killed as it takes over a dead one's."""
-    def prepare(name):
-        (tmp_path / name).mkdir()
-        leave(tmp_path / name / lock.NAME)
-        return tmp_path / name
-
-    folder = prepare("undisturbed")
-    labels = kill_points.undisturbed(folder, hold, folder)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    leave(folder / lock.NAME)
+    labels = kill_points.undisturbed(folder, hold, folder, copies=tmp_path / "killed")
     assert {label.split()[0] for label in labels} == {"open", "sync", "link", "remove"}
     for n in range(len(labels)):
-        folder = prepare(str(n))
-        kill_points.killed(n, folder, hold, folder)
+        folder = tmp_path / "killed" / str(n)
         with lock.held(folder):
             assert [path.name for path in folder.iterdir()] == [lock.NAME], labels[n]
         assert not list(folder.iterdir()), labels[n]

@@ -21,7 +21,7 @@ def test_there_is_one_a_slot_and_it_runs_nothing_else(spark):
             yield pa.RecordBatch.from_pydict({"pid": pa.array([os.getpid()] * batch.num_rows, pa.int32())})
 
     slots = spark.sparkContext.defaultParallelism
-    rows = spark.range(0, 64, 1, 8 * slots).selectExpr("cast(id as int) as pid")
+    rows = spark.range(0, 16, 1, 4 * slots).selectExpr("cast(id as int) as pid")
     others = named(rows.mapInArrow(pids, "pid int").mapInArrow(pids, "pid int").mapInArrow(pids, "pid int"))
     first = named(map_in_dedicated_workers(rows, pids, "pid int"))
     again = named(map_in_dedicated_workers(rows, pids, "pid int"))

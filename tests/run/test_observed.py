@@ -28,7 +28,7 @@ def run(job_of, tmp_path_factory):
     before, logger.handlers[:] = logger.handlers[:], []
     with gateway() as (address, came), pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "EVERY_S", 0.1)  # between two lines of progress
-        job = job_of(out, NIGHT_2, limit=30, run_id="run-seen", baseline={"rows": 0},
+        job = job_of(out, NIGHT_2, limit=12, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
                      log={"format": "json"},
                      metrics={"file": str(out.parent / "dare.prom"), "push": f"http://{address}"})

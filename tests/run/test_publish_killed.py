@@ -1,4 +1,4 @@
-"""SIGKILL at every single change of a file while a date is published, and published again."""
+"""A kill at every single change of a file while a date is published, and published again."""
 
 import json
 import os
@@ -116,15 +116,14 @@ def test_killed_at_any_change(prepared, which, at_once, since, states, tmp_path,
     if which == "again" and at_once and not can_exchange(tmp_path):
         pytest.skip("this filesystem cannot exchange two folders")
     shutil.copytree(prepared[which], tmp_path / "trial")
-    labels = kill_points.undisturbed(tmp_path / "trial", publish_once, tmp_path / "trial", at_once)
+    labels = kill_points.undisturbed(tmp_path / "trial", publish_once, tmp_path / "trial", at_once,
+                                     copies=tmp_path / "killed")
     words = states[-1][0]
     begins = next(n for n, label in enumerate(labels) if since in label)
     points = [n for n, label in enumerate(labels) if n >= begins and not label.startswith("sync")]
     found = []
     for n in points:
-        out = tmp_path / str(n)
-        shutil.copytree(prepared[which], out)
-        kill_points.killed(n, out, publish_once, out, at_once)
+        out = tmp_path / "killed" / str(n)
         found.append(tuple(seen(out).values()))
         publish_once(out, at_once, change=monkeypatch.setattr)
         assert seen(out) == dict.fromkeys(ENTITIES, words), labels[n]

@@ -1,25 +1,17 @@
 """Chained relaxed nights: each row is written by the strict rule on its own night, and only what drifted."""
 
-import json
 import shutil
 from datetime import date, timedelta
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from run_helpers import NIGHT_1, NIGHT_2, files, snapshot
+from run_helpers import NIGHT_2, files, relaxed, snapshot
 
 from dare_job import pipeline
 from dare_job.schemas import ENTITIES, KNOWLEDGE
-from dare_job.stages import generate
-from dare_job.workspace import MANIFEST
+from dare_job.tables import stage_inputs
 
 pytestmark = pytest.mark.spark
-
-
-def loose(nights: int) -> dict:
-    """A rule that lets most of yesterday's tokens pass."""
-    return {"verify": {"rule": "top_k", "k": 64, "refresh_nights": nights}, "baseline": {"rows": 0}}
 
 
 def day(number: int) -> str:
@@ -33,22 +25,10 @@ def strict(nights):
 
 
 @pytest.fixture(scope="module")
-def chain(job_of, nights, tmp_path_factory):
-    """A loose second night, and two nights without news, on which each row has its turn.
-
-    The first night's snapshot is as version 1 of the tables had it: without the column of scored tokens.
-    """
-    out = tmp_path_factory.mktemp("chain")
-    for entity in ENTITIES:
-        folder = Path("knowledge", f"entity={entity}", f"dt={NIGHT_1}")
-        shutil.copytree(nights.out / folder, out / folder)
-        record = json.loads((out / folder / MANIFEST).read_text())
-        (out / folder / MANIFEST).write_text(json.dumps(record | {"schema_version": 1}))
-        for path in (out / folder).glob("*.parquet"):
-            table = pq.read_table(path).drop_columns("scored_tokens")
-            pq.write_table(table.replace_schema_metadata({"dare_job.schema_version": "1"}), path)
-    settings = (loose(0), loose(2), loose(2))
-    return out, [pipeline.run(job_of(out, day(night), **s)) for night, s in enumerate(settings)]
+def chain(job_of, relaxed_night):
+    """The relaxed second night, and two nights without news, on which each row has its turn."""
+    out, first = relaxed_night
+    return out, [first, *(pipeline.run(job_of(out, day(night), **relaxed(2))) for night in (1, 2))]
 
 
 def test_snapshots_without_the_new_column_are_read_and_scored(chain):
@@ -82,12 +62,12 @@ def test_every_relaxed_text_is_refreshed_in_a_round_and_no_other(chain, strict):
 def test_a_refreshed_night_run_again_writes_nothing(chain, job_of):
     out, runs = chain
     before = files(out)
-    assert pipeline.run(job_of(out, day(2), run_id="again", **loose(2))) == runs[-1]
+    assert pipeline.run(job_of(out, day(2), run_id="again", **relaxed(2))) == runs[-1]
     assert files(out) == before
 
 
 def test_a_night_with_nothing_left_to_refresh_is_quiet(chain, job_of):
-    job = job_of(chain[0], day(3), run_id="look", **loose(1))
+    job = job_of(chain[0], day(3), run_id="look", **relaxed(1))
     planned = pipeline.run_stage(job, "plan")
     assert [planned[entity]["stale"] for entity in ENTITIES] == [1, 1]  # the two that have no text
 
@@ -95,7 +75,7 @@ def test_a_night_with_nothing_left_to_refresh_is_quiet(chain, job_of):
 def test_relaxed_rows_finished_before_refreshing_was_asked_for_are_written_again(chain, job_of, tmp_path):
     shutil.copytree(chain[0], tmp_path, dirs_exist_ok=True)
     before = snapshot(tmp_path, "user", day(0))
-    pipeline.run(job_of(tmp_path, day(0), run_id="refreshed", **loose(1)))
+    pipeline.run(job_of(tmp_path, day(0), run_id="refreshed", **relaxed(1)))
     after = snapshot(tmp_path, "user", day(0))
     redone = {name for name, row in after.items() if row["source_run_id"] == "refreshed"}
     assert redone == {name for name, row in before.items() if row["relaxed_tokens"]} != set()
@@ -106,7 +86,8 @@ def test_relaxed_rows_finished_before_refreshing_was_asked_for_are_written_again
     {"verify": {"rule": "strict", "refresh_nights": 1}},
     {"verify": {"rule": "relaxed", "refresh_nights": 1}, "decode": {"mode": "resd"}}], ids=["strict", "resd"])
 def test_where_text_is_strict_anyway_nothing_is_refreshed(job_of, nights, sections):
+    """No row of the plan, from which generate takes whether it is verified strictly, has its turn."""
     job = job_of(nights.out, day(1), run_id="look", **sections)
-    for stage in pipeline.STAGES[:4]:
-        pipeline.run_stage(job, stage)
-    assert not any(row.strict for row in generate.rows_to_write(job, None).collect())
+    pipeline.run_stage(job, "plan")
+    for entity in ENTITIES:
+        assert stage_inputs.stage_table(job, "plan", entity).where("strict").isEmpty()

@@ -18,16 +18,18 @@ from dare_job.schemas import ENTITIES
 
 pytestmark = pytest.mark.spark
 WORKER = "in the middle of the second chunk that a worker writes"
+BEFORE = ("plan", "embed", "group", "route", "pools")
 FIRST = (  # the date is not published yet; --limit 3
     r"link .*_lock\.", r"spark .*\.input\..*users",
-    *(point for stage in ("plan", "embed", "group", "route", "pools")
-      for point in (rf"mkdir .*\.{stage}\.\w+\.staging$", rf"(mkdir|spark) .*\.{stage}\..*entity=item$")),
-    r"mkdir .*\.generate\.\w+\.staging$", r"spark .*\.generate\..*/cut$", WORKER, r"mkdir .*\.baseline\.",
-    r"open .*/generate/\._done", r"rename .*/gate$", r"mkdir .*entity=user/\.dt=",
+    *(rf"(mkdir|spark) .*\.{stage}\..*entity=item$" for stage in BEFORE),
+    r"spark .*\.generate\..*/cut$", WORKER, r"open .*/generate/\._done", r"rename .*/gate$",
     r"rename .* -> .*entity=item/dt=")
+BORDERS = (*(rf"mkdir .*\.{stage}\.\w+\.staging$" for stage in (*BEFORE, "generate")), WORKER,
+           r"mkdir .*\.baseline\.", r"mkdir .*entity=user/\.dt=")
 AGAIN = (  # published; without --limit there are more rows to write: a new cut, and publishing again
-    r"exchange .*/generate$", r"remove .*\.generate\..*/part", WORKER, r"exchange .*/baseline$",
-    r"mkdir .*entity=item/\.dt=", r"exchange .*entity=item", r"rmdir .*entity=item/\.dt=")
+    r"remove .*\.generate\..*/part", WORKER, r"exchange .*/baseline$", r"exchange .*entity=item")
+AGAIN_BORDERS = (r"exchange .*/generate$", WORKER, r"mkdir .*entity=item/\.dt=",
+                 r"rmdir .*entity=item/\.dt=")
 
 
 def command(gateway: tuple[str, str], arguments: list[str], dies_in_wave: int = 0) -> None:
@@ -136,11 +138,15 @@ def chunk_files(out: Path) -> dict:
     return {name: file for name, file in found.items() if name.startswith("entity=")}
 
 
-def test_a_run_killed_at_any_stage_ends_as_if_it_had_not_been(run, nights):
+@pytest.mark.parametrize(("first", "again"), [
+    pytest.param(FIRST, AGAIN, id="within"),
+    pytest.param(BORDERS, AGAIN_BORDERS, id="between", marks=pytest.mark.slow)])
+def test_a_run_killed_at_any_stage_ends_as_if_it_had_not_been(run, nights, first, again):
+    """Within each stage, or between one and the next."""
     start, out = run
     yesterday = files(out)
     committed = {}
-    for at in FIRST:
+    for at in first:
         start(at, "--limit", "3")
         assert not (out / f"knowledge/entity=item/dt={NIGHT_2}").exists()
         committed = committed or chunk_files(out)
@@ -150,7 +156,7 @@ def test_a_run_killed_at_any_stage_ends_as_if_it_had_not_been(run, nights):
     limited = content(out)
     early = written_by(out)
     committed = {}
-    for at in AGAIN:
+    for at in again:
         start(at)
         assert set(content(out)) == set(limited)  # there, and every id once, at any moment
         committed = committed or (at == WORKER and chunk_files(out)) or {}

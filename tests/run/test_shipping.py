@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kill_points import _CONTEXT
 from py4j.protocol import Py4JError
+from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 
 from dare_job import __version__
@@ -195,22 +196,31 @@ def test_an_executor_that_does_not_see_the_output_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
 
 
+def _unpack(start, answers, served: str, folders: str, sha256: str) -> None:
+    os.environ["SPARK_EXECUTOR_DIRS"] = folders
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = served, True
+    start.wait(60)
+    place = shipping.unpack_archive(shipping.Archive("pools", "a.tar", sha256))
+    answers.put((place, os.stat(place).st_ino))
+
+
 def test_tasks_at_once_unpack_once(folder, tmp_path):
     """Eight processes ask at the same moment; whoever came second would have replaced the folder."""
     served = tmp_path / "served"
     served.mkdir()
     paths = [path for path in folder.rglob("*") if path.is_file()]
     shipping._pack(served / "a.tar", folder, paths)
-    code = ("import sys, os; from pyspark import SparkFiles; from dare_job.spark import shipping;"
-            "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[1], True;"
-            "place = shipping.unpack_archive(shipping.Archive('pools', 'a.tar', sys.argv[2]));"
-            "print(place, os.stat(place).st_ino)")
-    command = [sys.executable, "-c", code, str(served), shipping._digest(served / "a.tar")]
-    environment = {**os.environ, "SPARK_EXECUTOR_DIRS": f"{tmp_path / 'host'}{os.pathsep}/elsewhere"}
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(8)]
-    answers = {process.communicate()[0].decode() for process in running}
-    (place,) = {answer.split()[0] for answer in answers}
-    assert len(answers) == 1 and content(Path(place)) == content(folder)
+    start, answers = _CONTEXT.Barrier(8), _CONTEXT.Queue()
+    task = (start, answers, str(served), f"{tmp_path / 'host'}{os.pathsep}/elsewhere",
+            shipping._digest(served / "a.tar"))
+    running = [_CONTEXT.Process(target=_unpack, args=task) for _ in range(8)]
+    for process in running:
+        process.start()
+    found = {answers.get(timeout=60) for _ in running}
+    for process in running:
+        process.join()
+    ((place, _),) = found
+    assert content(Path(place)) == content(folder)
     assert Path(place).parent == tmp_path / "host" / "dare-job"
 
 

@@ -103,7 +103,7 @@ def test_each_night_has_a_report_with_the_numbers_of_its_run(runs, nights, at_ur
         page = workspace.report_page(out, night).read_text(encoding="utf-8")
         seen = html.unescape(" ".join(re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).split()))
         assert f"{summary['written']} generated in this run" in seen
-        assert f"Accepted a step {summary['accepted_per_step']:.2f}" in seen
+        assert f"Accepted per step {summary['accepted_per_step']:.2f}" in seen
     assert f"../dt={NIGHT_1}/index.html" in page and '<mark class="draft">' in page
     local = workspace.report_page(nights.out, NIGHT_2).read_text(encoding="utf-8")
     assert router(page) == router(local) and "<td" in router(page)
