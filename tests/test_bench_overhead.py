@@ -1,16 +1,18 @@
 """``python -m dare_job.bench overhead``: where a step's time goes, and how much of it may be ours."""
 
 import json
-import subprocess
-import sys
+
+from typer.testing import CliRunner
+
+from dare_job.bench.cli import app
 
 PARTS = ("draft", "tree", "mask", "verify", "write", "cache", "other")
 
 
 def call(*options: str) -> dict:
-    done = subprocess.run([sys.executable, "-m", "dare_job.bench", "overhead", "--new-tokens", "8",
-                           "--repeats", "1", *options], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [
+        "overhead", "--new-tokens", "8", "--repeats", "1", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     found = json.loads(lines[-1])
     assert len(lines) == 1 + len(found["rows"])

@@ -11,22 +11,21 @@ else they are wall times.
 """
 
 import cProfile
-import os
-import platform
 import pstats
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from unittest.mock import patch
 
 import numpy as np
 import torch
-import transformers
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench.measured import machine
 from dare_job.bench.options import command, ints
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
@@ -177,22 +176,31 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
     return {part: 1e6 * timer.seconds / steps for part, timer in timers.items()}, results, seconds
 
 
-def _requests(model: str, rows: int, tokens: int) -> list[Request]:
-    """Users of a sample world for so many slots, texts of about ``tokens``; what its grammar wrote the day
-    before, for them and for others, is their pools.
+@cache
+def _written(model: str) -> tuple[list[tuple[int, np.ndarray]], dict[int, np.ndarray]]:
+    """Users of a sample world: (row, prompt) of those with a text, and what its grammar wrote the day before,
+    by row.
     """
-    tokenizer, rng = AutoTokenizer.from_pretrained(resolve(model)), np.random.default_rng(_WORLD)
+    tokenizer = AutoTokenizer.from_pretrained(resolve(model))
     world, prompt_set = simulate(400, 300, _WORLD), prompts.load(prompts.SAMPLE)
     before = {one.row: one.text for one in user_examples(world, prompt_set, DAYS - 1)}
-    asked = [one for one in user_examples(world, prompt_set, DAYS) if one.row in before][: _ROUNDS * rows]
     texts = tokenizer(list(before.values()), add_special_tokens=False)["input_ids"]
-    texts = {row: np.array(text, np.int32) for row, text in zip(before, texts, strict=True)}
+    asked = [(one.row, prompt_ids(tokenizer, one.prompt)) for one in user_examples(world, prompt_set, DAYS)
+             if one.row in before]
+    return asked, {row: np.array(text, np.int32) for row, text in zip(before, texts, strict=True)}
+
+
+def _requests(model: str, rows: int, tokens: int) -> list[Request]:
+    """So many slots' users, texts of about ``tokens``; their own old text, a group's and everybody's are
+    their pools.
+    """
+    (asked, texts), rng = _written(model), np.random.default_rng(_WORLD)
+    asked = asked[: _ROUNDS * rows]
     group = Index.build(list(texts.values())[: len(texts) // 3], kind="collaborative")
     everybody = Index.build(list(texts.values()))
     lengths = rng.integers(tokens // 2, tokens + tokens // 2, len(asked), endpoint=True)
-    return [Request(one.row, prompt_ids(tokenizer, one.prompt),
-                    (Index.build([texts[one.row]], kind="own"), group, everybody), int(length))
-            for one, length in zip(asked, lengths, strict=True)]
+    return [Request(row, prompt, (Index.build([texts[row]], kind="own"), group, everybody), int(length))
+            for (row, prompt), length in zip(asked, lengths, strict=True)]
 
 
 @command(Options)
@@ -208,5 +216,4 @@ def main(options: Options) -> dict:
         rows.append(measure(target, batch, budget, options))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
     asked = {name: getattr(options, name) for name in ("model", "dtype", "device", "threads", "rule")}
-    return {"rows": rows, **asked, **processors, "cores": os.cpu_count(), "machine": platform.machine(),
-            "torch": torch.__version__, "transformers": transformers.__version__}
+    return {"rows": rows, **asked, **processors, **machine()}

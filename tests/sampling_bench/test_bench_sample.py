@@ -12,18 +12,7 @@ from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import (
-    command,
-    curve,
-    report,
-    world,
-)
-from dare_job.bench.sampling import (
-    methods as sampling_methods,
-)
-from dare_job.bench.sampling import (
-    report as sampling_report,
-)
+from dare_job.bench.sampling import command, curve, methods, report, world
 from dare_job.bench.sampling.measure import Measured, Method
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.tree_search import expected_tokens, largest, nodes_of
@@ -60,11 +49,11 @@ def test_it_ends_with_a_line_for_every_way_of_sampling(found):
     rows = found["rows"]
     assert all(set(row) == LINE for row in rows)
     for temperature in (0, 1):
-        methods = [row["method"] for row in rows if row["temperature"] == temperature]
+        ways = [row["method"] for row in rows if row["temperature"] == temperature]
         named = {"plain", report.SD_SAME, report.SD_BEST, report.BEST, report.HERE, "retrieval"}
         if temperature:
             named |= {title for title, _, _ in report.ABLATION}
-        assert named <= set(methods) and len(methods) == len(set(methods))
+        assert named <= set(ways) and len(ways) == len(set(ways))
     for row in rows:
         assert row["steps"] + 3 <= row["tokens"] <= 3 * 16 and row["block_efficiency"] >= 1
         assert row["block_efficiency"] <= 1 + min(row["nodes"], 8)
@@ -83,7 +72,7 @@ def test_acceptance_is_drawn_over_candidates(found, work):
     kinds = {"".join(part.itertext()) for part in drawn.iter() if part.tag.endswith("text")}
     assert {"temperature 0", "temperature 1"} <= kinds and any("before distillation" in one for one in kinds)
     paths = [part.get("d") for part in drawn.iter() if part.tag.endswith("path")]
-    assert len(paths) == 4 and {path.count(",") for path in paths} == {len(sampling_report.QUICK_PROBES)}
+    assert len(paths) == 4 and {path.count(",") for path in paths} == {len(report.QUICK_PROBES)}
 
 
 def test_targets_are_printed_as_met_or_missed(shown, found):
@@ -137,16 +126,20 @@ def test_a_tokenizer_without_an_end_of_text(tmp_path):
     assert [len(row.text) + 1 for row in found.foreign] == [len(row.text) for row in ends.foreign]
 
 
-def test_the_trees_that_are_all_tried_have_a_limit(monkeypatch, found):
+def test_the_trees_that_are_all_tried_have_a_limit(monkeypatch, found, work):
     """All trees of 512 nodes would take days."""
-    asked = []
-    monkeypatch.setattr(
-        sampling_methods, "by_limit", lambda rates, nodes, depth: asked.append((nodes, depth)) or []
-    )
-    monkeypatch.setattr(command, "QUICK_PROBES", ("1x1", "2"))
-    options = command.quick(command.Options((1.0,)))
-    command.run(replace(options, nodes=200, repeats=1))
-    assert asked == [(sampling_methods.MOST, sampling_methods.MOST)]
+    class Asked(Exception):
+        pass
+
+    def by_limit(rates, nodes, depth):
+        raise Asked(nodes, depth)
+
+    monkeypatch.setattr(curve, "here", lambda *_: {})
+    monkeypatch.setattr(methods, "by_limit", by_limit)
+    options = command.quick(command.Options(temperatures=(1.0,), work=work))
+    with pytest.raises(Asked) as asked:
+        command.run(replace(options, nodes=200))
+    assert asked.value.args == (methods.MOST, methods.MOST)
 
 
 def test_both_draft_models_are_kept(found, work):
@@ -178,60 +171,55 @@ def test_profiles_that_leave_too_few_rows_are_refused_before_their_model_is_trai
 def test_texts_too_short_to_measure_say_so(monkeypatch):
     """One step a text, which its end may have cut."""
     short = Measured(1, 2, 1, np.zeros(0, np.int64), 0.0)
-    monkeypatch.setattr(sampling_report, "once", lambda *_: short)
+    monkeypatch.setattr(report, "once", lambda *_: short)
     with pytest.raises(ConfigError, match="--tokens 2: no text took two steps of the tree 4"):
-        sampling_report.measured(None, "after", 1.0, 2, ("4",), 3)
+        report.measured(None, "after", 1.0, 2, ("4",), 3)
 
 
 def test_rates_are_counted_from_steps_and_filled_where_nothing_was_measured():
     seen = Measured(1, 14, 6, np.array([1, 1, 2, 3, 3, 3]), 0.0)
     assert seen.rates(2).tolist() == [4 / 6, 3 / 4]
     found = {}
-    sampling_report.add(found, (1, 1), seen)
-    sampling_report.add(found, (3,), Measured(1, 9, 6, np.array([2, 2, 2, 2, 2, 1]), 0.0))
-    rates = sampling_report.table(found, 3)
+    report.add(found, (1, 1), seen)
+    report.add(found, (3,), Measured(1, 9, 6, np.array([2, 2, 2, 2, 2, 1]), 0.0))
+    rates = report.table(found, 3)
     assert rates[0] == pytest.approx([4 / 6, 9 / 12, 5 / 6])  # three leave half of what one fails
     assert rates[1] == pytest.approx([3 / 4, 13 / 16, 7 / 8])
     assert rates[2] == pytest.approx(rates[1])
-    sampling_report.add(found, (2, 3), Measured(1, 9, 6, np.array([3, 2, 2, 1]), 0.0))
+    report.add(found, (2, 3), Measured(1, 9, 6, np.array([3, 2, 2, 1]), 0.0))
     assert found[1, 2] == 3 / 4 and found[2, 3] == 1 / 3  # by chance: two of the three would do as well
-    assert sampling_report.table(found, 2)[1] == pytest.approx([3 / 4, 13 / 16, 13 / 16])
+    assert report.table(found, 2)[1] == pytest.approx([3 / 4, 13 / 16, 13 / 16])
 
 
 def test_a_rate_that_was_never_reached_is_not_measured():
     found = {}
-    sampling_report.add(found, (2, 2), Measured(1, 4, 4, np.array([1, 1, 1, 1]), 0.0))
+    report.add(found, (2, 2), Measured(1, 4, 4, np.array([1, 1, 1, 1]), 0.0))
     assert found == {(1, 2): 0.0}
 
 
 def test_trees_are_the_best_of_their_kind():
     rates = np.sort(np.random.default_rng(1).random((3, 4)), 1)
-    every = list(sampling_methods.trees(12, 3, 4))
-    for line in sampling_methods.by_limit(rates, 12, 3):
+    every = list(methods.trees(12, 3, 4))
+    for line in methods.by_limit(rates, 12, 3):
         limit, best = line["nodes"], {}
         for kind in (True, False):
             found = [expected_tokens(rates, tree) for tree in every
-                     if sampling_methods.narrowing(tree) == kind and nodes_of(tree) <= limit]
+                     if methods.narrowing(tree) == kind and nodes_of(tree) <= limit]
             best[kind] = pytest.approx(max(found), abs=1e-4) if found else None
         assert line["tokens"] == pytest.approx(largest(rates, limit, 3).tokens, abs=1e-4)
         assert line["narrowing_tokens"] == best[True] and line["widening_tokens"] == best[False]
         assert line["lost"] == pytest.approx(1 - line["narrowing_tokens"] / line["tokens"], abs=1e-3)
-    assert (
-        sampling_methods.narrowing((4, 2, 2))
-        and not sampling_methods.narrowing((1, 2))
-        and sampling_methods.narrowing(())
-    )
+    assert methods.narrowing((4, 2, 2)) and not methods.narrowing((1, 2)) and methods.narrowing(())
 
 
 def test_the_rule_of_narrowing_trees_is_asked_of_all_depths():
     """One rate for all levels: a chain is the best tree of 15 nodes, unless it may not be so deep."""
     rates = np.array([[0.85, 0.9, 0.92, 0.94]])
-    assert sampling_methods.carried_on(rates, 3).tolist() == [rates[0].tolist()] * 3
-    deep, flat = sampling_methods.by_limit(rates, 15, 15), sampling_methods.by_limit(rates, 15, 8)
-    assert deep[-1]["tree"] == sampling_methods.named((1,) * 15) and max(line["lost"] for line in deep) == 0
-    assert flat[-1]["lost"] > 0.02 and not sampling_methods.narrowing(
-        tuple(map(int, flat[-1]["tree"].split("x")))
-    )
+    assert methods.carried_on(rates, 3).tolist() == [rates[0].tolist()] * 3
+    deep, flat = methods.by_limit(rates, 15, 15), methods.by_limit(rates, 15, 8)
+    assert deep[-1]["tree"] == methods.named((1,) * 15) and max(line["lost"] for line in deep) == 0
+    assert flat[-1]["lost"] > 0.02
+    assert not methods.narrowing(tuple(map(int, flat[-1]["tree"].split("x"))))
 
 
 def test_a_drafter_that_is_never_right_costs_what_it_takes():

@@ -4,6 +4,7 @@ Tables, and the targets that the figures are held against.
 """
 
 import argparse
+import gc
 import json
 import logging
 from collections.abc import Sequence
@@ -214,6 +215,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     """``python -m dare_job.bench.gpu``: the same without typer."""
+    gc.freeze()  # what imports made, which each of many collections would go through again
     try:
         found = run(parsed())
     except DareJobError as error:
