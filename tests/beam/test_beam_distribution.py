@@ -93,7 +93,7 @@ def test_texts_have_the_distribution_of_beam_sampling(target, draft, how, output
     texts = Reference(target, beams).texts
     assert sum(texts.values()) == pytest.approx(1)
     results = write(target, [PROMPT] * ROWS, beams, draft if how == "drafted" else None, max_new_tokens=NEW,
-                    batch_size=64)
+                    batch_size=500)
     found, degrees = g_of(results, texts)
     assert degrees > 5 and found < chi2.isf(ODDS, degrees)
     if how == "drafted":
@@ -114,6 +114,6 @@ def test_wrong_verification_is_detected(target, draft, monkeypatch, name):
     """Every possible draft is accepted, or remaining outputs are sampled from p rather than the residual."""
     monkeypatch.setattr(kernel, name, WRONG[name])
     beams = Beams(2, 4, 2, layers=2, warp=WARP, seed=5)
-    results = write(target, [PROMPT] * 2 * ROWS, beams, draft, max_new_tokens=NEW, batch_size=64)
+    results = write(target, [PROMPT] * 2 * ROWS, beams, draft, max_new_tokens=NEW, batch_size=500)
     found, degrees = g_of(results, Reference(target, beams).texts)
     assert found > chi2.isf(ODDS, degrees)

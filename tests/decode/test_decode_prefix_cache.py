@@ -166,7 +166,7 @@ def test_the_last_token_of_a_prompt_is_always_read():
     prefixes, texts = PrefixCache(), lots(20, 30)
     prefixes.update(texts, keys)
     ((prefix, _),) = prefixes.group([texts[0][:30], texts[1]])
-    assert len(prefix) == 29
+    assert len(prefix) == 29 and torch.equal(prefix.entries[0], keys(texts[0][:29])[0])
     same = PrefixCache()
     same.update([texts[0]] * 20, keys)
     ((prefix, _),) = same.group([texts[0]] * 3)
