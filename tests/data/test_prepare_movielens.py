@@ -12,7 +12,8 @@ from paper_files import MOVIES, prepare, ratings, table, ten_million, text_file
 
 from dare_job.config.settings import HistorySettings
 from dare_job.data.history import user_histories, window_size
-from dare_job.data.paper import command, options
+from dare_job.data.paper import command
+from dare_job.data.paper.options import Options
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress
@@ -239,6 +240,5 @@ def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original, result
     begun = tmp_path / "begun"
     begun.mkdir()
     shutil.copy(result[0] / "interactions.parquet", begun)
-    asked = options.Options(out, 1, 1, 4.0, "drop", "last", 0.7, "time", 0.1, 0.0, 5, 0)
     with pytest.raises(DataError, match="the test part of the split by time is empty"):
-        command._Preparation(begun, asked, spark)._ctr()
+        command._Preparation(begun, Options(out, test_share=0.0), spark)._ctr()

@@ -17,8 +17,8 @@ def zipped(target, entries):
     return InputSettings(path=str(target))
 
 
-@pytest.mark.parametrize("top, beside", [("", []), ("export/", []), ("a/b/", [("README.txt", b"x")]),
-                                         ("export/", [("__MACOSX/export/._x.parquet", b"x")])])
+@pytest.mark.parametrize("top, beside", [
+    ("", []), ("a/b/", [("README.txt", b"x"), ("__MACOSX/a/b/._interactions.parquet", b"x")])])
 def test_folders_of_parquet_files_stay_folders(spark, tmp_path, write_input, top, beside):
     parts = [write_input([(f"u{n}", "i", 1.0, n)], [(f"u{n}", None)], [("i", "t", None)][:1 - n], f"in{n}")
              for n in range(2)]

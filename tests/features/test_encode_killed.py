@@ -1,5 +1,6 @@
 """SIGKILL while features are made: readers see whole tables, and the same command ends the night."""
 
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
@@ -32,11 +33,38 @@ def encode_once(out: Path, bert: Path, day: str = DAY) -> None:
     pipeline.run_stage(job_of(out, bert, day), "encode")
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_command(
+        spark, tmp_path, monkeypatch):
+    """In this process, which cleans up as little as a killed one."""
+    out, bert = tmp_path / "out", tiny_bert(tmp_path / "bert")
+    publish(out, DAY, USERS)
+    move = atomic._move_into_place
+
+    def stop(new: Path, old: Path) -> bool:
+        if "entity=item" in str(old):
+            raise Killed
+        return move(new, old)
+
+    job = job_of(out, bert)
+    job.__dict__["spark"] = spark
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "_move_into_place", stop)
+        patch.setattr(atomic, "remove_on_error", lambda staging: nullcontext())
+        with pytest.raises(Killed):
+            pipeline.run_stage(job, "encode")
+    assert {path.parent.name for path in out.glob("features/entity=*/dt=*")} == {"entity=user"}
+    require_ended(job, (9, 0))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "texts"), [
     pytest.param(r"^rename .* -> features/entity=item/dt=[\d-]+$", (9, 0), id="between users and items"),
-    pytest.param(r"^open features/entity=user/.*_codebook", (0, 3), id="users are encoded",
-                 marks=pytest.mark.slow),
-    pytest.param(r"^rename .*ids\.parquet", (9, 3), id="ids are written", marks=pytest.mark.slow)])
+    pytest.param(r"^open features/entity=user/.*_codebook", (0, 3), id="users are encoded"),
+    pytest.param(r"^rename .*ids\.parquet", (9, 3), id="ids are written")])
 def test_a_killed_night_is_ended_by_the_same_command(point, texts, spark, tmp_path):
     out, bert = tmp_path / "out", tiny_bert(tmp_path / "bert")
     publish(out, DAY, USERS)
@@ -45,7 +73,12 @@ def test_a_killed_night_is_ended_by_the_same_command(point, texts, spark, tmp_pa
     assert seen == ({"entity=user"} if texts == (9, 0) else set())
     job = job_of(out, bert)
     job.__dict__["spark"] = spark
-    found = pipeline.run_stage(job, "encode")
+    require_ended(job, texts)
+
+
+def require_ended(job: Job, texts: tuple[int, int]) -> None:
+    """The same command encodes what is missing, and leaves whole tables and nothing else."""
+    found, out = pipeline.run_stage(job, "encode"), job.space.out
     assert tuple(found[entity]["encoding"]["texts"] for entity in ("user", "item")) == texts
     assert [row["id"] for row in rows(job).values()] == list(range(1, 10))
     assert len(rows(job, "item")) == 3 and manifest(job) == found["user"]

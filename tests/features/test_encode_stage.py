@@ -3,6 +3,8 @@
 import hashlib
 import random
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,11 @@ from encoders import WORDS, mean_pooled, tiny_bert, without_numbers
 from small_texts import manifest, publish, rows, table
 
 from dare_job import pipeline, schemas
+from dare_job.config.settings import EncodeSettings, JobConfig
 from dare_job.errors import ConfigError, DataError, ModelError
 from dare_job.publish.features import build, encode_tasks
+from dare_job.publish.features.inputs import PreviousFeatures, refit_reason
+from dare_job.publish.features.write import Written
 from dare_job.publish.snapshots.clean import clean
 from dare_job.stages import encode
 
@@ -30,15 +35,7 @@ def bert(tmp_path_factory):
     return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
-@pytest.fixture
-def job_of(make_job, bert, monkeypatch):
-    """Factory: a job of a date that encodes with the tiny BERT; settings of ``encode`` by name."""
-    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 8)
-
-    def make(day: str = DAY, **settings):
-        given = {"model": str(bert), "clusters": [4, 3], "batch_size": 4} | settings
-        return make_job({"encode": given}, day)
-    return make
+ENCODE = {"clusters": [4, 3], "batch_size": 4}
 
 
 def texts(count: int, seed: int = 0) -> dict[str, str]:
@@ -47,16 +44,48 @@ def texts(count: int, seed: int = 0) -> dict[str, str]:
             for number in range(count)}
 
 
-def test_a_table_has_the_schema_the_order_and_the_row_groups_that_readers_rely_on(job_of, bert):
-    job, users = job_of(), texts(43) | {"none": None, "blank": " \n"}
-    publish(job.space.out, DAY, users)
-    found = encode.run(job)["user"]
+USERS = texts(43)  # 44 rows have a text
+USERS |= {"u043": USERS["u000"], "none": None, "blank": " \n"}
+
+
+@pytest.fixture(autouse=True)
+def small_row_groups(monkeypatch):
+    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 8)
+
+
+@pytest.fixture
+def job_of(make_job, bert):
+    """Factory: a job of a date that encodes with the tiny BERT; settings of ``encode`` by name."""
+    def make(day: str = DAY, **settings):
+        return make_job({"encode": {"model": str(bert)} | ENCODE | settings}, day)
+    return make
+
+
+@pytest.fixture(scope="module")
+def encoded(job_in, bert, tmp_path_factory):
+    """DAY with the features of USERS and of three items, and what the stage returned."""
+    job = job_in(tmp_path_factory.mktemp("encoded") / "out", {"encode": {"model": str(bert)} | ENCODE})
+    publish(job.space.out, DAY, USERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "ROW_GROUP_ROWS", 8)
+        return job, encode.run(job)
+
+
+@pytest.fixture
+def night(encoded, job_of):
+    """A copy of it, to go on from."""
+    shutil.copytree(encoded[0].space.out, job_of().space.out)
+    return job_of()
+
+
+def test_a_table_has_the_schema_the_order_and_the_row_groups_that_readers_rely_on(encoded, bert):
+    job, found = encoded[0], encoded[1]["user"]
     assert found == manifest(job)
-    assert found["counts"] == {"rows": 43, "encoded": 43, "reused": 0, "without_text": 2}
+    assert found["counts"] == {"rows": 44, "encoded": 44, "reused": 0, "without_text": 2}
     names, folder = sorted(found["files"]), job.space.features("user")
     files = [pq.ParquetFile(folder / name) for name in names]
     assert [file.metadata.row_group(at).num_rows for file in files for at in range(file.num_row_groups)] == [
-        8] * 5 + [3]
+        8] * 5 + [4]
     name, file = names[0], files[0]
     assert file.schema_arrow.equals(schemas.features(16, 2))
     said = {key.decode(): value.decode() for key, value in file.schema_arrow.metadata.items()}
@@ -65,91 +94,78 @@ def test_a_table_has_the_schema_the_order_and_the_row_groups_that_readers_rely_o
     assert said["dare_job.encoder_sha256"] == found["encoder"]["sha256"]
     assert said["dare_job.codebook_sha256"] == found["codebook"]["sha256"]
     read = table(job)
-    assert read["id"].to_pylist() == list(range(1, 44))
+    assert read["id"].to_pylist() == list(range(1, 45))
     by_name = {row["entity_id"]: row for row in read.to_pylist()}
-    assert by_name.keys() == users.keys() - {"none", "blank"}
+    assert by_name.keys() == USERS.keys() - {"none", "blank"}
     for user in ("u000", "u017", "u042"):
-        np.testing.assert_allclose(by_name[user]["vector"], mean_pooled(bert, users[user]), atol=1e-5)
-        assert by_name[user]["text_sha256"] == hashlib.sha256(users[user].encode()).hexdigest()
+        np.testing.assert_allclose(by_name[user]["vector"], mean_pooled(bert, USERS[user]), atol=1e-5)
+        assert by_name[user]["text_sha256"] == hashlib.sha256(USERS[user].encode()).hexdigest()
     assert all(row["cluster_1"] // 3 == row["cluster_0"] in range(4) for row in by_name.values())
     assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == found["files"][name]["sha256"]
     ids = pq.read_table(job.space.out / "features" / "ids" / "entity=user")
-    assert ids["entity_id"].to_pylist() == sorted(by_name) and found["ids"] == 43
-    assert found["encoding"]["texts"] == 43 and 0 <= found["encoding"]["padding_share"] < 0.5
+    assert ids["entity_id"].to_pylist() == sorted(by_name) and found["ids"] == 44
+    assert found["new_clusters"] == "no previous clusters"
+    assert 0 <= found["encoding"]["padding_share"] < 0.5
     assert not (job.space.work / "encode").exists()
 
 
-def test_a_second_run_does_nothing_and_takes_no_spark(job_of):
-    job = job_of()
-    publish(job.space.out, DAY, texts(10))
-    first = encode.run(job)
-    before = {path: path.stat().st_mtime_ns for path in (job.space.out / "features").rglob("*")}
-    job.__dict__["spark"] = None
-    assert encode.run(job) == first
-    assert {path: path.stat().st_mtime_ns for path in (job.space.out / "features").rglob("*")} == before
+def test_who_has_the_same_text_is_encoded_once(encoded):
+    assert encoded[1]["user"]["encoding"]["texts"] == 43
+    assert rows(encoded[0])["u000"]["vector"] == rows(encoded[0])["u043"]["vector"]
 
 
-def test_the_next_night_encodes_what_changed_and_keeps_ids_and_clusters(job_of):
-    users = texts(40)
-    night, after = job_of(), job_of(NEXT)
-    publish(night.space.out, DAY, users)
-    encode.run(night)
-    del users["u007"]
-    users |= {"u003": "never quiet", "a-new": "old crime films", "u039": None}
-    publish(night.space.out, NEXT, users)
+def test_a_second_run_does_nothing_and_takes_no_spark(night, encoded):
+    before = {path: path.stat().st_mtime_ns for path in (night.space.out / "features").rglob("*")}
+    night.__dict__["spark"] = None
+    assert encode.run(night) == encoded[1]
+    assert {path: path.stat().st_mtime_ns for path in (night.space.out / "features").rglob("*")} == before
+
+
+def test_the_next_night_encodes_what_changed_and_keeps_ids_and_clusters(night, job_of):
+    after = job_of(NEXT)
+    changed = {"u003": "never quiet", "a-new": "old crime films", "u039": None}
+    publish(night.space.out, NEXT, {name: text for name, text in USERS.items() if name != "u007"} | changed)
     found = encode.run(after)["user"]
-    assert found["counts"] == {"rows": 39, "encoded": 2, "reused": 37, "without_text": 1}
-    assert found["encoding"]["texts"] == 2 and found["new_clusters"] is None and found["ids"] == 41
+    assert found["counts"] == {"rows": 43, "encoded": 2, "reused": 41, "without_text": 3}
+    assert found["encoding"]["texts"] == 2 and found["new_clusters"] is None and found["ids"] == 45
     old, new = rows(night), rows(after)
     same = old.keys() & new.keys() - {"u003"}
-    assert len(same) == 37 and all(old[name] == new[name] for name in same)
+    assert len(same) == 41 and all(old[name] == new[name] for name in same)
     assert new["u003"]["id"] == old["u003"]["id"] and new["u003"]["vector"] != old["u003"]["vector"]
-    assert new["a-new"]["id"] == 41
+    assert new["a-new"]["id"] == 45
     assert table(after)["id"].to_pylist() == sorted(row["id"] for row in new.values())
     drift = found["drift"]
-    assert (drift["compared"], drift["moved"]) == (37, 0) and drift["ratio"] == pytest.approx(1, abs=0.3)
+    assert (drift["compared"], drift["moved"]) == (41, 0) and drift["ratio"] == pytest.approx(1, abs=0.3)
     assert found["codebook"] == manifest(night)["codebook"]
     assert (after.space.features("user") / found["codebook"]["file"]).read_bytes() == (
         night.space.features("user") / found["codebook"]["file"]).read_bytes()
     assert encode.run(after)["item"]["encoding"]["texts"] == 0  # no item changed
 
 
-def test_who_has_the_same_text_is_encoded_once(job_of):
-    job = job_of()
-    publish(job.space.out, DAY, {"a": "old films", "b": "old films", "c": "war"}, items=NONE)
-    found = encode.run(job)["user"]
-    assert found["encoding"]["texts"] == 2 and found["counts"]["rows"] == 3
-    assert rows(job)["a"]["vector"] == rows(job)["b"]["vector"]
-
-
-def test_another_encoder_encodes_all_texts_again_and_keeps_the_ids(job_of, tmp_path):
-    users = texts(20)
-    night, after = job_of(), job_of(NEXT, model=str(tiny_bert(tmp_path / "other", seed=3, dim=24)))
-    publish(night.space.out, DAY, users, items=NONE)
-    publish(night.space.out, NEXT, users | {"a": "war"}, items=NONE)
-    encode.run(night)
+def test_another_encoder_encodes_all_texts_again_and_keeps_the_ids(night, job_of, tmp_path):
+    after = job_of(NEXT, model=str(tiny_bert(tmp_path / "other", seed=3, dim=24)))
+    publish(night.space.out, NEXT, USERS | {"a": "war"}, items=NONE)
     found = encode.run(after)["user"]
-    assert found["counts"]["encoded"] == found["encoding"]["texts"] == 21
+    assert (found["counts"]["encoded"], found["encoding"]["texts"]) == (45, 44)
     assert found["new_clusters"] == "the encoder changed" and found["drift"]["compared"] == 0
     assert {len(row["vector"]) for row in rows(after).values()} == {24}
     assert {name: row["id"] for name, row in rows(night).items()}.items() <= {
         name: row["id"] for name, row in rows(after).items()}.items()
 
 
-def test_new_clusters_come_on_request_or_with_other_sizes_and_take_no_encoding(job_of):
-    users = texts(30)
-    publish(job_of().space.out, DAY, users, items=NONE)
-    encode.run(job_of())
-    for number, (settings, why) in enumerate([
-            ({"refit": True}, "encode.refit"), ({"clusters": [5]}, "encode.clusters changed"),
-            ({"clusters": []}, None), ({}, "no previous clusters")]):
-        job = job_of(f"2026-01-{number + 3:02d}", **settings)
-        publish(job.space.out, job.space.dt, users, items=NONE)
-        found = encode.run(job)["user"]
-        assert found["new_clusters"] == why and found["encoding"]["texts"] == 0
-        assert found["counts"]["reused"] == 30
-        assert [name for name in table(job).column_names if name.startswith("cluster")] == [
-            f"cluster_{level}" for level in range(len(job.config.encode.clusters))]
+@pytest.mark.parametrize(("settings", "texts", "why"), [
+    ({}, 44, None), ({"refit": True}, 44, "encode.refit"), ({"clusters": [5]}, 44, "encode.clusters changed"),
+    ({}, 3, "the previous clusters were fitted to too few texts"), ({}, 2, None)])
+def test_why_clusters_are_fitted_again(settings, texts, why):
+    """Clusters of 44 texts, or of two for ``texts`` of now."""
+    asked = EncodeSettings(**ENCODE | settings)
+    encoder = {"sha256": "e", "window": None}
+    fitted = {"sizes": [4, 3], "texts": 44 if texts == 44 else 2}
+    before = PreviousFeatures(DAY, Path(), {"encoder": encoder, "codebook": fitted})
+    assert refit_reason(before, encoder, asked, texts) == why
+    for nothing in (None, replace(before, manifest={"encoder": encoder, "codebook": None})):
+        assert refit_reason(nothing, encoder, asked, texts) == (
+            "encode.refit" if asked.refit else "no previous clusters")
 
 
 def test_clusters_of_too_few_texts_are_fitted_again_once_there_are_more(job_of, job_log):
@@ -162,25 +178,47 @@ def test_clusters_of_too_few_texts_are_fitted_again_once_there_are_more(job_of, 
     assert reason == "the previous clusters were fitted to too few texts"
 
 
-def test_clusters_that_no_longer_fit_are_told(job_of, job_log):
-    quiet = {f"u{number}": "quiet " * (1 + number) for number in range(20)}
-    publish(job_of().space.out, DAY, quiet, items=NONE)
-    encode.run(job_of())
-    publish(job_of().space.out, NEXT, texts(20, seed=4), items=NONE)
-    found = encode.run(job_of(NEXT))["user"]
-    assert found["drift"]["ratio"] > 1.25 and found["new_clusters"] is None
-    assert any("times as far from their clusters as on 2026-01-02" in said and "encode.refit=true" in said
-               for said in job_log)
+@pytest.mark.parametrize(("distance", "ratio", "told"), [(50.0, 1.25, False), (52.0, 1.3, True)])
+def test_clusters_that_no_longer_fit_are_told(make_job, job_log, distance, ratio, told):
+    """Ten vectors, at 4.0 from their clusters on average when these were fitted."""
+    book, drift = build._drift({"error": 4.0, "fitted": DAY}, Written(rows=10, distance=distance, compared=9))
+    assert book["error"] == 4.0 and drift == {
+        "error": distance / 10, "ratio": pytest.approx(ratio), "compared": 9, "moved": 0}
+    encode._warn(make_job(day=NEXT), "user", {"codebook": book, "drift": drift})
+    assert len(job_log) == told
+    assert all("1.30 times as far from their clusters as on 2026-01-02" in said
+               and "encode.refit=true" in said for said in job_log)
 
 
-def test_large_tables_are_cut_into_files_of_whole_row_groups(job_of, monkeypatch):
+def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
+    """It fails where texts change while they are encoded, and on a full disk.
+
+    In the end its table is cut into files of whole row groups.
+    """
     monkeypatch.setattr(build, "ROW_GROUP_ROWS", 2)
-    job = job_of(clusters=[])
+    job, whole = job_of(clusters=[]), encode_tasks.encode
     publish(job.space.out, DAY, texts(37), items=NONE)
+
+    def full(*_):
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_tasks, "encode", lambda job, task, texts, rows, folder: whole(
+            job, task, texts.where("text_sha256 < '8'"), rows, folder))
+        with pytest.raises(DataError, match=r"\d of 37 texts have a vector, because 2026-01-02 was publ"):
+            encode.run(job)
+    with monkeypatch.context() as patch:
+        patch.setattr("dare_job.publish.features.write.write", full)
+        with pytest.raises(OSError, match="full"):
+            encode.run(job)
+    assert not list((job.space.out / "features").glob("entity=*/*"))
     found = encode.run(job)["user"]  # two slots, four tasks each
+    assert found["encoding"]["texts"] == 0 and found["counts"] == {
+        "rows": 37, "encoded": 37, "reused": 0, "without_text": 0}
     sizes = [file["rows"] for _, file in sorted(found["files"].items())]
     assert sum(sizes) == 37 and set(sizes[:-1]) == {4} and sizes[-1] == 1
     assert table(job)["id"].to_pylist() == list(range(1, 38))
+    assert not [name for name in table(job).column_names if name.startswith("cluster")]
 
 
 def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
@@ -209,82 +247,56 @@ def test_an_encoder_that_gives_no_numbers_ends_the_stage(job_of, tmp_path):
     assert found.value.exit_code == 6 and not list((job.space.out / "features").glob("entity=*/*"))
 
 
-def test_damage_of_what_the_next_night_needs_is_named(job_of):
-    publish(job_of().space.out, DAY, texts(12), items=NONE)
-    publish(job_of().space.out, NEXT, texts(13), items=NONE)
-    encode.run(job_of())
-    folder = job_of().space.features("user")
-    book = folder / manifest(job_of())["codebook"]["file"]
+def test_damage_of_what_the_next_night_needs_is_named(night, job_of):
+    publish(night.space.out, NEXT, USERS | {"new": "war"}, items=NONE)
+    folder = night.space.features("user")
+    book = folder / manifest(night)["codebook"]["file"]
     whole = book.read_bytes()
     book.write_bytes(whole[:-8] + b"damaged!")
     with pytest.raises(DataError, match=f"{book} is damaged .*encode.refit=true"):
         encode.run(job_of(NEXT))
     book.write_bytes(whole)
-    ids = job_of().space.out / "features" / "ids" / "entity=user" / "ids.parquet"
+    ids = night.space.out / "features" / "ids" / "entity=user" / "ids.parquet"
     pq.write_table(pq.read_table(ids)[:5], ids)
-    with pytest.raises(DataError, match="ids.parquet contains 5 of 12 entities that have an id"):
+    with pytest.raises(DataError, match="ids.parquet contains 5 of 44 entities that have an id"):
         encode.run(job_of(NEXT))
     assert not list(folder.parent.glob(".*"))  # nothing unfinished is left
 
 
 @pytest.mark.parametrize(("settings", "damage", "wrong"), [
-    ({}, float("nan"), "'u003' contains NaN, Inf or null"),
-    ({"refit": True}, None, "'[0-9a-f]{64}' is missing")], ids=["reused", "clustered"])
-def test_a_damaged_vector_of_before_is_named_with_its_folder(job_of, settings, damage, wrong):
-    for day in (DAY, NEXT):
-        publish(job_of().space.out, day, texts(6), items=NONE)
-    encode.run(job_of(clusters=[2]))
-    folder = job_of().space.features("user")
+    # its Python worker ends, and the next one imports all again
+    pytest.param({}, float("nan"), "'u003' contains NaN, Inf or null", marks=pytest.mark.slow, id="reused"),
+    pytest.param({"refit": True}, None, "'[0-9a-f]{64}' is missing", id="clustered")])
+def test_a_damaged_vector_of_before_is_named_with_its_folder(night, job_of, settings, damage, wrong):
+    publish(night.space.out, NEXT, USERS, items=NONE)
+    folder = night.space.features("user")
     file = sorted(folder.glob("part-*.parquet"))[0]
     read = pq.read_table(file)
     lists = [damage and [damage] * 16 if name == "u003" else vector for name, vector in zip(
         read["entity_id"].to_pylist(), read["vector"].to_pylist(), strict=True)]
     pq.write_table(read.set_column(2, "vector", pa.array(lists, pa.list_(pa.float32()))), file)
     with pytest.raises(DataError, match=f"{folder}: the vector of {wrong}: restore that folder"):
-        encode.run(job_of(NEXT, clusters=[2], **settings))
+        encode.run(job_of(NEXT, **settings))
     assert not list(folder.parent.glob(f"*{NEXT}*"))
 
 
-def test_texts_that_change_while_they_are_encoded_are_told(job_of, monkeypatch):
-    job, whole = job_of(), encode_tasks.encode
-    publish(job.space.out, DAY, texts(6), items=NONE)
-    monkeypatch.setattr(encode_tasks, "encode", lambda job, task, texts, rows, folder: whole(
-        job, task, texts.where("text_sha256 < '8'"), rows, folder))
-    with pytest.raises(DataError, match="[1-5] of 6 texts have a vector, because 2026-01-02 was published"):
-        encode.run(job)
-    assert not list((job.space.out / "features").glob("entity=*/*"))
-
-
-def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
-    job = job_of()
-    publish(job.space.out, DAY, texts(30), items=NONE)
-    def full(*_):
-        raise OSError(28, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dare_job.publish.features.write.write", full)
-        with pytest.raises(OSError, match="full"):
-            encode.run(job)
-    assert not list((job.space.out / "features").glob("entity=*/*"))
-    found = encode.run(job)["user"]
-    assert found["encoding"]["texts"] == 0 and found["counts"] == {
-        "rows": 30, "encoded": 30, "reused": 0, "without_text": 0}
-
-
-def test_clean_removes_old_features_and_keeps_the_newest_and_the_ids(job_of):
-    days = [f"2026-01-0{number}" for number in range(1, 6)]
-    for day in days:
-        publish(job_of().space.out, day, texts(6), items=NONE)
-    for day in days[:3]:
-        encode.run(job_of(day))
-    found = clean(job_of().space.out, 1)
-    out = job_of().space.out
+def test_clean_removes_old_features_and_keeps_the_newest_and_the_ids(night, job_of):
+    """The next features start from these; clusters of other sizes take no encoding."""
+    out, days = night.space.out, [f"2026-01-0{number}" for number in range(2, 7)]
+    for day in days[1:]:
+        publish(out, day, USERS, items=NONE)
+    shutil.rmtree(out / "features" / "entity=item")
+    for day in days[1:3]:
+        shutil.copytree(night.space.features("user"), night.space.features("user", day))
+    found = clean(out, 1)
     assert [entry["date"] for entry in found["removed"]] == days[:2]
     (kept,) = [entry for entry in found["kept"] if entry["date"] == days[2]]
     assert kept["reason"].startswith("its features of users are the newest")
     assert {path.name for path in out.glob("features/entity=*/*")} == {f"dt={days[2]}"}
     assert (out / "features" / "ids" / "entity=user" / "ids.parquet").exists()
-    assert encode.run(job_of(days[4]))["user"]["encoding"]["texts"] == 0
+    again = encode.run(job_of(days[4], clusters=[5]))["user"]
+    assert again["new_clusters"] == "encode.clusters changed"
+    assert (again["encoding"]["texts"], again["counts"]["reused"]) == (0, 44)
     assert [entry["date"] for entry in clean(out, 1)["removed"]] == [days[2]]
 
 
@@ -297,8 +309,6 @@ def test_without_an_encoder_the_stage_says_so_and_does_nothing(make_job, capsys)
 
 
 def test_settings_of_clusters_are_checked(make_job):
-    from dare_job.config.settings import EncodeSettings, JobConfig
-
     assert EncodeSettings(clusters=[]).clusters == [] and JobConfig().encode.model is None
     with pytest.raises(ValueError, match="do not fit into 32 bits"):
         EncodeSettings(clusters=[65536, 65536])
@@ -312,12 +322,9 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
         encode.run(job)
 
 
-def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of, monkeypatch):
+def test_the_examples_of_the_documents_read_what_the_stage_leaves(encoded):
     """docs/how-to/features.md: the join by id; read-the-output.md: torch-rechub's reader of the table."""
-    monkeypatch.setattr(build, "ROW_GROUP_ROWS", 2)
-    job = job_of()
-    publish(job.space.out, DAY, texts(33), items=NONE)
-    encode.run(job)
+    job = encoded[0]
     join, stream = (re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[at]
                     for page, at in (("how-to/features.md", 0), ("how-to/read-the-output.md", 2)))
     names = {"rows": pd.DataFrame({"user_id": ["u032", "nobody", "u000", "u032"]})}
@@ -328,6 +335,6 @@ def test_the_examples_of_the_documents_read_what_the_stage_leaves(job_of, monkey
     assert found == {row["id"]: row["cluster_1"] for row in known.values()}
     here = f'"{job.space.features("user")}"'
     exec(stream.replace('"out/demo/features/entity=item/dt=2026-01-02"', here), names)  # noqa: S102
-    assert names["table"].shape == (34, 16) and not names["table"][0].any()
+    assert names["table"].shape == (45, 16) and not names["table"][0].any()
     assert names["table"][1:].tolist() == table(job)["vector"].to_pylist()
     assert names["table"][33].tolist() == known["u032"]["vector"]

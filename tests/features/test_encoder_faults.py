@@ -12,7 +12,7 @@ import torch
 from encoders import EMBEDDINGS, in_pickle, tiny_bert, with_dense, without_numbers
 from safetensors.torch import load_file, save_file
 
-from dare_job.errors import ModelError
+from dare_job.errors import InfrastructureError, ModelError
 from dare_job.models import files
 from dare_job.publish.features import encode_tasks, encoder_files
 from dare_job.publish.features.encode_tasks import EncodeTask
@@ -143,6 +143,19 @@ encode_tasks.encoded(encoder, [text] * 256)
 """
 
 
+def test_memory_that_ran_out_is_told_as_such(bert, monkeypatch):
+    encoder = Encoder(bert, "cpu", batch_size=2)
+
+    def full(texts):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr(encoder, "encode", full)
+    with pytest.raises(InfrastructureError, match="encoding failed: RuntimeError: .*not enough memory.*lower "
+                                                  "encode.batch_size to use less memory"):
+        encode_tasks.encoded(encoder, ["war films"])
+
+
+@pytest.mark.slow
 def test_too_large_a_batch_is_told_as_such(tmp_path):
     """256 texts of 502 tokens, 512 float32 each: 251 MiB at once, of 200 that are left."""
     bert = tiny_bert(tmp_path / "bert", positions=512, dim=512)
