@@ -12,19 +12,14 @@ from dare_job.evaluate.ctr.options import Options
 from dare_job.evaluate.ctr.train import Fitted, fit
 
 _LOG = logging.getLogger("dare_job")
-
 _SEEDS = 5  # least number for figures to go by
 
 
 def run(options: Options) -> dict:
     """Train and compare; returns the JSON object that the command prints last.
 
-    Raises
-    ------
-    ConfigError
-        Options are invalid.
-    DataError
-        Data or texts are invalid, or a text may leak a label.
+    Raises ConfigError if options are invalid; DataError if data or texts are invalid, or a text may leak a
+    label.
     """
     _check(options)
     from dare_job.evaluate.ctr import models

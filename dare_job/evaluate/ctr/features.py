@@ -1,6 +1,7 @@
 """Read and check vectors or cluster ids of OUT/features, and Parquet folders with one row per id."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,12 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables.published import parquet_files, read_manifest
 
 _CLUSTER = re.compile("cluster_[0-9]+")
-
 _MOST = 2**31 - 2  # 0 is for those without
+_SHOWN = 3
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+_DAY = (pa.types.is_date,)
+_LIST = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_NUMBER = (pa.types.is_floating, pa.types.is_integer)
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,15 @@ def maker(table: pa.Table, folder: AnyPath) -> Maker | None:
 def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
     """Ids and their vectors (T, d) float32, without rows that have no vector.
 
-    Raises
-    ------
-    DataError
-        The column ``vector`` is missing or no list of numbers, or vectors differ in size or are not finite.
+    Raises DataError if the column ``vector`` is missing or no list of numbers, or vectors differ in size or
+    are not finite.
     """
     _require(table, "vector", folder)
     table = table.filter(pc.is_valid(table["vector"]))
     ids, column = table["entity_id"].to_pylist(), table["vector"].combine_chunks()
     if not ids:
         return ids, np.empty((0, 0), np.float32)
-    if not _is_list(column.type) or not _is_number(column.type.value_type):
+    if not (_is(column.type, _LIST) and _is(column.type.value_type, _NUMBER)):
         raise DataError(f"{folder}: the column vector is {column.type}; lists of numbers are expected: "
                         "encode that date again")
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
@@ -104,13 +107,8 @@ def clusters(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
     return ids, codes.astype(np.int32)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list,
-                                         pa.types.is_fixed_size_list))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
+def _is(kind: pa.DataType, checks: tuple) -> bool:
+    return any(check(kind) for check in checks)
 
 
 def _require(table: pa.Table, name: str, folder: AnyPath) -> None:
@@ -123,24 +121,15 @@ def _said(table: pa.Table) -> dict[str, str]:
     return {key.decode().rpartition(".")[2]: value.decode()
             for key, value in (table.schema.metadata or {}).items()}
 
-_SHOWN = 3
 
-_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-
-_DAY = (pa.types.is_date,)
-
-
-def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
+def read(folder: AnyPath, wanted: Sequence[str] = ()) -> pa.Table | None:
     """Read all rows of a folder's files; None if there is no file.
+
+    Raises DataError if a file is damaged, a column is missing or not text, or an id is duplicated.
 
     Parameters
     ----------
     wanted : required text columns; days (``*_dt``) may be dates
-
-    Raises
-    ------
-    DataError
-        A file is damaged, a column is missing or not text, or an id is duplicated.
     """
     parts = []
     for path in parquet_files(folder):
@@ -155,10 +144,10 @@ def read(folder: AnyPath, wanted: list[str] | None = None) -> pa.Table | None:
         table = pa.concat_tables(parts, promote_options="default")
     except pa.ArrowException as error:
         raise DataError(f"{folder}: its files differ in their columns: {error}") from None
-    for name in ["entity_id", *(wanted or [])]:
+    for name in ["entity_id", *wanted]:
         if name not in table.column_names:
             raise DataError(f"{folder}: column {name} is missing (found: {', '.join(table.column_names)})")
-    for name in wanted or []:
+    for name in wanted:
         table = _as_text(table, name, folder)
     return _unique(table, folder)
 
@@ -171,6 +160,11 @@ def by_id(table: pa.Table | None, name: str) -> dict[str, str]:
     return {entity: value for entity, value in pairs if value is not None}
 
 
+def shown(found: list[str]) -> str:
+    """The first few of what a message names."""
+    return ", ".join(found[:_SHOWN]) + (" ..." if len(found) > _SHOWN else "")
+
+
 def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
     """The table with its ids as text. Raises DataError for missing or duplicate ids."""
     if table["entity_id"].null_count:
@@ -181,15 +175,14 @@ def _unique(table: pa.Table, folder: AnyPath) -> pa.Table:
         raise DataError(f"{folder}: the column entity_id is {table['entity_id'].type}; text or whole numbers "
                         "are expected") from None
     if twice := repeated(ids, len(table)):
-        named = ", ".join(twice[:_SHOWN]) + (" ..." if len(twice) > _SHOWN else "")
-        raise DataError(f"{folder}: {len(twice)} ids are there more than once ({named}); one text an id is "
-                        "expected")
+        raise DataError(f"{folder}: {len(twice)} ids are there more than once ({shown(twice)}); one text an "
+                        "id is expected")
     return table.set_column(table.column_names.index("entity_id"), "entity_id", ids)
 
 
 def _as_text(table: pa.Table, name: str, folder: AnyPath) -> pa.Table:
     kind = table[name].type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not any(check(value) for check in (*_TEXT, *(_DAY if name.endswith("_dt") else ()))):
+    if not _is(value, _TEXT + _DAY if name.endswith("_dt") else _TEXT):
         raise DataError(f"{folder}: the column {name} is {kind}; text is expected: publish that date again")
     return table.set_column(table.column_names.index(name), name, pc.cast(table[name], pa.string()))

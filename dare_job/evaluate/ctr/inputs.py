@@ -53,15 +53,15 @@ def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
     """Join texts to the label rows; ids that are not in the data are counted and ignored."""
     sides, counts = {}, {}
     for table in tables:
-        text = rows_of(table, examples)
+        places = _places(table, examples)
+        text = places[examples.dense(table.entity)]
         known = examples.of(table.entity).ids.get_indexer(table.ids) >= 0
         counts[table.entity] = {
             "texts": len(table.ids), "unknown_ids": int((~known).sum()), "without_text": table.missing,
             "label_rows_with_text": round(float((text >= 0).mean()), 4)}
         vectors = None if table.vectors is None else _with_none(_scaled(table.vectors, known))
         clusters = None if table.clusters is None else _with_none(table.clusters + 1)
-        before = _places(table, examples)[examples.history] if table.entity == "item" else None
-        history = None if before is None else (before + 1).astype(np.int32)
+        history = (places[examples.history] + 1).astype(np.int32) if table.entity == "item" else None
         sides[table.entity] = Side((text + 1).astype(np.int32), vectors, clusters, history)
     return Inputs(name, sides, counts)
 

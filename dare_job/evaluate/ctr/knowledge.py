@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from dare_job.data.history import end_of_day
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import features
-from dare_job.evaluate.ctr import features as ctr_features
 from dare_job.evaluate.ctr.features import Maker
 from dare_job.storage.paths import AnyPath, dated_folders
 from dare_job.tables.published import parquet_files, read_manifest
@@ -65,8 +64,6 @@ def _newest(out: AnyPath, found: dict[str, list[str]]) -> str:
                         + "; ".join(f"{entity} {', '.join(days)}" for entity, days in found.items()) + ")")
     return max(common)
 
-_SHOWN = 3
-
 
 def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: str) -> pa.Table | None:
     """The texts that features were made from; None if the features do not name their texts.
@@ -75,13 +72,14 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
     """
     if texts is None or "text_sha256" not in table.column_names:
         return None
-    words = features.by_id(texts, "knowledge")
+    hashes = {entity: hashlib.sha256(text.encode()).hexdigest()
+              for entity, text in features.by_id(texts, "knowledge").items()}
     of = zip(table["entity_id"].to_pylist(), table["text_sha256"].to_pylist(), strict=True)
-    other = [entity for entity, sha256 in of if entity not in words or sha256 != _sha256(words[entity])]
+    other = [entity for entity, sha256 in of if entity not in hashes or sha256 != hashes[entity]]
     if other:
-        named = ", ".join(map(repr, other[:_SHOWN])) + (" ..." if len(other) > _SHOWN else "")
         raise DataError(f"{folder}: {len(other)} of {len(table)} features are of other texts than those "
-                        f"published ({named}): run `dare-job run --from encode --date {dt}`")
+                        f"published ({features.shown(list(map(repr, other)))}): run `dare-job run --from "
+                        f"encode --date {dt}`")
     return texts
 
 
@@ -119,9 +117,6 @@ def drafted(texts: pa.Table | None, said: dict) -> frozenset[str]:
     return frozenset(entity for entity in texts["entity_id"].to_pylist() if relaxed.get(entity) != 0)
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
 Encode = Callable[[list[str]], tuple[np.ndarray, Maker | None]]  # texts -> (n, d) float32, of which encoder
 
 
@@ -151,16 +146,13 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
          ) -> list[Knowledge]:
     """Read the texts of a published date; they are usable from the day after they were generated.
 
+    Raises DataError if there is no such date or no text, a file or column is damaged, an id is duplicated, or
+    vectors differ in size. An entity type without texts is a warning.
+
     Parameters
     ----------
     dt : date; None: the newest
     clusters : read cluster ids, which only features have, instead of vectors
-
-    Raises
-    ------
-    DataError
-        There is no such date or no text, a file or column is damaged, an id is duplicated, or vectors differ
-        in size. An entity type without texts is a warning.
     """
     chosen, present = choose(out, dt, entities)
     found = [_entity(out, entity, chosen, clusters, encode) for entity in present]
@@ -178,31 +170,31 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
     return tables
 
 
-def _folder(out: AnyPath, kind: str, entity: str, dt: str) -> AnyPath:
-    return out / kind / f"entity={entity}" / f"dt={dt}"
-
-
 def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) -> Knowledge:
-    """Texts of one entity type and date."""
-    folder = _folder(out, "knowledge", entity, dt)
-    texts = ctr_features.read(folder, ["knowledge", "generated_dt"])
-    table = ctr_features.read(_folder(out, "features", entity, dt))
+    folder, features_folder = (out / kind / f"entity={entity}" / f"dt={dt}"
+                               for kind in ("knowledge", "features"))
+    texts = features.read(folder, ["knowledge", "generated_dt"])
+    table = features.read(features_folder)
     if table is None and clusters and len(_written(texts)):
         raise DataError(f"{out} has no features of {entity} texts of {dt}, so no cluster ids: run the stage "
                         "`encode` (encode.model), or name it otherwise to have its texts encoded")
     listed = {name for part in (texts, table) if part is not None for name in part["entity_id"].to_pylist()}
+    vectors = codes = None
     if table is None:
-        ids, vectors, made_by = _encoded(texts, encode)
-        codes = None
+        written = _written(texts)
+        ids = written["entity_id"].to_pylist()
+        vectors, made_by = encode(written["knowledge"].to_pylist())
     else:
-        folder = _folder(out, "features", entity, dt)
-        features.require_date(table, folder, dt)
-        made_by, texts = features.maker(table, folder), of_features(table, texts, folder, dt)
-        ids, found = (features.clusters if clusters else features.vectors)(table, folder)
-        vectors, codes = (None, found) if clusters else (found, None)
-    said = read_manifest(_folder(out, "knowledge", entity, dt))
+        features.require_date(table, features_folder, dt)
+        made_by = features.maker(table, features_folder)
+        texts = of_features(table, texts, features_folder, dt)
+        if clusters:
+            ids, codes = features.clusters(table, features_folder)
+        else:
+            ids, vectors = features.vectors(table, features_folder)
+    said = read_manifest(folder)
     return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, dt, texts),
-                     len(listed) - len(ids), made_by, ctr_features.by_id(texts, "prompt_sha256"),
+                     len(listed) - len(ids), made_by, features.by_id(texts, "prompt_sha256"),
                      said.get("settings", {}), drafted(texts, said))
 
 
@@ -210,9 +202,3 @@ def _written(texts: pa.Table) -> pa.Table:
     """Rows with a non-empty text."""
     words = pc.utf8_length(pc.utf8_trim_whitespace(texts["knowledge"]))
     return texts.filter(pc.fill_null(pc.greater(words, 0), False))
-
-
-def _encoded(texts: pa.Table, encode: Encode) -> tuple[list[str], np.ndarray, Maker | None]:
-    """Ids with a text, their vectors, and the encoder."""
-    table = _written(texts)
-    return table["entity_id"].to_pylist(), *encode(table["knowledge"].to_pylist())

@@ -37,8 +37,9 @@ from dare_job.evaluate.ctr.source import Source
 from dare_job.schemas import ATTRIBUTES, ITEMS
 
 _BATCH = 2000
-
+_NAMED = 3
 _EVENTS = pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())]))
+_LOG = logging.getLogger("dare_job")
 
 
 def ends(source: Source, items: str, settings: dict, texts: dict[str, tuple[str, int]]) -> dict[str, int]:
@@ -97,10 +98,6 @@ def _batches(shown: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.Re
             [pa.array(part, pa.string()), pa.array([0] * len(part), pa.int32()),
              pa.array([attributes.get(user) for user in part], ATTRIBUTES), pa.array(events, _EVENTS)],
             names=["entity_id", "interactions", "attributes", "history"])
-
-_LOG = logging.getLogger("dare_job")
-
-_NAMED = 3
 
 
 def bounded(table: Knowledge, source: Source) -> Knowledge:

@@ -57,15 +57,10 @@ except ImportError as _error:
                       "install dare-job with its extra ctr") from None
 
 MODELS = ("din", "dcnv2")
-
 EMBEDDING = 16
-
 ADAPTED = 32  # numbers of an adapted vector
-
 _KNOWLEDGE = "knowledge"
-
 _ITEM_CLUSTER = "cluster_item_"
-
 _MLP = {"dims": [128, 64], "dropout": 0.1}
 
 
@@ -92,19 +87,17 @@ class Ctr(nn.Module):
             for name, codes in examples.of(entity).attributes.items():
                 self.register_buffer(_name(entity, name), torch.from_numpy(codes), persistent=False)
         self._attributes = {entity: list(examples.of(entity).attributes) for entity in ("user", "item")}
-        vectors = {side: data.vectors for side, data in inputs.sides.items() if data.vectors is not None}
-        self._levels = {side: data.clusters.shape[1] for side, data in inputs.sides.items()
-                        if data.clusters is not None}
+        sizes, self._levels = {}, {}  # of the vectors, and levels of the cluster ids
         for side, data in inputs.sides.items():
-            table = data.vectors if data.vectors is not None else data.clusters
+            table = data.clusters if data.vectors is None else data.vectors
+            (self._levels if data.vectors is None else sizes)[side] = table.shape[1]
             self.register_buffer(f"text_{side}", torch.from_numpy(table), persistent=False)
         torch.manual_seed(seed)
-        out = ADAPTED * (len(vectors) + ("item" in vectors))
+        out = ADAPTED * (len(sizes) + ("item" in sizes))
         self.backbone = (_din if model == "din" else _dcnv2)(self._sparse, len(examples.items.ids), out)
-        if vectors:
+        if sizes:
             torch.manual_seed(seed)
-            self.adaptor = HybridExpertAdaptor(list(vectors), next(iter(vectors.values())).shape[1],
-                                               ADAPTED)
+            self.adaptor = HybridExpertAdaptor(list(sizes), next(iter(sizes.values())), ADAPTED)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """(B,) probabilities."""

@@ -55,7 +55,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job ctr``. ``revision`` and ``window`` are those of the encoder (``encode.*``)."""
+    """Options of ``dare-job ctr``."""
 
     data: str = option("Clicks: input data of a run, the output of `dare-job data prepare`, a folder with "
                        "train, valid and test.csv.gz, or 'sample'.", panel=_DATA)
@@ -83,5 +83,3 @@ class Options:
     min_rating: float = option("Lowest rating that counts as a click.", 4.0, panel=_DATA)
     device: Device = device(_MODELS)
     training: TrainSettings = field(default_factory=TrainSettings)
-    revision: str | None = None
-    window: int | None = None

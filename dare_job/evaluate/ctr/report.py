@@ -7,7 +7,6 @@ All of it is over seeds: what the test part's own rows leave open is not in it.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -16,10 +15,8 @@ from scipy import stats
 
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import BASE, Inputs
+from dare_job.evaluate.ctr.options import Options
 from dare_job.evaluate.ctr.train import Fitted
-
-if TYPE_CHECKING:
-    from dare_job.evaluate.ctr.options import Options
 
 
 @dataclass(frozen=True)
@@ -34,10 +31,8 @@ class Difference:
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """Student's interval of the mean of two values or more."""
-    values = np.asarray(values, float)
-    mean = float(values.mean())
-    reach = float(stats.sem(values) * stats.t.ppf(0.5 + level / 2, len(values) - 1))
-    return mean - reach, mean + reach
+    low, high = stats.t.interval(level, len(values) - 1, np.mean(values), stats.sem(values))
+    return float(low), float(high)
 
 
 def paired(a: np.ndarray, b: np.ndarray) -> Difference:
@@ -67,7 +62,7 @@ _ALPHA = 0.05
 Results = dict[tuple[str, str], list[Fitted]]
 
 
-def result(options: "Options", made: Examples, sets: list[Inputs], results: Results) -> dict:
+def result(options: Options, made: Examples, sets: list[Inputs], results: Results) -> dict:
     """``rows`` (one a model and set), ``equivalence`` (one a model and pair), counts of data and texts."""
     rows = [_row(model, inputs.name, results) for model in options.models for inputs in sets]
     pairs = [_pair(model, pair, results, options.margin)
@@ -131,7 +126,6 @@ def _pair(model: str, pair: tuple[str, str], results: Results, margin: float) ->
 
 
 def _measured(model: str, name: str, results: Results, key: str) -> np.ndarray:
-    """(seeds,) ``auc`` or ``logloss``."""
     return np.array([getattr(fitted, key) for fitted in results[model, name]])
 
 

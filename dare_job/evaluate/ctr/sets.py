@@ -1,7 +1,6 @@
 """The sets of texts that are compared: read, encoded where they have no features, and checked as a whole."""
 
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,19 +10,17 @@ from dare_job.errors import DataError, ModelError
 from dare_job.evaluate.ctr import knowledge
 from dare_job.evaluate.ctr.features import Maker
 from dare_job.evaluate.ctr.knowledge import Knowledge
+from dare_job.evaluate.ctr.options import Options
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files
 from dare_job.publish.features.encoder import Encoder
 from dare_job.storage import paths
 
-if TYPE_CHECKING:
-    from dare_job.evaluate.ctr.options import Options
-
 _LOG = logging.getLogger("dare_job")
 _CLUSTERS = "cluster"  # a set whose name begins so is read as cluster ids
 
 
-def read(options: "Options") -> dict[str, list[Knowledge]]:
+def read(options: Options) -> dict[str, list[Knowledge]]:
     """Texts by set.
 
     Warns where vectors are not all of one size and encoder. Raises DataError where sets are of several dates,
@@ -46,8 +43,8 @@ def read(options: "Options") -> dict[str, list[Knowledge]]:
 class _Encode:
     """Texts to vectors, each text once; the encoder is loaded for the first of them."""
 
-    def __init__(self, options: "Options"):
-        self._name, self._revision, self._window = options.encoder, options.revision, options.window
+    def __init__(self, options: Options):
+        self._name = options.encoder
         self._vectors: dict[str, np.ndarray] = {}
         self._loaded: tuple[Encoder, Maker] | None = None
 
@@ -65,10 +62,9 @@ class _Encode:
         """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            folder = encoder_files.resolve(self._name, self._revision, setting="--encoder")
-            encoder = Encoder(folder, device, EncodeSettings().batch_size, self._window)
-            sha256 = encoder_files.fingerprint(folder)
-            return encoder, Maker(redact.values(self._name), sha256, self._window)
+            folder = encoder_files.resolve(self._name, setting="--encoder")
+            encoder = Encoder(folder, device, EncodeSettings().batch_size)
+            return encoder, Maker(redact.values(self._name), encoder_files.fingerprint(folder))
         except ModelError as error:
             raise ModelError(f"--encoder {self._name}: {error}") from error
 

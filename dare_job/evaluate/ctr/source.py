@@ -56,10 +56,11 @@ def load(data: str, min_rating: float) -> Source:
     if (folder / "ctr").is_dir():
         return _prepared(folder)
     with tempfile.TemporaryDirectory() as temporary:
-        return _contract(_read(data, Path(temporary) / "input"), min_rating)
+        _read(data, Path(temporary) / "input")
+        return _contract(Path(temporary) / "input", min_rating)
 
 
-def _read(data: str, into: Path) -> Path:
+def _read(data: str, into: Path) -> None:
     """The job's own readers, which check every row, write the contract tables."""
     from dare_job.config.settings import InputSettings, SparkSettings
     from dare_job.data import readers
@@ -67,11 +68,10 @@ def _read(data: str, into: Path) -> Path:
 
     spark = session(SparkSettings(conf={"spark.driver.memory": "1g"}))
     readers.read_input(InputSettings(path=data), into, spark)
-    return into
 
 
 def _contract(folder: Path, min_rating: float) -> Source:
-    tables = _tables(folder)
+    tables = {name: _parquet(folder / f"{name}.parquet") for name in ("interactions", "users", "items")}
     rows = tables["interactions"].drop_duplicates(_EVENT)
     unrated = int(rows["rating"].isna().sum())
     if unrated:
@@ -96,10 +96,6 @@ def _prepared(folder: Path) -> Source:
         raise DataError(f"{folder / 'ctr'}: some of its rows are not in interactions.parquet beside it; "
                         "prepare the folder again")
     return replace(source, interactions=rows)
-
-
-def _tables(folder: Path) -> dict[str, pd.DataFrame]:
-    return {name: _parquet(folder / f"{name}.parquet") for name in ("interactions", "users", "items")}
 
 
 def _parquet(path: Path) -> pd.DataFrame:

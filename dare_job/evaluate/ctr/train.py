@@ -89,7 +89,6 @@ def _loss(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _predicted(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and click probabilities of some rows."""
     model.eval()
     parts = [model({name: column[part] for name, column in data.items()}) for part in rows.split(8192)]
     return data["label"][rows].cpu().numpy(), torch.cat(parts).double().cpu().numpy()
