@@ -5,6 +5,7 @@ import pytest
 import torch
 from beam_models import near, write
 from decode_models import prompts
+from optimum_by_subsets import by_subsets
 from scipy.optimize import linprog
 
 from dare_job.bench.beam.bound import BoundedEngine, bound
@@ -14,7 +15,6 @@ from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates, sample_candidates
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.settings import Beams, EngineSettings
-from dare_job.evaluate.acceptance.optimum import by_subsets
 
 DRAWS = 40_000
 NEAR = 0.02  # more than 5 standard errors of a difference of two shares

@@ -3,13 +3,14 @@
 
 import pytest
 import torch
+from optimum_by_subsets import by_subsets
 from sampling_pairs import distance, exact_cases, exact_output, linear_program_optimum, pairs
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
 from dare_job.decode.sampling.rules import RULES
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError
-from dare_job.evaluate.acceptance.optimum import by_subsets, optimum
+from dare_job.evaluate.acceptance.optimum import optimum
 
 CASES = sorted({way[:2] for way in exact_cases()})
 OPTIMAL = {("greedy", "greedy"), ("spechub", "spechub"), ("naive", "top_k"), ("rrs", "top_k")}
@@ -37,7 +38,7 @@ def test_optimum(distribution):
     _assert_three_optima_agree(distribution, 6, 4, pairs(6, seed=1)[:2])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
@@ -56,7 +57,7 @@ def _assert_three_optima_agree(distribution, tokens, n, both):
         assert best == pytest.approx(linear_program_optimum(p, tuples, chances), abs=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("rule", "distribution"), CASES)
 @pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6])
 def test_output_distribution_of_every_size(rule, distribution, tokens):

@@ -1,2 +1,1 @@
-"""Acceptance statistics: rates of a draft model under each exact sampling method, compared with the optimum.
-"""
+"""Acceptance rates of a draft model under each exact sampling method, compared with the optimum."""

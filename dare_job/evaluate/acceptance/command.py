@@ -1,6 +1,4 @@
-"""``dare-job lab acceptance``: acceptance rates and optima of two models on texts, as tables, JSON and an SVG
-chart.
-"""
+"""``dare-job lab acceptance``: rates and optima of two models on texts, as tables, JSON and an SVG chart."""
 
 import logging
 from collections.abc import Sequence
@@ -14,17 +12,15 @@ from transformers import AutoTokenizer
 from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.model.target import Target
 from dare_job.evaluate.acceptance import measure, texts, trees
-from dare_job.evaluate.acceptance import texts as acceptance_texts
 from dare_job.evaluate.acceptance.options import Options
 from dare_job.models.files import fingerprint, resolve, vocabulary
 from dare_job.publish.report.plot import Line, Panel, document
 
 SHOWN = (("iid", "rrs"), ("iid", "k_seq"), ("iid", "priority"), ("without_replacement", "rrs"),
          ("greedy", "greedy"))
-
 _COLOURS = {"iid": "#b2551f", "without_replacement": "#1f6fb2", "greedy": "#2b8a3e"}
-
 _DASHES = {"rrs": "6 3", "k_seq": "2 3", "priority": "8 3 2 3", "greedy": ""}
+_LOG = logging.getLogger("dare_job")
 
 
 def draw_chart(rows: Sequence[dict]) -> str | None:
@@ -88,58 +84,30 @@ def _with_width(row: dict, name: str) -> str:
     ends = row[f"{name}_interval"]
     return f"{row[name]:.4f}" + ("" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.4f}")
 
-_LOG = logging.getLogger("dare_job")
-
 
 def run(options: Options) -> dict:
     """Measure, print the tables, and return the record of the last line."""
-    folders = [resolve(name, None, options.trust_remote_code, setting) for name, setting in
-               ((options.target, "--model"), (options.draft, "--draft"))]
-    target_tokenizer, draft_tokenizer = (
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
-        for folder in folders
-    )
-    rows = texts.read(
-        options.text,
-        options.column,
-        options.prompt_column,
-        target_tokenizer,
-        folders[0],
-        options.texts,
-        options.seed,
-        options.chat_template,
-    )
-    require_same_tokenizer(
-        target_tokenizer,
-        draft_tokenizer,
-        vocabulary(folders[1], options.trust_remote_code),
-        (options.target, options.draft),
-    )
-    target, draft = (Target.load(folder, options.dtype, options.device, options.trust_remote_code)
-                     for folder in folders)
+    trust, names = options.trust_remote_code, (options.target, options.draft)
+    folders = [resolve(name, None, trust, setting)
+               for name, setting in zip(names, ("--model", "--draft"), strict=True)]
+    tokenizers = [AutoTokenizer.from_pretrained(folder, trust_remote_code=trust) for folder in folders]
+    rows = texts.read(options.text, options.column, options.prompt_column, tokenizers[0], folders[0],
+                      options.texts, options.seed, options.chat_template)
+    require_same_tokenizer(*tokenizers, vocabulary(folders[1], trust), names)
+    target, draft = (Target.load(folder, options.dtype, options.device, trust) for folder in folders)
     contexts = [one.traits.context for one in (target, draft) if one.traits.context is not None]
     rows = texts.truncate(rows, min(contexts, default=None))
-    places = acceptance_texts.sample_places(rows, options.positions, options.seed)
+    places = texts.sample_places(rows, options.positions, options.seed)
     total, texts_used = sum(map(len, places)), sum(len(one) > 0 for one in places)
     _LOG.info("%d places of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
     cells = measure.cells(options.temperatures, options.drafts)
-    measure.fill(
-        cells, acceptance_texts.read_places(target, draft, rows, places), total, options.draws, options.seed
-    )
+    read = texts.read_places(target, draft, rows, places)
+    measure.fill(cells, read, total, options.draws, options.seed)
     lines, console = measure.lines(cells), Console(width=120)
     print_rates(lines, console)
-    tree_rows = list(
-        trees.measure(
-            target,
-            draft,
-            rows[: options.tree_rows],
-            options.trees,
-            options.temperatures,
-            options.new_tokens,
-            min(8, options.tree_rows),
-            options.seed,
-        )
-    )
+    prompts = rows[: options.tree_rows]
+    tree_rows = list(trees.measure(target, draft, prompts, options.trees, options.temperatures,
+                                   options.new_tokens, min(8, options.tree_rows), options.seed))
     if tree_rows:
         print_trees(tree_rows, console)
     console.print(
@@ -154,14 +122,11 @@ def run(options: Options) -> dict:
         "positions": total,
         "texts": texts_used,
         "seed": options.seed,
-        "target": _model_record(options.target, folders[0], target),
-        "draft": _model_record(options.draft, folders[1], draft),
+        **{role: {"name": name, "hash": fingerprint(folder), "vocabulary": model.vocabulary,
+                  "parameters": sum(p.numel() for p in model.model.parameters())}
+           for role, name, folder, model in zip(("target", "draft"), names, folders, (target, draft),
+                                                strict=True)},
         "text": options.text,
         "versions": {name: version(name) for name in ("dare-job", "torch")},
         "threads": torch.get_num_threads(),
     }
-
-
-def _model_record(name: str, folder, model: Target) -> dict:
-    return {"name": name, "hash": fingerprint(folder), "vocabulary": model.vocabulary,
-            "parameters": sum(p.numel() for p in model.model.parameters())}

@@ -27,10 +27,10 @@ def sequential(p: np.ndarray, q: np.ndarray, n: int, step: float = _STEP) -> flo
     """Acceptance of n candidates without replacement under the naive rule; exact to 1e-12."""
     support = np.flatnonzero(q)
     p, q = p[support], q[support]
-    weights, complement = p * q, optimum.complements(q)
+    weights = p * q
     total = weights.sum()
     if n > 1:
-        largest, second = int(np.argmax(q)), q / complement
+        largest, second = int(np.argmax(q)), q / complements(q)
         rest = second.copy()
         rest[largest] = 0
         others_sum = rest.sum() + second[largest] - second
@@ -64,11 +64,9 @@ def _sums(q: np.ndarray, weights: np.ndarray, times: np.ndarray, n: int) -> np.n
     for each in (e, d):
         optimum.add_light(each, times, powers.sum(-1), coefficients)
     time_powers = times ** np.arange(optimum.POWERS + 1)[:, None]
-    weighted_powers = coefficients @ (
-        (powers @ light_weights)[:, None] * time_powers
-    )  # sums of weights times b^j
+    weighted = coefficients @ ((powers @ light_weights)[:, None] * time_powers)  # sums of weights times b^j
     for k in range(n):
-        d[k] += sum((-1) ** j * weighted_powers[j] * e[k - j] for j in range(k + 1))
+        d[k] += sum((-1) ** j * weighted[j] * e[k - j] for j in range(k + 1))
     return d * np.exp(-light.sum() * times)
 
 
@@ -130,17 +128,9 @@ def spechub(p: np.ndarray, q: np.ndarray) -> float:
     """Acceptance of recursive rejection for SpecHub's pairs: a sample and the argmax, or one of the rest."""
     top = int(np.argmax(q))
     rejected, residual, rest = np.maximum(q - p, 0), np.maximum(p - q, 0), np.delete(q, top)
-    residual_mass, mass = residual.sum(), rest.sum()
-    if residual_mass == 0:
+    total, mass = residual.sum(), rest.sum()
+    if total == 0:
         return 1.0
-    residual_after_top = (
-        np.maximum(np.delete(residual, top) - residual_mass * rest / mass, 0).sum()
-        if mass > 0
-        else residual_mass
-    )
-    residual_after_others = residual_mass - residual[top]
-    return float(
-        1
-        - (rejected[top] * residual_after_top + np.delete(rejected, top).sum() * residual_after_others)
-        / residual_mass
-    )
+    after_top = np.maximum(np.delete(residual, top) - total * rest / mass, 0).sum() if mass > 0 else total
+    after_others = total - residual[top]
+    return float(1 - (rejected[top] * after_top + np.delete(rejected, top).sum() * after_others) / total)

@@ -1,6 +1,4 @@
-"""Acceptance rates of every verification rule and optima of every draft distribution, by place and
-temperature.
-"""
+"""Acceptance rates of every rule and optima of every draft distribution, by place and temperature."""
 
 import logging
 import math
@@ -29,8 +27,6 @@ _LOG = logging.getLogger("dare_job")
 class Cell:
     """One draft distribution with n candidates at one temperature, measured at N places.
 
-    Attributes
-    ----------
     texts : text of each place
     optima : optimum at each place
     rates : rates at each place, by rule
@@ -69,10 +65,9 @@ def fill(cells: Sequence[Cell], places: Iterable[Places], total: int, draws: int
     last_log = began
     for part in places:
         for target, draft in zip(part.target, part.draft, strict=True):
-            pairs = {}
+            pairs = {temperature: pair(target, draft, temperature)
+                     for temperature in dict.fromkeys(cell.temperature for cell in cells)}
             for cell in cells:
-                if cell.temperature not in pairs:
-                    pairs[cell.temperature] = pair(target, draft, cell.temperature)
                 _add(cell, part.text, *pairs[cell.temperature], draws, seed + done)
             done += 1
             if time.monotonic() - last_log > _LOG_EVERY_S:
@@ -133,12 +128,8 @@ def _lines(cell: Cell, baseline: list[float]) -> list[dict]:
     lines = []
     for rule, values in cell.rates.items():
         gap, over_baseline = np.subtract(cell.optima, values), np.subtract(values, baseline)
-        line = {
-            "law": cell.distribution,
-            "verifier": rule,
-            "drafts": cell.drafts,
-            "temperature": cell.temperature,
-        }
+        line = {"law": cell.distribution, "verifier": rule, "drafts": cell.drafts,
+                "temperature": cell.temperature}
         means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over_baseline}
         for name, values_of in means.items():
             average, error = mean(values_of, cell.texts)

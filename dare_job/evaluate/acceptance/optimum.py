@@ -11,7 +11,6 @@ polynomials. It is 1 for k = 0 and the sum of q_i / (1 - q_i) for k = 1; the oth
 trapezoid rule in log t. Light tokens are added in blocks, through power sums.
 """
 
-import itertools
 import math
 
 import numba
@@ -21,15 +20,8 @@ import torch
 from dare_job.decode.sampling.distributions import check_count, distribution_for
 
 
-def independent(q: np.ndarray, n: int) -> np.ndarray:
-    """Return Q (m,) of all prefixes for n independent candidates."""
-    return np.cumsum(q) ** n
-
-
 def distinct(q: np.ndarray, n: int) -> np.ndarray:
-    """Return Q (m,) for independent candidates conditioned on being distinct: ratios of symmetric
-    polynomials.
-    """
+    """Return Q (m,) for candidates conditioned on being distinct: ratios of symmetric polynomials."""
     sums = _symmetric(q, n)
     return sums / sums[-1]
 
@@ -45,14 +37,11 @@ def _symmetric(q, n):
         out[i] = sums[n]
     return out
 
+
 _STEP, _LOG_T_MIN = 0.25, -10.0  # of log t; the integrand is below 1e-13 before the minimum
-
 _MAX_RATE_TIME = 40.0  # integrate until e^-40 of the slowest part remains
-
 POWERS = 6  # of q t, for light tokens, where q t is at most LIGHT
-
 LIGHT = 0.1  # at the last time; a tenth of that where the integrand matters
-
 _BLOCK, _SLACK = 64, 1e-13
 
 
@@ -71,8 +60,7 @@ def min_difference(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 
 def sequential(q: np.ndarray, n: int, ends: np.ndarray) -> np.ndarray:
-    """Return Q (E,) of the prefixes up to each of ``ends``, which ascend to m - 1, for n candidates; m > n.
-    """
+    """Return Q (E,) of the prefixes up to each of ``ends``, ascending to m - 1, for n candidates; m > n."""
     outside_mass = np.append(np.cumsum(q[:0:-1])[::-1], 0.0)[ends]
     if n == 1:
         return 1 - outside_mass
@@ -173,13 +161,9 @@ def add_light(e, times, moments, coefficients):
             for j in range(1, k + 1):
                 e[k, m] += light_polynomials[j] * e[k - j, m]
 
-_SUBSETS = 16  # maximum number of tokens for enumeration
-
 
 def optimum(distribution: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float:
-    """Return the optimum for p and q float32 (V,); exact to rounding, for ``without_replacement`` to about
-    1e-12.
-    """
+    """Return the optimum for p, q float32 (V,), exact to rounding; ``without_replacement``: about 1e-12."""
     check_count(distribution_for(distribution), n)
     p, q = (np.asarray(x, np.float64) for x in (p, q))
     p, q = p / p.sum(), q / q.sum()
@@ -192,7 +176,7 @@ def optimum(distribution: str, p: torch.Tensor, q: torch.Tensor, n: int) -> floa
     p, q = p[order], q[order]
     if distribution == "without_replacement":
         return float(1 + min_difference(p, q, n))
-    containment = independent(q, n) if distribution == "iid" else distinct(q, n)
+    containment = np.cumsum(q) ** n if distribution == "iid" else distinct(q, n)
     return float(1 + min(0.0, (np.cumsum(p) - containment).min()))
 
 
@@ -203,19 +187,6 @@ def most_probable(q: np.ndarray, n: int) -> np.ndarray:
     threshold = np.partition(q, len(q) - n)[len(q) - n] if n else np.inf
     above = np.flatnonzero(q > threshold)
     return np.append(above, np.flatnonzero(q == threshold)[: n - len(above)])
-
-
-def by_subsets(p: torch.Tensor, tuples: torch.Tensor, probabilities: torch.Tensor) -> float:
-    """Return the optimum for p (V,) and any distribution, from ``enumerate_candidates``, over all subsets of
-    tokens.
-    """
-    p, best = p.double() / p.double().sum(), 0.0
-    if len(p) > _SUBSETS:
-        raise ValueError(f"{len(p)} tokens have too many subsets: {_SUBSETS} at most")
-    for bits in itertools.product((False, True), repeat=len(p)):
-        inside = torch.tensor((*bits, True))  # the last: no candidate
-        best = min(best, float(p[inside[:-1]].sum() - probabilities[inside[tuples].all(-1)].sum()))
-    return 1 + best
 
 
 def _fixed_but_one(distribution: str, p: np.ndarray, q: np.ndarray, n: int) -> float:

@@ -43,12 +43,8 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
     tuples some rates are unbiased seeded estimates instead: ``rrs`` of ``without_replacement`` from five
     candidates on, ``rrs`` of ``distinct`` from four, ``greedy`` of ``without_replacement`` from four. They
     use 20,000 samples for ``without_replacement``, or ``draws`` samples for ``distinct`` and where a few
-    tokens have nearly all of q; the standard error then ignores events rarer than a sample.
-
-    Raises
-    ------
-    ConfigError
-        The rule is not exact for the distribution.
+    tokens have nearly all of q; the standard error then ignores events rarer than a sample. Raises
+    ConfigError if the rule is not exact for the distribution.
     """
     rule_for(rule, distribution_for(distribution), n)
     closed_form = _closed_form("rrs" if rule == "mcss" else rule, distribution, p, q, n)
@@ -58,7 +54,7 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
     if support ** n <= _MAX_TUPLES:
         tuples, probabilities = enumerate_candidates(verifier.distribution, q, n)
         return Rate(float(probabilities @ _accepted(verifier, p, q, tuples)))
-    if distribution == "without_replacement" and _rest_mass(*_normalised(q), n) > _MIN_REST:
+    if distribution == "without_replacement" and _split(*_normalised(q), n)[1].sum() > _MIN_REST:
         estimates = rejection.estimates("rrs" if rule == "mcss" else rule, *_normalised(p, q), n, PATHS, seed)
     else:
         estimates = _estimated(verifier, p, q, draws, seed)
@@ -70,9 +66,8 @@ def _closed_form(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor,
     if n == 1 and rule not in ("naive", "priority") or rule == distribution or distribution == "top_k":
         return optimum(distribution, p, q, n)
     if rule == "priority":
-        return float(
-            priority_plan(normalised(p[None].double()), normalised(q[None].double()), n).accepted.sum()
-        )
+        rows = (normalised(one[None].double()) for one in (p, q))
+        return float(priority_plan(*rows, n).accepted.sum())
     p, q = _normalised(p, q)
     if distribution in ("without_replacement", "distinct") and np.count_nonzero(q) <= n:
         return float(p[q > 0].sum())  # every token is a candidate
@@ -100,26 +95,21 @@ _FIXED_COUNT = {  # by number of candidates
 
 
 def _one_random_candidate(rule: str, p: np.ndarray, q: np.ndarray, n: int) -> float:
-    """Rate with n - 1 deterministic candidates and a sample from the rest, which rrs verifies with the
-    remaining p.
-    """
-    best, rest = most_probable(q, n - 1), q.copy()
-    rest[best] = 0
+    """Rate with n - 1 deterministic candidates and a sample of the rest; rrs verifies it with p's rest."""
+    best, rest = _split(q, n)
     deterministic, mass = p[best].sum(), rest.sum()
     if mass == 0:
         return float(deterministic)
     last = rest / mass
-    return float(
-        deterministic
-        + ((p * last).sum() if rule == "naive" else np.minimum(p, (1 - deterministic) * last).sum())
-    )
+    accepted = p * last if rule == "naive" else np.minimum(p, (1 - deterministic) * last)
+    return float(deterministic + accepted.sum())
 
 
-def _rest_mass(q: np.ndarray, n: int) -> float:
-    """Return the mass of q outside its n - 1 most probable tokens."""
-    rest = q.copy()
-    rest[most_probable(q, n - 1)] = 0
-    return float(rest.sum())
+def _split(q: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the n - 1 most probable tokens, and q with 0 in their places."""
+    best, rest = most_probable(q, n - 1), q.copy()
+    rest[best] = 0
+    return best, rest
 
 
 def _normalised(*weights: torch.Tensor) -> tuple[np.ndarray, ...]:
@@ -145,9 +135,8 @@ def _estimated(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int,
         if verifier.rule.name in ("rrs", "mcss"):
             parts.append(1 - _rejected(verifier, *rows, part))
         else:
-            parts.append(
-                _accepted(verifier, p, q, sample_candidates(verifier.distribution, rows[1], verifier.n, part))
-            )
+            candidates = sample_candidates(verifier.distribution, rows[1], verifier.n, part)
+            parts.append(_accepted(verifier, p, q, candidates))
     return torch.cat(parts).numpy()
 
 
@@ -157,9 +146,8 @@ def _rejected(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, uniforms: to
     Each candidate is sampled from the distribution of rejected candidates, given those before.
     """
     candidates = torch.full(uniforms.shape, NONE)
-    state = verifier.rule.start(
-        verifier.distribution, normalised(p.double()), normalised(q.double()), candidates
-    )
+    p, q = normalised(p.double()), normalised(q.double())
+    state = verifier.rule.start(verifier.distribution, p, q, candidates)
     product = state.p.new_ones(len(p))
     for j in range(verifier.n):
         rejected = (state.s - state.p).clamp_min(0)

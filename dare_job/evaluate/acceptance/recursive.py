@@ -17,14 +17,12 @@ import numpy as np
 
 from dare_job.evaluate.acceptance.rejection import SortedByRatio
 
+HEAVY = 8  # tokens handled one by one; more than a path is long
+TOLERANCE = 1e-9  # of the sum over an interval of light tokens, or for a heavy token
 _MAX_DIRECT = 5  # evaluate every point up to this many
-
 _ERROR_SHARE = 0.1  # share of the tolerance for errors of the function's values
-
 _NODES = np.linspace(0, 1, 5)
-
 _QUARTIC = np.linalg.inv(np.vander(_NODES, increasing=True))  # maps values at the nodes to coefficients
-
 _PARABOLA = np.array([[3, 6, -1], [-1, 6, 3]]) / 8  # maps values at 0, 1/2, 1 to those at 1/4, 3/4
 
 
@@ -67,10 +65,6 @@ def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weigh
         total += float(weights[low:high] @ (at @ (_QUARTIC @ values)))
     return float(total)
 
-HEAVY = 8  # tokens handled one by one; more than a path is long
-
-TOLERANCE = 1e-9  # of the sum over an interval of light tokens, or for a heavy token
-
 
 class Token(NamedTuple):
     """A token of a path: its q, and its index among the tokens, or -1 for a light one."""
@@ -98,9 +92,7 @@ class SortedByQ:
         return float(heavy.sum() + light)
 
     def remaining_after_heavy(self, path: Path) -> np.ndarray:
-        """Return 1 minus the q of a path and of each heavy token, in ascending order of q; 0 for the path's
-        own tokens.
-        """
+        """Return 1 minus the q of a path and of each heavy token, by ascending q; 0 for the path's own."""
         heavy, light = self._masses(path)
         return np.where(heavy > 0, self._others @ heavy + light, 0.0)
 
@@ -135,8 +127,7 @@ def sequential(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 
 def _rejections(tokens: SortedByRatio, n: int) -> Callable[[Path, float, float, float], float]:
-    """Return a function of path, k, N and tolerance: the probability that all later candidates are rejected.
-    """
+    """Return a function of path, k, N, tolerance: the probability that all later candidates are rejected."""
     tokens_by_q = SortedByQ(tokens)
 
     def rejected(path, scale, residual, tolerance):
@@ -145,19 +136,9 @@ def _rejections(tokens: SortedByRatio, n: int) -> Callable[[Path, float, float, 
         if rest == 0 or tolerance >= 1 or len(path) == n - 1:
             return min(rest / residual, 1.0)
         if len(path) == n - 2:
-            total = _last(
-                scale,
-                after,
-                residual,
-                rest,
-                tokens_by_q.remaining(path),
-                tokens_by_q.remaining_after_heavy(path),
-                tokens_by_q.q,
-                tokens_by_q.ratio,
-                tokens.ratio,
-                tokens.over_p,
-                tokens.over_q,
-            )
+            total = _last(scale, after, residual, rest, tokens_by_q.remaining(path),
+                          tokens_by_q.remaining_after_heavy(path), tokens_by_q.q, tokens_by_q.ratio,
+                          *tokens.over)
         else:
             weights = tokens_by_q.q * np.maximum(after - np.maximum(scale, tokens_by_q.ratio), 0) / residual
             weights[[token.place for token in path if token.place >= 0]] = 0
@@ -172,9 +153,8 @@ def _rejections(tokens: SortedByRatio, n: int) -> Callable[[Path, float, float, 
 
 
 @numba.njit(cache=True)
-def _last(
-    scale, after, residual, next_residual, remaining, remaining_after_heavy, q, ratios, ratio, over_p, over_q
-):
+def _last(scale, after, residual, next_residual, remaining, remaining_after_heavy, q, ratios, ratio, over_p,
+          over_q):
     """Sum over the last candidate but one of its rejection probability times the residual after the last /
     ``next_residual``.
 

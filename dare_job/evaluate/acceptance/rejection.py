@@ -15,9 +15,7 @@ import numpy as np
 
 @numba.njit(cache=True)
 def _token_at(sum_q, q, used, count, target):
-    """Return the token at which the cumulative q, without the ``count`` used tokens (ascending), passes the
-    target.
-    """
+    """Return the token at which the sum of q, without the ``count`` used (ascending), passes the target."""
     for g in range(count):
         if target >= sum_q[used[g]]:
             target += q[used[g]]
@@ -48,7 +46,7 @@ def sample_without_replacement(uniforms, sum_q, q):
 
 
 @numba.njit(cache=True)
-def recursive_acceptance(uniforms, ratio, q, sum_p, sum_q, over_p, over_q):
+def recursive_acceptance(uniforms, q, sum_p, sum_q, ratio, over_p, over_q):
     """Return the acceptance (paths,) of recursive rejection given sampled rejected tokens."""
     out, used, n = np.empty(len(uniforms)), np.empty(uniforms.shape[1], np.int64), uniforms.shape[1]
     for path in range(len(out)):
@@ -100,6 +98,7 @@ class SortedByRatio:
         self.sum_p, self.sum_q = (np.append(0.0, np.cumsum(x)) for x in (self.p, self.q))
         self.over_p, self.over_q = (np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in (self.p, self.q))
         self.over_p += p[q == 0].sum()
+        self.over = self.ratio, self.over_p, self.over_q
 
     def mass(self, k: np.ndarray) -> np.ndarray:
         """Return N(k), the sum of (p - k q)+."""
@@ -127,18 +126,13 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
 
 
 def estimates(rule: str, p: np.ndarray, q: np.ndarray, n: int, paths: int, seed: int) -> np.ndarray:
-    """Return unbiased estimates (paths,) of the acceptance of rrs or greedy for n candidates without
-    replacement.
-    """
+    """Return unbiased estimates (paths,) of the acceptance of rrs or greedy without replacement."""
     tokens, uniforms = SortedByRatio(p, q), np.random.default_rng(seed).random((paths, n))
     if rule == "rrs":
-        return recursive_acceptance(
-            uniforms, tokens.ratio, tokens.q, tokens.sum_p, tokens.sum_q, tokens.over_p, tokens.over_q
-        )
+        return recursive_acceptance(uniforms, tokens.q, tokens.sum_p, tokens.sum_q, *tokens.over)
+    # rule greedy: p of all but the last, and min(p, q) of the last
     sampled = sample_without_replacement(uniforms[:, :-1], tokens.sum_q, tokens.q)
-    scale = 1 / (
-        1 - tokens.q[sampled].sum(-1)
-    )  # rule greedy: p of all but the last, and min(p, q) of the last
+    scale = 1 / (1 - tokens.q[sampled].sum(-1))
     at = np.searchsorted(tokens.ratio, scale)
     last_accepted = tokens.sum_p[at] + scale * tokens.over_q[at]
     counted_twice = np.minimum(tokens.p[sampled], scale[:, None] * tokens.q[sampled])

@@ -22,15 +22,15 @@ from dare_job.publish import prompted_texts as published
 from dare_job.publish.prompted_texts import Row, no_prompt
 
 _PROMPT = "prompt"
-
 _USERS, _ITEMS, _DAY = 400, 300, 20  # size of the sample world, and the day of its texts
-
 _LOG = logging.getLogger("dare_job")
 
 
 def read(source: str | None, column: str, prompt_column: str | None, tokenizer, model: Path, count: int,
          seed: int, chat_template: str = "auto") -> list[Row]:
     """Return up to ``count`` rows with a text.
+
+    Raises DataError if there is no text.
 
     Parameters
     ----------
@@ -40,22 +40,17 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     column : text column of a file
     prompt_column : prompt column of a file; None for "prompt" if the file has it
     model : folder of the target
-
-    Raises
-    ------
-    DataError
-        There is no text.
     """
+    rows = []
     if source is None:
-        examples = _sampled(_sample_world(), count, seed)
-        rows = [_row(*one, tokenizer, chat_template) for one in examples]
-    elif _is_output(source):
+        records = _sample_world()
+    elif "://" in source or (Path(source) / "knowledge").is_dir():
         published_texts = published.source(source, None)
         ranked = published.ranked(published_texts, tokenizer, tokenizer_hash(model), count, chat_template)
-        rows = [_with_first_token(row) for _, row in ranked]
+        rows, records = [_with_first_token(row) for _, row in ranked], []
     else:
-        records = _sampled(_records(Path(source), column, prompt_column), count, seed)
-        rows = [_row(*one, tokenizer, chat_template) for one in records]
+        records = _records(Path(source), column, prompt_column)
+    rows += [_row(*one, tokenizer, chat_template) for one in _sampled(records, count, seed)]
     rows = [row for row in rows if len(row.text)]
     if not rows:
         raise DataError(f"--text {source} holds no text with at least one token")
@@ -65,10 +60,7 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
 def truncate(rows: list[Row], context: int | None) -> list[Row]:
     """Truncate rows to the context of both models.
 
-    Raises
-    ------
-    DataError
-        Every prompt fills the context.
+    Raises DataError if every prompt fills the context.
     """
     if context is None:
         return rows
@@ -77,18 +69,9 @@ def truncate(rows: list[Row], context: int | None) -> list[Row]:
     if not truncated:
         raise DataError(f"every prompt fills the context of {context} tokens that both models support")
     if len(truncated) < len(rows):
-        _LOG.warning(
-            "%d of %d rows are left out: their prompts fill the context of %d tokens that both models "
-            "support",
-            len(rows) - len(truncated),
-            len(rows),
-            context,
-        )
+        _LOG.warning("%d of %d rows are left out: their prompts fill the context of %d tokens that both "
+                     "models support", len(rows) - len(truncated), len(rows), context)
     return truncated
-
-
-def _is_output(source: str) -> bool:
-    return "://" in source or (Path(source) / "knowledge").is_dir()
 
 
 def _sampled(rows: list, count: int, seed: int) -> list:
@@ -97,7 +80,6 @@ def _sampled(rows: list, count: int, seed: int) -> list:
 
 
 def _sample_world() -> list[tuple]:
-    """Return (name, prompt, text) of users and items of the sample world."""
     world, prompt_set = simulate(_USERS, _ITEMS, 0), prompts.load(prompts.SAMPLE)
     both = chain(user_examples(world, prompt_set, _DAY), item_examples(world, prompt_set, _DAY))
     return [(f"{one.entity}:{one.row}", one.prompt, one.text) for one in both]
@@ -130,9 +112,8 @@ def _row(name: str, prompt: str | None, text: str, tokenizer, chat_template: str
     if ids and tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
     prompt_tokens = prompt_ids(tokenizer, prompt, chat_template) if prompt else no_prompt(tokenizer)
-    return _with_first_token(
-        Row(name, prompt_tokens.astype(np.int64), np.asarray(ids, np.int64), bool(prompt))
-    )
+    return _with_first_token(Row(name, prompt_tokens.astype(np.int64), np.asarray(ids, np.int64),
+                                 bool(prompt)))
 
 
 def _with_first_token(row: Row) -> Row:
@@ -143,8 +124,6 @@ def _with_first_token(row: Row) -> Row:
 class Places(NamedTuple):
     """M places of one text.
 
-    Attributes
-    ----------
     text : number of the text
     target, draft : float32 (M, V), logits of the next token over the target's vocabulary
     """
@@ -155,9 +134,7 @@ class Places(NamedTuple):
 
 
 def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
-    """Sample ``count`` places over all rows; return for each row the ascending token indices int64 (M,) of
-    its text.
-    """
+    """Sample ``count`` places over all rows; return each row's token indices int64 (M,), ascending."""
     ends = np.cumsum([len(row.text) for row in rows])
     sampled = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     return [part - end + len(row.text) for part, end, row in
@@ -168,10 +145,7 @@ def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
 def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.ndarray]) -> Iterator[Places]:
     """Run both models over every text with a place.
 
-    Raises
-    ------
-    ModelError
-        Logits are non-finite.
+    Raises ModelError if logits are non-finite.
     """
     for number, (row, row_places) in enumerate(zip(rows, places, strict=True)):
         if not len(row_places):

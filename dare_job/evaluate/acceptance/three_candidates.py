@@ -31,34 +31,19 @@ def greedy(p: np.ndarray, q: np.ndarray) -> float:
 
     def second(token, tolerance):
         remaining, remaining_after = tokens_by_q.remaining((token,)), tokens_by_q.remaining_after((token,))
-        return _missed(
-            token.q,
-            token.place < 0,
-            remaining,
-            remaining_after,
-            tokens_by_q.q,
-            tokens_by_q.ratio,
-            complement,
-            tokens.ratio,
-            tokens.over_p,
-            tokens.over_q,
-        )
+        return _missed(token.q, token.place < 0, remaining, remaining_after, tokens_by_q.q, tokens_by_q.ratio,
+                       complement, *tokens.over)
 
     light_q, remaining, ratio = (
-        each[: tokens_by_q.light] for each in (tokens_by_q.q, complement, tokens_by_q.ratio)
-    )
+        each[: tokens_by_q.light] for each in (tokens_by_q.q, complement, tokens_by_q.ratio))
     counted_twice = light_q**3 * 2 / remaining * np.minimum(ratio, 1 / (1 - 2 * light_q))
-    return (
-        inclusion.sequential(p, q, 2)
-        + 1
-        - (tokens_by_q.weighted_sum(second, tokens_by_q.q) - float(counted_twice.sum()))
-    )
+    missed = tokens_by_q.weighted_sum(second, tokens_by_q.q) - float(counted_twice.sum())
+    return inclusion.sequential(p, q, 2) + 1 - missed
 
 
 @numba.njit(cache=True)
 def _missed(first_q, light, remaining, remaining_after, q, ratios, complement, ratio, over_p, over_q):
-    """Sum over second tokens that leave some q after the first, sorted by q except for the last three arrays.
-    """
+    """Sum over second tokens that leave some q after the first, by q except for the last three arrays."""
     at, total = 0, 0.0
     for i in range(len(q)):
         if remaining_after[i] <= 0:
@@ -67,9 +52,8 @@ def _missed(first_q, light, remaining, remaining_after, q, ratios, complement, r
         while at < len(ratio) and ratio[at] <= scale:
             at += 1
         residual = max(over_p[at] - scale * over_q[at], 0.0)
-        total += q[i] * (
-            residual / remaining + (1 / remaining + 1 / complement[i]) * q[i] * min(ratios[i], scale)
-        )
+        shared = (1 / remaining + 1 / complement[i]) * q[i] * min(ratios[i], scale)
+        total += q[i] * (residual / remaining + shared)
     if light:
         scale = 1 / (remaining - first_q)
         at = np.searchsorted(ratio, scale, side="right")

@@ -26,8 +26,6 @@ from dare_job.errors import ConfigError
 class BestTree(NamedTuple):
     """A tree shape.
 
-    Attributes
-    ----------
     widths : empty for no tree
     tokens : expected tokens per step, including the target's own
     ms : milliseconds per step
@@ -55,10 +53,7 @@ def nodes_of(widths: tuple[int, ...]) -> int:
 def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> BestTree:
     """Return the tree within the node and depth limits with the greatest E; of ties the smallest.
 
-    Raises
-    ------
-    ConfigError
-        Rates are no probabilities.
+    Raises ConfigError if rates are no probabilities.
     """
     return _best(_trees(rates, nodes, depth))
 
@@ -93,7 +88,8 @@ def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[BestTre
         raise ConfigError(f"the node limit of a tree is {nodes}; it must be at least 0")
     yield BestTree((), 1.0)
     for levels in range(1, min(nodes, len(rates) if depth is None else min(depth, len(rates))) + 1):
-        value, chosen = _leaf_values(nodes), []
+        value, chosen = np.full(nodes + 1, -np.inf), []
+        value[0] = 1.0  # of a leaf
         for level in range(levels, 0, -1):
             value, choice = _parent_values(rates[level - 1], value)
             chosen.insert(0, choice)
@@ -101,24 +97,14 @@ def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[BestTre
             yield BestTree(_widths(chosen, int(count)), float(value[count]))
 
 
-def _leaf_values(nodes: int) -> np.ndarray:
-    value = np.full(nodes + 1, -np.inf)
-    value[0] = 1.0
-    return value
-
-
 def _parent_values(rates: np.ndarray, children_value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and widths (nodes + 1,) of a node with n descendants, given the values of its children.
-    """
+    """Return values and widths (nodes + 1,) of a node with n descendants, given its children's values."""
     value, choice = np.full(len(children_value), -np.inf), np.zeros(len(children_value), int)
     for descendants in np.flatnonzero(children_value > 0):
         for width in range(1, min(len(rates), (len(children_value) - 1) // (descendants + 1)) + 1):
-            count, candidate_value = (
-                width * (descendants + 1),
-                1.0 + rates[width - 1] * children_value[descendants],
-            )
-            if candidate_value > value[count]:
-                value[count], choice[count] = candidate_value, width
+            count, better = width * (descendants + 1), 1.0 + rates[width - 1] * children_value[descendants]
+            if better > value[count]:
+                value[count], choice[count] = better, width
     return value, choice
 
 

@@ -26,9 +26,7 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class SparseShape:
-    """A tree shape and its number of drafted nodes; the likeliest nodes of each level get children while
-    nodes last.
-    """
+    """A tree shape and its drafted nodes; the likeliest nodes of a level get children while nodes last."""
 
     shape: TreeShape
     nodes: int
@@ -37,10 +35,7 @@ class SparseShape:
     def parse(cls, text: str) -> "SparseShape":
         """Parse ``4x2x1``, or ``4x2x1:12`` for 12 of its nodes.
 
-        Raises
-        ------
-        ConfigError
-            The text is not such a shape.
+        Raises ConfigError if the text is not such a shape.
         """
         widths, colon, nodes = text.partition(":")
         shape = TreeShape.parse(widths)
@@ -103,21 +98,13 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                 _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted per step", temperature, tree,
                           rule, distribution, measured["accepted"])
                 baseline = baseline or 1 + measured["accepted"]
-                yield {
-                    "temperature": temperature,
-                    "tree": str(tree),
-                    "rule": rule,
-                    "law": distribution,
-                    **measured,
-                    "delta": (1 + measured["accepted"]) / baseline,
-                }
+                yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": distribution,
+                       **measured, "delta": (1 + measured["accepted"]) / baseline}
 
 
 def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseShape, sampling: Sampling,
               new_tokens: int, batch: int) -> dict:
-    """Return accepted tokens per step, the target's own excluded, and the share of verified nodes that accept
-    one.
-    """
+    """Return accepted tokens per step, without the target's own, and the share of verified nodes with one."""
     settings = EngineSettings(max_new_tokens=new_tokens, batch_size=batch, nodes=tree.shape.nodes,
                               depth=tree.shape.depth, score="never")
     engine = CountingEngine(target, settings, sampling, SparseDrafter(draft, tree, target.vocabulary))
@@ -127,9 +114,8 @@ def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseSh
     steps = [np.asarray(result.step_tokens[1:], np.int64) - 1 for result in results]
     accepted = np.concatenate(steps)
     if not len(accepted):
-        raise ModelError(
-            "no tree was drafted, since every text ends with its first token: choose another --text"
-        )
+        raise ModelError("no tree was drafted, since every text ends with its first token: choose another "
+                         "--text")
     average, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(one) for one in steps]))
     return {"accepted": average, "error": None if math.isnan(error) else error, "steps": len(accepted),
             "node_rate": None if sampling.rule == TRAVERSAL else engine.accepted / max(1, engine.verified)}
