@@ -22,7 +22,7 @@ from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import budgets, latency, sources, texts
+from dare_job.evaluate.replay import budgets, latency, sources
 from dare_job.evaluate.replay.sources import Source
 from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up
@@ -65,7 +65,7 @@ def run(options: Options) -> dict:
     if min((*options.batches, *(n + 1 for n in options.nodes)), default=0) < 1:
         raise ConfigError("--batch must be from 1, --nodes from 0")
     curves = {path.stem: latency.read(path) for path in options.curves} | _measured(options)
-    corpus = sources.load(options, texts.load_tokenizer(options.tokenizer), {})
+    corpus = sources.load(options)
     warm_up()
     pools, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)
     budgets.fixed(corpus.test[:2], pools[:2], 1, 2, settings)  # compiled

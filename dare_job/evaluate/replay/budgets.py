@@ -22,9 +22,7 @@ from pools.tree import DraftBatch, empty_drafts
 
 @dataclass(frozen=True)
 class Steps:
-    """One entry a step of a whole run: rows, draft nodes in all, milliseconds of drafting and of giving nodes
-    out, tokens written.
-    """
+    """Of each step of a run: rows, draft nodes, milliseconds of drafting and budgets, tokens written."""
 
     rows: np.ndarray
     nodes: np.ndarray

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import sources, texts
+from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Published
 from dare_job.evaluate.replay.measure import ROWS, Calibration, cost, ratio, replay
 from dare_job.evaluate.replay.options import ReplayOptions as Options
 from dare_job.evaluate.replay.sources import Corpus
-from pools.draft import warm_up
+from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
 PEERS = ("published", "arctic")
+_SETTINGS = DraftSettings()
 
 
 def run(options: Options) -> dict:
@@ -25,22 +26,18 @@ def run(options: Options) -> dict:
     Raises ConfigError for impossible options, DataError for files that do not serve.
     """
     _check(options)
-    encode = texts.load_tokenizer(options.tokenizer)
-    old = sources.column(options.old, options, encode) if options.old else {}
-    corpus = sources.load(options, encode, old)
+    corpus = sources.load(options)
     warm_up()
     index, figures = _index(corpus.rest)
-    groups = texts.read_groups(options.groups) if "group" in options.pool else {}
-    near = sources.grouped(corpus, groups)
-    pools = sources.nearest_first(corpus, options.pool, near, groups, index, old)
+    pools = sources.nearest_first(corpus, options.pool, index)
     result = {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
               "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": {}}
     ours = {}
     for nodes in options.nodes:
         calibration = Calibration()
-        found = replay(corpus.test, Blend(pools, options.settings), nodes, calibration)
+        found = replay(corpus.test, Blend(pools, _SETTINGS), nodes, calibration)
         ours[nodes] = found.pop("per_text")
-        found |= {"batch_us_per_row": cost(corpus.test, pools, options.settings, nodes),
+        found |= {"batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes),
                   "calibration": calibration.deciles()}
         result["nodes"][str(nodes)] = found
         _say("blend", nodes, found)
@@ -84,7 +81,7 @@ def _peer(name: str, corpus: Corpus, index: Index, options: Options, ours: dict[
     arctic = Arctic(corpus.rest) if name == "arctic" else None
     for nodes in options.nodes:
         if arctic is None:
-            found = replay(corpus.test, Published(index, nodes, options.settings.depth), nodes)
+            found = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes)
         else:
             found = max((_arctic(arctic, corpus, nodes, *setting) for setting in ARCTIC_SETTINGS),
                         key=lambda figures: figures["accepted_per_step"])
@@ -101,7 +98,6 @@ def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, least: f
 
 
 def _say_more(found: dict) -> None:
-    """Calibration and the cost in a batch, one line each."""
     print("  predicted > observed by decile: " + ", ".join(
         f"{part['predicted']:.3f} > {part['observed']:.3f}" for part in found["calibration"]))
     print(f"  one call for {ROWS} rows: " + ", ".join(

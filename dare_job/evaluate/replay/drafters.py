@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.errors import ConfigError
+from dare_job.evaluate.replay.measure import Drafter
 from pools.draft import DraftSettings, draft
 from pools.frequency import FrequencyDrafter
 from pools.index import Index
 
 
-class Blend:
-    """Our drafts from each text's own pools, nearest first, and from the text so far.
+class Blend(Drafter):
+    """Our drafts from each text's own pools, nearest first, and from the text so far: the row's tokens.
 
     scores  float32 (nodes,) of the last tree: the estimated probability that a node's path is accepted
     """
@@ -31,41 +32,32 @@ class Blend:
         self.scores = tree.scores[0, :size]
         return tree.tokens[0, :size], tree.parents[0, :size]
 
-    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
-        """Nothing: the row's token buffer is the temporary branch."""
 
-
-class Published:
+class Published(Drafter):
     """The retrieval rule of DARE's authors (``pools.frequency``) on our index of the same texts."""
 
     def __init__(self, index: Index, nodes: int, depth: int):
         self._draft = FrequencyDrafter(index, nodes, depth)
 
-    def start(self, number: int, text: np.ndarray) -> None:
-        """Nothing: every text has the same pool."""
-
     def draft(self, text: np.ndarray, known: int, nodes: int):
         return self._draft(text, known)
-
-    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
-        """Nothing: its frequencies are those of the pool."""
 
 
 # Of speculate(): max_spec_factor and min_token_prob, with trees. The first is the package's default.
 ARCTIC_SETTINGS = ((1.0, 0.1), (4.0, 0.05), (64.0, 0.01), (64.0, 0.0))
 
 
-class Arctic:
+class Arctic(Drafter):
     """The suffix tree of ArcticInference, which the package ``arctic-inference`` holds."""
 
-    def __init__(self, texts: Sequence[np.ndarray], depth: int = 64):
+    def __init__(self, texts: Sequence[np.ndarray]):
         """Raises ConfigError where the package is not installed."""
         try:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError:
             raise ConfigError("--against arctic needs the package arctic-inference, or its suffix tree "
                               "alone: docs/lab-log.md says how to build it") from None
-        self._cache = SuffixDecodingCache(max_tree_depth=depth)
+        self._cache = SuffixDecodingCache(max_tree_depth=64)
         for place, text in enumerate(texts):
             self._cache.start_request(place, np.zeros(0, np.int32))
             self._cache.add_active_response(place, np.ascontiguousarray(text))

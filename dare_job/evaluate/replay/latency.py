@@ -72,8 +72,8 @@ def within(curve: LatencyCurve, batches: Sequence[int], nodes: int) -> None:
         raise ConfigError(f"the latency curve ends at {limit} queries a row, {nodes} nodes need "
                           f"{nodes + 1}: measure further")
 
-CONTEXT = 512  # tokens before the root: a prompt and half of a text
 
+CONTEXT = 512  # tokens before the root: a prompt and half of a text
 QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8), *range(145, 258, 16),
            *range(289, 514, 32))  # 512 draft nodes are the most that a row is ever given
 
@@ -100,18 +100,14 @@ class Model:
 
 
 H100 = Device("NVIDIA H100 SXM5 80 GB", 3.35e12, 989e12)
-
 A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
-
 MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
-
 QWEN = Model("Qwen2.5-0.5B, bfloat16", 4.94e8, 24, 14, 2, 64)
 
 # An H100 waits for its memory until some 300 tokens are in a forward. An A100 has half of the arithmetic to
 # a byte: at batch 64 it is bound by that from the fourth query a row on, at batch 256 from the second.
 FILES = {"h100-mistral-7b": (H100, MISTRAL), "a100-mistral-7b": (A100, MISTRAL),
          "h100-qwen2.5-0.5b": (H100, QWEN)}
-
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 

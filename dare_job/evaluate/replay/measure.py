@@ -18,8 +18,8 @@ from pools.index import Index
 from pools.tree import ROOT
 
 ROWS = 128
-
 _REPEATS = 15
+_RESAMPLES = 1000
 
 
 def cost(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], settings: DraftSettings,
@@ -65,11 +65,9 @@ class Calibration:
                  "observed": round(float(accepted[part].mean()), 4), "nodes": int(part.size)}
                 for part in np.array_split(order, 10) if part.size]
 
-_RESAMPLES = 1000
-
 
 class Drafter(Protocol):
-    """A way of drafting one text at a time."""
+    """A way of drafting one text at a time, by default from one pool for all and without the text so far."""
 
     def start(self, number: int, text: np.ndarray) -> None:
         """The next text, by its place among the replayed ones; only its first token is known."""
@@ -112,9 +110,10 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
             drafter.wrote(text, before, known)
             insertions.append(time.perf_counter_ns() - begun)
     steps = max(1, int(per_text[:, 1].sum()))
+    (sums,) = resampled(per_text)
     return {
         "accepted_per_step": round(float(per_text[:, 0].sum() / steps), 4),
-        "ci95": _interval(per_text[:, 0], per_text[:, 1]),
+        "ci95": middle(sums[:, 0] / np.maximum(1, sums[:, 1])),
         "nodes_used": round(used / steps, 2), "steps": steps,
         **_quantiles("", times), **_quantiles("cpu_", cpu), **_quantiles("insertion_", insertions),
         "per_text": per_text,
@@ -136,18 +135,22 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> dict:
 
     ours, theirs  int64 (texts, 2): ``per_text`` of two replays
     """
-    picks = np.random.default_rng(0).integers(0, len(ours), (_RESAMPLES, len(ours)))
-    rates = [side[picks].sum(axis=1) for side in (ours, theirs)]
-    ratios = (rates[0][:, 0] / rates[0][:, 1]) / np.maximum(1e-9, rates[1][:, 0] / rates[1][:, 1])
-    whole = [side.sum(axis=0) for side in (ours, theirs)]
-    value = (whole[0][0] / whole[0][1]) / max(1e-9, whole[1][0] / whole[1][1])
-    interval = np.percentile(ratios, [2.5, 97.5]).round(4).tolist()
-    return {"ratio": round(float(value), 4), "ratio_ci95": interval}
+    def over(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return (one[..., 0] / one[..., 1]) / np.maximum(1e-9, other[..., 0] / other[..., 1])
+
+    return {"ratio": round(float(over(ours.sum(axis=0), theirs.sum(axis=0))), 4),
+            "ratio_ci95": middle(over(*resampled(ours, theirs)))}
 
 
-def _interval(gains: np.ndarray, steps: np.ndarray) -> list[float]:
-    picks = np.random.default_rng(0).integers(0, len(gains), (_RESAMPLES, len(gains)))
-    rates = gains[picks].sum(axis=1) / np.maximum(1, steps[picks].sum(axis=1))
+def resampled(*per_text: np.ndarray) -> list[np.ndarray]:
+    """Sums (resamples, 2) over bootstrap samples of texts, the same texts for each (texts, 2)."""
+    texts = len(per_text[0])
+    picks = np.random.default_rng(0).integers(0, texts, (_RESAMPLES, texts))
+    return [one[picks].sum(axis=1) for one in per_text]
+
+
+def middle(rates: np.ndarray) -> list[float]:
+    """Ends of the middle 95 %."""
     return np.percentile(rates, [2.5, 97.5]).round(4).tolist()
 
 

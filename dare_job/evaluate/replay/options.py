@@ -5,7 +5,7 @@ Imports neither torch nor numba.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ def _microseconds(flag: str, text: str) -> tuple[float, float]:
     return row, node
 
 
-def _draft_settings() -> Any:
-    from pools.draft import DraftSettings
-
-    return DraftSettings()
-
-
 @dataclass(frozen=True)
 class Source:
     """Files and columns of recorded texts."""
@@ -67,7 +61,6 @@ class ReplayOptions(Source):
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
     against: Sequence[str] = option("Other methods to compare with: published (DARE's code), arctic.", (),
                                     parse=words)
-    settings: Any = field(default_factory=_draft_settings)
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ def search(trials: Trials, objective: Objective, space: Space, say: Callable[[st
 
 def best(trials: Trials, objective: Objective, space: Space, point: Point, part: str,
          batches: Sequence[int] | None = None, drafted: bool = False) -> Choice:
-    """The best batch size and budget for a point; of equal ones the first. drafted: not
-    autoregressive decoding."""
+    """The best batch size and budget for a point, of equal ones the first. drafted: with drafts."""
     choices = []
     for nodes in space.nodes[drafted:]:
         trial = trials(point, nodes, part)

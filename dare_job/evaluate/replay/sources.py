@@ -1,8 +1,7 @@
 """Replayed texts and the pools that draft for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -12,18 +11,23 @@ from dare_job.evaluate.replay.options import Source
 from pools.index import Index
 
 POOLS = ("own", "group", "global")
-Encoder = Callable[[list[str]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Replayed texts with their ids, and those that the pools are made of."""
+    """Replayed texts with their ids, and those that the pools are made of.
+
+    old     earlier texts by id
+    groups  group by id
+    """
 
     test: list[np.ndarray]
     test_ids: list[str]
     rest: list[np.ndarray]
     rest_ids: list[str]
     distinct: int
+    old: dict[str, np.ndarray]
+    groups: dict[str, str]
 
 
 def check(source: Source) -> None:
@@ -40,17 +44,15 @@ def check(source: Source) -> None:
                           "columns")
 
 
-def column(path: Path, source: Source, encode: Encoder) -> dict[str, np.ndarray]:
-    """Token ids by id."""
-    read = texts.read(path, source.column, source.id_column)
-    return dict(zip(read.ids, encode(read.texts), strict=True))
-
-
-def load(source: Source, encode: Encoder, old: Mapping[str, np.ndarray]) -> Corpus:
+def load(source: Source) -> Corpus:
     """Held-out texts, and the pool's: the other ids' texts of this file, or with ``--old`` of that one.
 
     Raises ConfigError where as many cannot be held out, DataError for an id that stands twice.
     """
+    encode, old = texts.load_tokenizer(source.tokenizer), {}
+    if source.old:
+        read = texts.read(source.old, source.column, source.id_column)
+        old = dict(zip(read.ids, encode(read.texts), strict=True))
     read = texts.read(source.text, source.column, source.id_column)
     if not 0 < source.held_out < len(read.ids):
         raise ConfigError(f"--held-out {source.held_out} must be above 0 and below {len(read.ids)}, the "
@@ -65,25 +67,29 @@ def load(source: Source, encode: Encoder, old: Mapping[str, np.ndarray]) -> Corp
     held = {read.ids[place] for place in test}
     pool = old or {name: text for name, text, out in zip(read.ids, tokens, chosen, strict=True) if not out}
     rest = {name: text for name, text in pool.items() if name not in held}
+    groups = texts.read_groups(source.groups) if "group" in source.pool else {}
     return Corpus([tokens[i] for i in test], [read.ids[i] for i in test], list(rest.values()), list(rest),
-                  len(set(read.texts)))
+                  len(set(read.texts)), old, groups)
 
 
-def grouped(corpus: Corpus, groups: Mapping[str, str], most: int | None = None) -> dict[str, Index]:
+def grouped(corpus: Corpus, most: int | None = None) -> dict[str, Index]:
     """The pool of each group: its members' texts in the corpus's order, at most ``most`` of them."""
     members: dict[str, list[np.ndarray]] = {}
     for name, text in zip(corpus.rest_ids, corpus.rest, strict=True):
-        members.setdefault(groups.get(name, ""), []).append(text)
+        members.setdefault(corpus.groups.get(name, ""), []).append(text)
     return {group: Index.build(some[:most], kind="collaborative") for group, some in members.items() if group}
 
 
-def nearest_first(corpus: Corpus, pool: Sequence[str], near: Mapping[str, Index], groups: Mapping[str, str],
-                  everybody: Index, old: Mapping[str, np.ndarray]) -> list[tuple[Index, ...]]:
-    """Pools of each replayed text: of POOLS those that ``pool`` names and that there are for it."""
-    found = []
+def nearest_first(corpus: Corpus, pool: Sequence[str], everybody: Index, most: int | None = None
+                  ) -> list[tuple[Index, ...]]:
+    """Pools of each replayed text: of POOLS those that ``pool`` names and that there are for it.
+
+    most  texts of a group
+    """
+    found, near = [], grouped(corpus, most)
     for name in corpus.test_ids:
-        own = [Index.build([old[name]], kind="own")] if name in old and "own" in pool else []
-        group = [near[groups[name]]] if groups.get(name) in near else []
+        own = [Index.build([corpus.old[name]], kind="own")] if name in corpus.old and "own" in pool else []
+        group = [near[corpus.groups[name]]] if corpus.groups.get(name) in near else []
         sources = {"own": own, "group": group, "global": [everybody]}
         found.append(tuple(index for kind in POOLS if kind in pool for index in sources[kind]))
     return found

@@ -51,11 +51,11 @@ def frame(path: str | Path, columns: Sequence[str]):
     import pandas
 
     path = Path(path)
+    packed = path.suffixes[-2:] == [".parquet", ".gz"]
     try:
-        if path.suffix == ".parquet" or path.is_dir():
-            table = pandas.read_parquet(path).reset_index(drop=True)
-        elif path.suffixes[-2:] == [".parquet", ".gz"]:
-            table = pandas.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes()))).reset_index(drop=True)
+        if packed or path.suffix == ".parquet" or path.is_dir():
+            source = io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path
+            table = pandas.read_parquet(source).reset_index(drop=True)
         elif ".csv" in path.suffixes:
             table = pandas.read_csv(path, dtype=str, keep_default_na=False)
         else:
@@ -79,9 +79,8 @@ def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np
     """
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-    files: list[Path] = []
-    for path in map(Path, paths):
-        files += sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [file for path in map(Path, paths)
+             for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     whole = [file for file in files if file.name == "tokenizer.json"]
     merges = [file for file in files if file.suffix in (".bpe", ".txt")]
     vocabulary = [file for file in files if file.name.endswith(("vocab.json", "encoder.json"))]
@@ -100,9 +99,13 @@ def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np
                           for row in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
+def by_digest(ids: Sequence[str]) -> list[int]:
+    """Places of the ids in the order of their SHA-256 hex digests."""
+    return sorted(range(len(ids)), key=lambda place: hashlib.sha256(ids[place].encode()).hexdigest())
+
+
 def held_out(ids: Sequence[str], count: int) -> np.ndarray:
     """bool (len(ids),): the ``count`` ids with the smallest SHA-256 hex digest."""
-    order = sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).hexdigest())
     chosen = np.zeros(len(ids), bool)
-    chosen[order[:count]] = True
+    chosen[by_digest(ids)[:count]] = True
     return chosen

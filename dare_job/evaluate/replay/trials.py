@@ -1,7 +1,6 @@
 """Replays that a tuner asks for: done once each, on a few texts to screen or on the others to confirm."""
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +8,11 @@ import numpy as np
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
-from dare_job.evaluate.replay.measure import replay
+from dare_job.evaluate.replay.measure import middle, replay, resampled
 from dare_job.evaluate.replay.sources import Corpus
+from dare_job.evaluate.replay.texts import by_digest
 from pools.draft import NODES_PER_THREAD, DraftSettings
 from pools.index import Index
-
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,13 @@ class Trials:
     """Replays of one corpus, whose texts are put in the order of their ids' SHA-256: smaller pools are parts
     of larger ones, and the first ``screened`` of the replayed texts screen while the others confirm."""
 
-    def __init__(self, corpus: Corpus, groups: Mapping[str, str], old: Mapping[str, np.ndarray],
-                 screened: int, done: Callable[[], None] = lambda: None):
+    def __init__(self, corpus: Corpus, screened: int, done: Callable[[], None]):
         """done: called after each replay."""
-        test, rest = _by_digest(corpus.test_ids), _by_digest(corpus.rest_ids)
+        test, rest = by_digest(corpus.test_ids), by_digest(corpus.rest_ids)
         self.corpus = replace(
             corpus, test=[corpus.test[i] for i in test], test_ids=[corpus.test_ids[i] for i in test],
             rest=[corpus.rest[i] for i in rest], rest_ids=[corpus.rest_ids[i] for i in rest])
-        self._groups, self._old, self._done = groups, old, done
+        self._done = done
         self._parts = {"screen": slice(0, screened), "confirm": slice(screened, None)}
         self._trials: dict[tuple, Trial] = {}
         self._pools: dict[tuple, list[tuple[Index, ...]]] = {}
@@ -107,9 +104,8 @@ class Trials:
         key = (point.pool, point.group_texts, point.global_texts)
         if key not in self._pools:
             some = self.corpus.rest[:point.global_texts] if "global" in point.pool else []
-            near = sources.grouped(self.corpus, self._groups, point.group_texts)
-            self._pools[key] = sources.nearest_first(self.corpus, point.pool, near, self._groups,
-                                                     Index.build(some), self._old)
+            self._pools[key] = sources.nearest_first(self.corpus, point.pool, Index.build(some),
+                                                     point.group_texts)
         return self._pools[key]
 
 
@@ -118,13 +114,6 @@ def ratio_interval(ours: Trial, theirs: Trial, cost: float) -> list[float]:
 
     cost  the other's milliseconds of a step over ours
     """
-    picks = np.random.default_rng(0).integers(0, len(ours.per_text), (_RESAMPLES, len(ours.per_text)))
-    rates = []
-    for trial in (ours, theirs):
-        sums = trial.per_text[picks].sum(axis=1)
-        rates.append(1 + sums[:, 0] / np.maximum(1, sums[:, 1]))
-    return np.percentile(cost * rates[0] / rates[1], [2.5, 97.5]).round(4).tolist()
-
-
-def _by_digest(ids: Sequence[str]) -> list[int]:
-    return sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).hexdigest())
+    mine, other = (1 + sums[:, 0] / np.maximum(1, sums[:, 1])
+                   for sums in resampled(ours.per_text, theirs.per_text))
+    return middle(cost * mine / other)

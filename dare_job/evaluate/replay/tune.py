@@ -3,12 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import latency, search, sources, texts, tuned
+from dare_job.evaluate.replay import latency, search, sources, tuned
 from dare_job.evaluate.replay.options import TuneOptions as Options
 from dare_job.evaluate.replay.search import Space
 from dare_job.evaluate.replay.trials import Objective, Trials
@@ -24,10 +25,7 @@ def run(options: Options) -> dict:
     Raises ConfigError for impossible options, DataError for files that do not serve.
     """
     budgets = _check(options)
-    encode = texts.load_tokenizer(options.tokenizer)
-    old = sources.column(options.old, options, encode) if options.old else {}
-    corpus = sources.load(options, encode, old)
-    groups = texts.read_groups(options.groups) if "group" in options.pool else {}
+    corpus = sources.load(options)
     if len(corpus.test) < 4:
         raise ConfigError(f"--held-out {options.held_out} leaves {len(corpus.test)} texts to replay: some "
                           "screen settings and others confirm them, so hold out four or more")
@@ -35,18 +33,19 @@ def run(options: Options) -> dict:
     space = _space(options, len(corpus.rest), budgets)
     sizes = sorted({size for size in options.sizes if size < len(corpus.rest)} | {len(corpus.rest)})
     most = space.replays + len(sizes)
-    print(f"at most {most} replays: {screened} texts to screen settings, {len(corpus.test) - screened} to "
-          f"confirm them; {len(corpus.rest)} texts in the pools", flush=True)
+    say = partial(print, flush=True)
+    say(f"at most {most} replays: {screened} texts to screen settings, {len(corpus.test) - screened} to "
+        f"confirm them; {len(corpus.rest)} texts in the pools")
     warm_up()
     objective = Objective(options.curve, options.drafting, options.threads or len(os.sched_getaffinity(0)))
     with progress.counting("replays", most, unit="replays") as counter:
-        trials = Trials(corpus, groups, old, screened, counter.advance)
-        chosen = search.search(trials, objective, space, _say)
+        trials = Trials(corpus, screened, counter.advance)
+        chosen = search.search(trials, objective, space, say)
         result = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
               f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
     options.out.write_text(tuned.document(result, chosen, source, options.command), encoding="utf-8")
-    _say(f"{options.out}: {search.describe(chosen)}, {result['ratio_to_default']:.3f} times the default")
+    say(f"{options.out}: {search.describe(chosen)}, {result['ratio_to_default']:.3f} times the default")
     return result
 
 
@@ -62,20 +61,16 @@ def _check(options: Options) -> list[int]:
                 raise ConfigError(f"{name} {value} must be from {low} to {high}")
     usual = EngineSettings().nodes
     latency.within(options.curve, options.batch, usual)
+    row, one = np.zeros((1, 1), np.int32), np.ones(1, np.int32)
     for lam in options.lambdas:
-        _check_lambda(lam)
+        settings = replace(tuned.default_point((), 0), lam=lam).settings
+        try:
+            draft(row, one, one, [[Index.build([np.zeros(2, np.int32)])]], settings)
+        except PoolError:
+            raise ConfigError(f"--lambdas {search.shown('lam', lam)}: each must be a number above 0, "
+                              "or 'learned'") from None
     most = options.curve.common_queries
     return [nodes for nodes in sorted({0, usual, *options.nodes}) if nodes + 1 <= most]
-
-
-def _check_lambda(lam: float | None) -> None:
-    row, one = np.zeros((1, 1), np.int32), np.ones(1, np.int32)
-    settings = replace(tuned.default_point((), 0), lam=lam).settings
-    try:
-        draft(row, one, one, [[Index.build([np.zeros(2, np.int32)])]], settings)
-    except PoolError:
-        raise ConfigError(f"--lambdas {search.shown('lam', lam)}: each must be a number above 0, "
-                          "or 'learned'") from None
 
 
 def _space(options: Options, most: int, budgets: Sequence[int]) -> Space:
@@ -84,7 +79,3 @@ def _space(options: Options, most: int, budgets: Sequence[int]) -> Space:
     values |= {f"{kind}_texts": limits for kind in ("group", "global") if kind in options.pool}
     return Space(tuned.default_point(tuple(options.pool), most), values, budgets,
                  sorted(set(options.batch)) or options.curve.batches)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

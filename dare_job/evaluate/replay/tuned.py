@@ -18,7 +18,6 @@ from dare_job.generate.waves import wave_sizes
 
 CANDIDATES = ((50,), (100,), (250,), (500,), (1000,), (50, 500), (100, 1000), (500, 5000), (50, 250, 1000),
               (50, 500, 5000), (100, 1000, 10000), (500, 5000, 50000))
-
 _LEAST_GAIN = 0.01  # of all steps: what another wave must save
 
 
@@ -58,13 +57,9 @@ def recommend(rows: int, tokens: float, accepted: Mapping[int, float]) -> dict:
 def default_point(pool: tuple[str, ...], texts: int) -> Point:
     """The job's own defaults, on pools of at most ``texts``."""
     decode, pools = DecodeSettings(), PoolSettings()
-    return Point(pool, decode.context, decode.depth, lam_of(decode.blend_lambda),
+    lam = None if decode.blend_lambda == "learned" else float(decode.blend_lambda)
+    return Point(pool, decode.context, decode.depth, lam,
                  *(None if texts <= most else most for most in (pools.max_texts, pools.max_global_texts)))
-
-
-def lam_of(setting: float | str) -> float | None:
-    """``DraftSettings.lam`` of ``decode.blend_lambda``, which is a number or "learned"."""
-    return None if setting == "learned" else float(setting)
 
 
 def settings(choice: Choice) -> dict[str, dict]:
@@ -147,7 +142,6 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
 
 
 def _waves(plan: Mapping | None) -> str:
-    """The setting of a first night's waves."""
     if plan is None:
         return ""
     if not plan["sizes"]:

@@ -5,18 +5,16 @@ Decodes greedily with transformers' own ``generate`` and prints one JSON line.
 How well texts draft each other: known texts replayed against a pool of other texts, no model needed.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
+import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_job import prompts
@@ -24,42 +22,28 @@ from dare_job.data.sample_world.catalogue import MOOD_OF, MOODS, PLACES, THEME_O
 from dare_job.data.sample_world.foreign import foreign_examples
 from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay.measure import accepted as accepted_path
-from dare_job.evaluate.replay.texts import load_tokenizer, read
+from dare_job.evaluate.replay.drafters import Blend
+from dare_job.evaluate.replay.measure import replay
+from dare_job.evaluate.replay.texts import by_digest, load_tokenizer, read
 from dare_job.models import embedded_path
 from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED
-from pools.draft import DraftSettings, draft
+from pools.draft import DraftSettings
 from pools.index import Index
 
 Texts = Sequence[Sequence[int]]  # token ids of each text
 
 
-def accepted_per_step(texts: Texts, pool: Texts, nodes: int, context: int, live: bool = False) -> float:
+def accepted_per_step(texts: Texts, pool: Texts, nodes: int, context: int) -> float:
     """Accepted draft tokens over target steps, the bonus token not counted, exact match.
 
-    Each text (R of them) starts from its first token; each step drafts a tree of at most ``nodes`` nodes
-    from ``pool`` by contexts of at most ``context`` tokens, with ``live`` also from the text so far,
-    accepts the path that agrees with the text and adds one token of the text.
+    Each text starts from its first token; each step drafts a tree of at most ``nodes`` nodes
+    from ``pool`` by contexts of at most ``context`` tokens, accepts the path that agrees with the text and
+    adds one token of the text.
     """
-    settings = DraftSettings(context=context, live=live)
     index = Index.build([np.asarray(text, np.int32) for text in pool])
     rows = [np.asarray(text, np.int32) for text in texts if len(text) > 1]
-    length = np.array([len(row) for row in rows], np.int32)  # (R,)
-    tokens = np.zeros((len(rows), int(length.max())), np.int32)  # (R, L)
-    for r, row in enumerate(rows):
-        tokens[r, : len(row)] = row
-    done = np.ones(len(rows), np.int32)  # (R,) tokens known
-    accepted = steps = 0
-    while (active := np.flatnonzero(done < length)).size:
-        budgets = np.full(active.size, nodes, np.int32)
-        trees = draft(tokens[active], done[active], budgets, [[index]] * active.size, settings)
-        for place, r in enumerate(active):
-            size = trees.sizes[place]
-            tree = trees.tokens[place, :size], trees.parents[place, :size]
-            matched = len(accepted_path(*tree, rows[r][done[r] :]))
-            accepted += matched
-            steps += 1
-            done[r] += matched + 1
+    drafter = Blend([(index,)] * len(rows), DraftSettings(context=context, live=False))
+    accepted, steps = replay(rows, drafter, nodes)["per_text"].sum(axis=0).tolist()
     return accepted / steps
 
 
@@ -70,26 +54,18 @@ def llama_profiles(folder: Path) -> list[list[int]]:
     ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that a held-out
     set is the first so many. Raises DataError when a file is missing.
     """
-    file = folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
-    profiles = read(file, "plain", "user")
-    order = sorted(range(len(profiles.ids)), key=lambda i: sha256(profiles.ids[i].encode()).hexdigest())
-    ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in order])
+    profiles = read(folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "plain", "user")
+    ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in by_digest(profiles.ids)])
     return [row.tolist() for row in ids]
 
+
 _TITLE = re.compile(rf"\b({'|'.join(MOOD_OF)}) ([A-Z][a-z]+)( in (?:{'|'.join(PLACES)}))?\b")
-
 _MOOD = re.compile(rf"\b({'|'.join(MOODS)})\b")
-
 _THEME = re.compile(rf"\b({'|'.join(THEMES)})\b")
-
 _BATCH_ROWS = 64
-
 _ITEMS = 300
-
 _FOREIGN = 100  # profiles of made-up titles, and half as many descriptions
-
 _SPARE_USERS = 40  # some users have no history
-
 _REFERENCE_HELD_OUT = 1000
 
 
@@ -111,39 +87,26 @@ class Tally:
     statements: int = 0
     statements_true: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.titles + other.titles,
-            self.titles_shown + other.titles_shown,
-            self.statements + other.statements,
-            self.statements_true + other.statements_true,
-        )
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*map(operator.add, astuple(self), astuple(other)))
 
 
-def generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    max_new_tokens: int = 320,
-) -> list[Generated]:
+def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str],
+             max_new_tokens: int = 320) -> list[Generated]:
     """Greedy continuation of each prompt in ``texts``, in order, in padded batches."""
-    results: list[Generated | None] = [None] * len(texts)
+    results: dict[int, Generated] = {}
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     for cut in range(0, len(order), _BATCH_ROWS):
         rows = order[cut : cut + _BATCH_ROWS]
         inputs = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True)
         with torch.inference_mode():
-            output = model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                do_sample=False,
-                max_new_tokens=max_new_tokens,
-            )
+            output = model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"],
+                                    do_sample=False, max_new_tokens=max_new_tokens)
         for i, ids in zip(rows, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
             ended = tokenizer.eos_token_id in ids
             kept = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
             results[i] = Generated(tokenizer.decode(kept), tuple(kept), ended)
-    return [result for result in results if result is not None]
+    return [results[i] for i in range(len(texts))]
 
 
 def tally(text: str, shown: Sequence[str]) -> Tally:
@@ -166,9 +129,8 @@ def tally(text: str, shown: Sequence[str]) -> Tally:
     return total
 
 
-def measure(
-    folder: Path, users: int, items: int, pool: int, seed: int, reference: Path | None
-) -> dict[str, object]:
+def measure(folder: Path, users: int, items: int, pool: int, seed: int,
+            reference: Path | None) -> dict[str, object]:
     """Figures of the model in ``folder`` on the world ``seed``.
 
     ``users`` profiles of the last day and ``items`` descriptions are checked. The profiles are then replayed
@@ -195,25 +157,18 @@ def measure(
     if pool:
         others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
         old = [g.token_ids for g in generate(model, tokenizer, [x.prompt for x in others])]
-        result["accepted_per_step"] = {
-            "pool_texts": len(old),
-            **_replayed([g.token_ids for g in written], old),
-        }
+        result["accepted_per_step"] = _replayed([g.token_ids for g in written], old)
     if reference is not None:
         real = llama_profiles(reference)
-        result["accepted_per_step_of_reference"] = {
-            "pool_texts": len(real) - _REFERENCE_HELD_OUT,
-            **_replayed(real[:_REFERENCE_HELD_OUT], real[_REFERENCE_HELD_OUT:]),
-        }
+        result["accepted_per_step_of_reference"] = _replayed(real[:_REFERENCE_HELD_OUT],
+                                                             real[_REFERENCE_HELD_OUT:])
     return result
 
 
 def _replayed(texts: Texts, pool: Texts) -> dict[str, float]:
-    return {
+    return {"pool_texts": len(pool)} | {
         f"{nodes}_nodes_context_{context}": accepted_per_step(texts, pool, nodes, context)
-        for nodes in (16, 64)
-        for context in (2, 12)
-    }
+        for nodes in (16, 64) for context in (2, 12)}
 
 
 def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
@@ -246,17 +201,11 @@ def _foreign_figures(examples: Sequence[Example], generated: Sequence[Generated]
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=embedded_path())
-    parser.add_argument("--users", type=int, default=200)
-    parser.add_argument("--items", type=int, default=200)
-    parser.add_argument("--pool", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--reference", type=Path)
-    a = parser.parse_args()
-    print(json.dumps(measure(a.model, a.users, a.items, a.pool, a.seed, a.reference)))
+def main(model: Path | None = None, users: int = 200, items: int = 200, pool: int = 600, seed: int = 7,
+         reference: Path | None = None) -> None:
+    """Measure the embedded model, or another one, on an unseen world, and print one JSON line."""
+    print(json.dumps(measure(model or embedded_path(), users, items, pool, seed, reference)))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
