@@ -1,6 +1,6 @@
 """Two tokens from sampled trees have the target's distribution, whichever nodes have candidates.
 
-G-tests over 6,000 rows with fixed seeds; a correct sampler fails each with a probability of 1e-6.
+G-tests over 4,000 rows with fixed seeds; a correct sampler fails each with a probability of 1e-6.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from dare_job.decode.sampling.verify import verify_trees
 from dare_job.decode.sampling.warp import warp
 from dare_job.decode.settings import Warp
 
-VOCABULARY, ROWS, BATCH = 6, 6000, 1500
+VOCABULARY, ROWS, BATCH = 6, 4000, 2000
 PROMPT, WARP = np.array([3, 1, 4, 2], np.int32), Warp(temperature=1.5, top_k=5)
 
 

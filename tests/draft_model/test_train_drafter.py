@@ -33,7 +33,7 @@ from dare_job.training.drafter.train import divergence, network, train
 from dare_job.workspace import MANIFEST
 
 DT, ROWS, TOKENS = "2026-01-02", 28, 32
-QUICK = ["--steps", "60", "--layers", "2", "--width", "64", "--heads", "2", "--batch-tokens", "1024",
+QUICK = ["--steps", "40", "--layers", "2", "--width", "64", "--heads", "2", "--batch-tokens", "1024",
          "--held-out", "4", "--kl", "0.5"]
 
 
@@ -157,7 +157,7 @@ def test_lessons_are_of_a_temperature(published):
     assert np.allclose(hot[0].shares, shares.values.numpy(), atol=1e-3)
     apart = {}
     for temperature in (1.0, 1.75):
-        asked = Settings(width=64, heads=2, steps=30, batch_tokens=512, kl=1.0, temperature=temperature)
+        asked = Settings(width=32, heads=2, steps=20, batch_tokens=512, kl=1.0, temperature=temperature)
         model = network(tokenizer, target.vocabulary, 256, asked)
         train(model, teacher.teacher_rows(target, rows, 200, temperature), asked, "cpu")
         found = torch.cat([logits_of(Target(model), row) for row in rows]).float() / 1.75

@@ -104,7 +104,7 @@ def test_two_levels_of_four_candidates_of_six_tokens(rule, distribution):
     assert distance(level_by_level(rule, distribution, world, (4, 4)), world) <= 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("rule", "distribution", "tokens", "widths"), cases(*MORE))
 def test_more_sizes(rule, distribution, tokens, widths):
     for world in worlds(tokens):

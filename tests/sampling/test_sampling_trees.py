@@ -58,7 +58,7 @@ def test_traversal_accepts_no_less():
 )
 def test_frequencies(rule, distribution):
     """G-test of path ends and the tokens after them against the enumeration."""
-    tokens, rows = 3, 3000
+    tokens, rows = 3, 2000
     widths = (2, 2) if supports(rule, distribution, (2, 2)) else (1, 1)
     for seed, world in enumerate(worlds(tokens)):
         rng = torch.Generator().manual_seed(seed)

@@ -15,7 +15,7 @@ from dare_job.decode.settings import BEAM_METHODS, RULES, SAMPLE_METHODS
 from dare_job.generate import engines, loading
 from pools.index import Index
 
-TEXTS, TOKENS = prompts((5, 12, 7)), 10
+TEXTS, TOKENS = prompts((5, 12, 7)), 7
 MODEL = "drafter: {model: d, tree: 2x2}"
 GREEDY = ["decode: {mode: dare}", "decode: {mode: dare, nodes: auto}", "decode: {mode: dare, nodes: 0}",
           "decode: {mode: resd}", "decode: {mode: autoregressive}", f"decode: {{mode: dare}}\n{MODEL}",
