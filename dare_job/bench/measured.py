@@ -1,13 +1,24 @@
-"""What it takes to write rows: seconds of a call, and sums over what an engine wrote."""
+"""What it takes to write rows: seconds of a call, sums over what an engine wrote, and the machine."""
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import torch
+import transformers
+
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.request import Request
+
+
+def machine() -> dict:
+    """Processors and libraries that figures are of."""
+    return {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
+            "transformers": transformers.__version__}
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, list[float]]]:

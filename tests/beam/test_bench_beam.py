@@ -8,7 +8,7 @@ from beam_models import near
 from decode_models import prompts
 from typer.testing import CliRunner
 
-from dare_job.bench.beam import command, plot, report
+from dare_job.bench.beam import command, report
 from dare_job.bench.beam import report as beam_report
 from dare_job.bench.beam.measure import Watched, Written, memory
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
@@ -108,7 +108,7 @@ def test_memory_is_that_of_the_used_cache_columns():
 
 
 def test_front():
-    assert plot.front([(1, 5), (2, 4), (3, 1), (2, 2), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
+    assert report.front([(1, 5), (2, 4), (3, 1), (2, 2), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
 
 
 @pytest.mark.slow

@@ -7,12 +7,10 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from dare_job.bench.beam import plot, report
+from dare_job.bench.beam import report
 from dare_job.bench.beam.measure import Written, written
 from dare_job.bench.beam.methods import Grid, Way, ways
 from dare_job.bench.decode.night import working
-from dare_job.bench.gpu import machine
-from dare_job.bench.gpu.machine import Meter
 from dare_job.bench.options import command, target_missed
 from dare_job.bench.sampling import curve, world
 from dare_job.bench.sampling.world import BATCH, World
@@ -95,15 +93,12 @@ def run(options: Options) -> dict:
     pairs = report.equal(compared, found)
     result = {"rows": rows, "equal_quality": pairs, "layers": report.bounds(compared, found),
               "targets": report.targets(pairs, made.target.device.type), "training": made.training["after"],
-              "drafted_layers": options.beams.layers, "temperature": options.beams.warp.temperature,
-              "batch": BATCH, "threads": 1,
-              "parameters": made.target.model.num_parameters(), "dtype": options.dtype,
-              "machine": machine.describe(made.target.device), "energy": Meter(made.target.device).source,
-              "memory_bound": curve.ABOUT}
+              "drafted_layers": options.beams.layers, "temperature": options.temperature, "batch": BATCH,
+              **curve.about(made, options.dtype)}
     report.show(result)
     if options.svg:
         about = f"tokens a second where forwards cost {curve.ABOUT}"
-        options.svg.write_text(plot.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
+        options.svg.write_text(report.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
     return result
 
 

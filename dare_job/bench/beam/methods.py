@@ -83,10 +83,7 @@ def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
             if width <= drafts:
                 yield Way(DSBD, replace(base, width=width, draft_width=drafts, min_width=width), drafted=True)
         return
-    for drafts in grid.draft_widths:
-        for threshold in grid.thresholds:
-            for least in grid.min_widths:
-                if least <= drafts:
-                    asked = replace(base, width=drafts, draft_width=drafts, min_width=least,
-                                    threshold=threshold)
-                    yield Way(DSBD, asked, drafted=True)
+    for drafts, threshold, least in product(grid.draft_widths, grid.thresholds, grid.min_widths):
+        if least <= drafts:
+            yield Way(DSBD, replace(base, width=drafts, draft_width=drafts, min_width=least,
+                                    threshold=threshold), drafted=True)

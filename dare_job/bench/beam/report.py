@@ -9,6 +9,7 @@ Verdicts are not charged, nor is drawing.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -21,27 +22,30 @@ from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
 from dare_job.decode.beam.layer import min_expected_layers
 from dare_job.evaluate.replay.latency import H100, QWEN, forward_ms
+from dare_job.publish.report.plot import Dot, Line, Panel, document, linear
+
+FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
+ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
+_HIDDEN = {"method", "law", "draft_law"}
+_CACHE = "cache_"  # begins the names of what caches held
+_COLOURS = {BEAM: "#b2551f", DSBD: "#1f6fb2"}
+_OTHER = "#555"
 
 
-def step_ms(way: Way, seen: Written, rows: int = BATCH) -> float:
-    """Of one step of this many rows."""
+def step_ms(way: Way, seen: Written) -> float:
+    """Of one step of the rows decoded together."""
     queries = math.ceil(seen.queries.sum() / max(1, seen.steps.sum()))
-    target = curve.target_ms(max(1, queries), rows)
+    target = curve.target_ms(max(1, queries))
     if not way.drafted:
         return target
     if way.beams is None:
-        return target + curve.draft_ms(way.drawn.widths, seen.tokens.sum() / max(1, seen.steps.sum()), rows)
-    return target + way.beams.layers * forward_ms(H100, QWEN, rows, way.beams.draft_width)
+        return target + curve.draft_ms(way.drawn.widths, seen.tokens.sum() / max(1, seen.steps.sum()))
+    return target + way.beams.layers * forward_ms(H100, QWEN, BATCH, way.beams.draft_width)
 
 
-def tokens_per_s(way: Way, seen: Written, rows: int = BATCH) -> float:
-    """Tokens of texts a second, of as many rows together; prompts are not charged."""
-    return float(1e3 * rows * seen.tokens.sum() / (seen.steps.sum() * step_ms(way, seen, rows)))
-
-FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
-_HIDDEN = {"method", "law", "draft_law"}
-_CACHE = "cache_"  # begins the names of what caches held
-ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
+def tokens_per_s(way: Way, seen: Written) -> float:
+    """Tokens of texts a second, of the rows together; prompts are not charged."""
+    return float(1e3 * BATCH * seen.tokens.sum() / (seen.steps.sum() * step_ms(way, seen)))
 
 
 def line(way: Way, seen: Written) -> dict:
@@ -144,3 +148,31 @@ def show(result: dict) -> None:
         console.print(reports.table(lines, names, title, spaced=True))
     reports.show_targets(console, result["targets"])
     console.print(f"memory bound: tokens a second if forwards cost {curve.ABOUT}, {BATCH} rows together")
+
+
+def draw(rows: Sequence[dict], speed: str, about: str) -> str:
+    """Our figure 4 of the DSBD paper as an SVG document: a panel for nats per token, and one for true
+    statements. speed: key of the rows' tokens per second.
+    """
+    return document("Quality against speed of beam sampling, DSBD and sampling",
+                    [_panel("log-likelihood under the target, nats per token", rows, speed, "nats"),
+                     _panel("share of true statements", rows, speed, "true")], about)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Pareto front of points (speed, quality), by ascending speed."""
+    best: list[tuple[float, float]] = []
+    for point in sorted(points, reverse=True):
+        if not best or point[1] > best[-1][1]:
+            best.append(point)
+    return best[::-1]
+
+
+def _panel(title: str, rows: Sequence[dict], speed: str, key: str) -> Panel:
+    lines = []
+    for method, colour in _COLOURS.items():
+        if points := [(row[speed], row[key]) for row in rows if row["method"] == method]:
+            lines.append(Line("", colour, "", front(points) if method == DSBD else sorted(points)))
+    dots = [Dot(row["name"], row[speed], row[key], _COLOURS.get(row["method"], _OTHER),
+                labelled=row["method"] != DSBD) for row in rows]
+    return Panel(title, lines, dots, linear, linear)

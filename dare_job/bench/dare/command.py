@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -101,7 +101,8 @@ def run(options: Options) -> dict:
     lines = []
     for architecture in options.architectures:
         model = models.trained(architecture, asked, options.steps, options.work)
-        for cell in _cells(data, architecture, asked):
+        for cell in (Cell(known, architecture, framework, side) for known in data for framework in asked
+                     for side in framework.sides):
             _LOG.info("%s: old text, pools, measuring", " ".join(cell.names.values()))
             found = _measured(cell, model, pool_of[cell.data.name][cell.side], options)
             lines += [{**cell.names, **line} for line in found]
@@ -110,13 +111,6 @@ def run(options: Options) -> dict:
     measure.show(lines)
     return {"rows": lines, "settings": {name: getattr(options, name) for name in _COUNTS},
             "versions": _versions()}
-
-
-def _cells(data: Sequence[Data], architecture: str, asked: Sequence[Framework]) -> Iterator[Cell]:
-    for known in data:
-        for framework in asked:
-            for side in framework.sides:
-                yield Cell(known, architecture, framework, side)
 
 
 def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], options: Options) -> list[dict]:
@@ -152,10 +146,9 @@ def _task(cell: Cell, model: Path, options: Options) -> Task:
     config = JobConfig.model_validate({
         "model": {"name": str(model), "device": "cpu"}, "decode": {"max_new_tokens": options.max_new_tokens},
         "verify": {"k": 2, "p": 0.1}})
-    folder = options.work / "pools" / cell.place
     return Task(config, str(model), tokenizer_hash(model), folder=str(options.work),
-                        pools=str(folder), pools_version="", plan_token="bench", dt="bench", run_id="bench",
-                        threads=options.threads)
+                pools=str(options.work / "pools" / cell.place), pools_version="", plan_token="bench",
+                dt="bench", run_id="bench", threads=options.threads)
 
 
 def _code() -> str:

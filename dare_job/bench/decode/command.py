@@ -1,16 +1,14 @@
 """``dare-job bench decode``: the methods in turn, and the table of what they took."""
 
 import logging
-import os
-import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import transformers
 
 from dare_job.bench.decode import methods, night
 from dare_job.bench.decode.methods import METHODS, Budget, Found, Learned
+from dare_job.bench.measured import machine
 from dare_job.bench.options import command, ints
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
@@ -60,14 +58,12 @@ def run(options: Options) -> dict:
         target = Target.load(tonight.model, device="cpu")
         found = _measure(target, tonight.requests(options.rows), options, work)
     rows = [methods.line(found, method, batch) for method, batch in found]
-    machine = {"model": tonight.model.name, "parameters": target.model.num_parameters(),
-               "threads": options.threads, "cores": os.cpu_count(), "machine": platform.machine(),
-               "torch": torch.__version__, "transformers": transformers.__version__}
     settings = (f"{options.rows} rows, {options.pool} old texts of other users, {options.threads} torch "
                 f"thread(s), medians of {options.repeats}, draft nodes a row {options.nodes or 'auto'}")
     methods.show(rows, likeness, settings)
     return {"rows": rows, "targets": methods.targets(rows, likeness), "texts": likeness,
-            "rows_that_differ": methods.differing(found), **machine}
+            "rows_that_differ": methods.differing(found), "model": tonight.model.name,
+            "parameters": target.model.num_parameters(), "threads": options.threads, **machine()}
 
 
 def _budgets(options: Options, work: Path) -> dict[int, Budget]:

@@ -2,14 +2,11 @@
 
 import json
 import logging
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import transformers
 
 import pools
 from dare_job import decode
@@ -73,7 +70,7 @@ def run(options: Options) -> dict:
                  f"{options.repeats}")
     return {"rows": lines, "comparisons": compared, "texts": likeness, "model": tonight.model.name,
             "nodes": options.nodes, "rows_decoded": options.rows, "repeats": options.repeats,
-            "threads": options.threads, **_machine()}
+            "threads": options.threads, **measured.machine()}
 
 
 def _code() -> str:
@@ -83,11 +80,6 @@ def _code() -> str:
     return digest([path.read_text(encoding="utf-8") for path in [*files, Path(measured.__file__)]])
 
 
-def _machine() -> dict:
-    return {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
-            "transformers": transformers.__version__}
-
-
 def _measured(tonight: Night, made: Pools, options: Options, work: Path) -> figures.Seen:
     """By block: of each repeat, the figures of its cells. What ``work`` holds is not measured again."""
     target = Target.load(tonight.model, device="cpu")
@@ -95,7 +87,7 @@ def _measured(tonight: Night, made: Pools, options: Options, work: Path) -> figu
                      Budget(options.nodes, options.tokens))
     asked = blocks(options.sizes, made.largest, options.group)
     same = digest([_code(), fingerprint(tonight.model), list(tonight.asked), list(tonight.pool), options.rows,
-                   options.nodes, options.tokens, options.threads, _machine()])
+                   options.nodes, options.tokens, options.threads, measured.machine()])
     seen: dict[str, list[dict[Cell, dict]]] = {block: [] for block in asked}
     for repeat in range(options.repeats):
         for number, (block, some) in enumerate(asked.items(), 1):

@@ -5,7 +5,6 @@ training users and on the target's distributions.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,9 +21,10 @@ from dare_job.models.files import fingerprint
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import Settings
+from dare_job.training.drafter.teacher import TeacherRow
 from dare_job.training.drafter.train import network
 from dare_job.training.drafter.train import train as learn
-from dare_job.workspace import committing, digest, is_done
+from dare_job.workspace import digest
 
 TEXTS = "test-users.jsonl"
 SMALL = Settings(width=64, layers=2, heads=2, steps=600, context=448, rows=1500)
@@ -39,28 +39,29 @@ def drafter(folder: Path, work: Path, target: Path, test_users: int, settings: S
     learned = data.split(data.load(folder), test_users)[0][: settings.rows]
     named = {**asdict(settings), "target": fingerprint(target),
              "profiles": digest([asdict(profile) for profile in learned])}
-    mark = digest(named)
-    out, record = work / f"drafter-{mark[:12]}", {}
-    if not is_done(out, mark):
-        with committing(out, mark, record) as staging:
-            record |= named | _distilled(learned, target, staging, settings)
-    return out
 
+    def make(out: Path) -> dict:
+        tokenizer, model = AutoTokenizer.from_pretrained(target), Target.load(target)
+        lessons = teacher.teacher_rows(model, [_row(tokenizer, profile) for profile in learned])
+        return named | distilled(model, target, lessons, settings, out)
 
-def _distilled(profiles: Sequence[Profile], target: Path, out: Path, settings: Settings) -> dict:
-    tokenizer, model = AutoTokenizer.from_pretrained(target), Target.load(target)
-    rows = [_row(tokenizer, profile) for profile in profiles]
-    small = network(tokenizer, model.vocabulary, noise.CONTEXT_TOKENS, settings)
-    found = learn(small, teacher.teacher_rows(model, rows), settings, model.device.type)
-    small.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return found | {"parameters": sum(p.numel() for p in small.parameters())}
+    return train.made(work, "drafter", named, make)
 
 
 def _row(tokenizer, profile: Profile) -> Row:
     asked = np.asarray(tokenizer(data.later(profile))["input_ids"], np.int64)
     text = [*tokenizer(profile.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     return Row(profile.user, asked, np.asarray(text[:_LONGEST], np.int64), True)
+
+
+def distilled(target: Target, folder: Path, lessons: list[TeacherRow], settings: Settings, out: Path) -> dict:
+    """Train a draft model for a target, whose folder has the tokenizer, into ``out``; what that took."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = network(tokenizer, target.vocabulary, target.traits.context or noise.CONTEXT_TOKENS, settings)
+    record = learn(model, lessons, settings, target.device.type)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return record | {"parameters": model.num_parameters()}
 
 
 def texts(folder: Path, work: Path, test_users: int) -> Path:

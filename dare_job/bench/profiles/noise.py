@@ -2,9 +2,8 @@
 
 The likeliest texts of a small model are alike and full of loops, while a large model's greedy texts differ.
 The argmax of logits with noise is a sample (perturb and MAP; Papandreou and Yuille, ICCV 2011). Here it
-is not sampled again but computed from the context by hidden units with random weights, so that the
-model stays a
-plain network: the same prompt gives the same text, in every engine.
+is not sampled again but computed from the context by hidden units with random weights, so that the model
+stays a plain network: the same prompt gives the same text, in every engine.
 
 Configurations of the small models: about 5.5 million parameters, wide and shallow.
 
@@ -25,9 +24,12 @@ from transformers import (
     Qwen2Config,
 )
 
-from dare_job.errors import ConfigError
 from dare_job.training.embedded.corpus import IGNORED, Batch
 
+VOCABULARY = 4096
+CONTEXT_TOKENS = 1024
+_WIDTH, _LAYERS, _HEADS, _INNER = 256, 4, 4, 768
+NAMES = ("llama", "qwen2", "gpt2")
 UNITS = 128  # hidden units of the last layer that carry the noise
 _TOP = 20  # likeliest tokens of a position on which the noise is measured
 
@@ -103,17 +105,6 @@ def _inputs(network: PreTrainedModel, module: nn.Module, batch: Batch) -> torch.
 def _logits(network: PreTrainedModel, batch: Batch) -> torch.Tensor:
     hidden = network.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state
     return network.get_output_embeddings()(hidden[batch.targets != IGNORED])
-
-VOCABULARY = 4096
-CONTEXT_TOKENS = 1024
-_WIDTH, _LAYERS, _HEADS, _INNER = 256, 4, 4, 768
-NAMES = ("llama", "qwen2", "gpt2")
-
-
-def check(name: str) -> None:
-    """Raises ConfigError for an architecture that is not among ``NAMES``."""
-    if name not in NAMES:
-        raise ConfigError(f"architecture {name!r} is unknown; choose from {', '.join(NAMES)}")
 
 
 def make(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,9 @@ class Settings:
     threads: int = 2
 
     def __post_init__(self):
-        noise.check(self.architecture)
+        if self.architecture not in noise.NAMES:
+            raise ConfigError(f"architecture {self.architecture!r} is unknown; choose from "
+                              f"{', '.join(noise.NAMES)}")
         for name, least in (("steps", 1), ("noise", 0), ("test_users", 1), ("threads", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
@@ -75,20 +78,21 @@ def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  #
     named = {**asdict(settings), "version": VERSION, "profiles": digest([asdict(p) for p in profiles])}
     del named["threads"]
     learned = data.split(profiles, settings.test_users)[0]
-    quiet = _made(work, named | {"noise": 0.0}, lambda out: train(learned, out, settings))
+    name, without = f"profiles-{settings.architecture}", named | {"noise": 0.0}
+    quiet = made(work, name, without, lambda out: without | train(learned, out, settings))
     if not settings.noise:
         return quiet
-    return _made(work, named, lambda out: _with_noise(quiet, learned, out, settings))
+    return made(work, name, named, lambda out: named | _with_noise(quiet, learned, out, settings))
 
 
-def _made(work: Path, named: dict, make: Callable[[Path], dict]) -> Path:
-    """The folder that ``make`` fills for these settings, made where it is not there yet."""
-    fingerprint = digest(named)
-    out = work / f"profiles-{named['architecture']}-{fingerprint[:12]}"
+def made(work: Path, name: str, settings: Any, make: Callable[[Path], dict]) -> Path:
+    """The folder that ``make`` fills for these settings, made where it is not there yet, with its record."""
+    fingerprint = digest(settings)
+    out = work / f"{name}-{fingerprint[:12]}"
     if not is_done(out, fingerprint):
         record: dict = {}
         with committing(out, fingerprint, record) as staging:
-            record |= named | make(staging)
+            record |= make(staging)
     return out
 
 

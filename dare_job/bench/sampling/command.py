@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 
 from dare_job.bench.decode.night import working
-from dare_job.bench.gpu import machine
-from dare_job.bench.gpu.machine import Meter
 from dare_job.bench.options import command, floats
 from dare_job.bench.sampling import curve, methods, report, world
 from dare_job.bench.sampling.measure import Measured, once
@@ -93,13 +91,10 @@ def run(options: Options) -> dict:
         limits = methods.by_limit(rates["after"].rates, most, most)
         found["orders"] += [{"temperature": temperature, **line} for line in limits]
         rows += _temperature(made, options, temperature, rates, found["forward_ms"])
-    device = made.target.device
-    targets = report.targets(rows, found["orders"], device.type)
-    about = {"parameters": made.target.model.num_parameters(), "training": made.training, "threads": 1,
-             "dtype": options.dtype, "machine": machine.describe(device), "energy": Meter(device).source,
-             "memory_bound": curve.ABOUT}
+    targets = report.targets(rows, found["orders"], made.target.device.type)
     report.show(rows, found, targets)
-    return {"rows": rows, "targets": targets, **found, **about}
+    return {"rows": rows, "targets": targets, **found, "training": made.training,
+            **curve.about(made, options.dtype)}
 
 
 def _source(options: Options, work: Path) -> Source:

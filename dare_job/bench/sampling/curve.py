@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from dare_job.bench.gpu import machine
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.engine.latency import LatencyCurve, latency_ms
 from dare_job.evaluate.replay.latency import H100, MISTRAL, QWEN, forward_ms
@@ -23,12 +24,12 @@ def target_ms(queries: int, rows: int = BATCH) -> float:
     return forward_ms(H100, MISTRAL, rows, queries)
 
 
-def draft_ms(widths: tuple[int, ...], read: float = 1.0, rows: int = BATCH) -> float:
+def draft_ms(widths: tuple[int, ...], read: float = 1.0) -> float:
     """Of drafting a tree: a forward a level, over what was written since the last step (``read`` tokens),
     then over each level's nodes but the last's.
     """
     queries = [math.ceil(read), *np.cumprod(widths[:-1]).tolist()] if widths else []
-    return sum(forward_ms(H100, QWEN, rows, count) for count in queries)
+    return sum(forward_ms(H100, QWEN, BATCH, count) for count in queries)
 
 
 def target_table(nodes: int) -> np.ndarray:
@@ -57,6 +58,14 @@ def here(world: World, nodes: int) -> dict[str, dict[str, float]]:
     queries = [count for count in _QUERIES if count <= nodes] + [nodes + 1]
     return {name: latency_ms(model, [BATCH], queries, 15)[str(BATCH)]
             for name, model in (("target", world.target), ("drafter", world.drafters["after"]))}
+
+
+def about(world: World, dtype: str) -> dict:
+    """What figures are of: models, machine, and the prices of memory-bound steps."""
+    device = world.target.device
+    return {"threads": 1, "parameters": world.target.model.num_parameters(), "dtype": dtype,
+            "machine": machine.describe(device), "energy": machine.Meter(device).source,
+            "memory_bound": ABOUT}
 
 
 def tables_here(measured: dict[str, dict[str, float]], nodes: int, levels: int) -> tuple:

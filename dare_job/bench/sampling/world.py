@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from dare_job import prompts
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as profiles
+from dare_job.bench.profiles.drafter import distilled
 from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.engine.prompt import prompt_ids
@@ -30,12 +31,10 @@ from dare_job.publish.prompted_texts import MIN_ROWS, Row
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow
-from dare_job.training.drafter.train import network, train
-from dare_job.workspace import committing, digest, done_record, is_done
+from dare_job.workspace import done_record
 from pools.index import Index
 
 BATCH, BEFORE_STEPS = 8, 60
-_CONTEXT = 1024
 _LOG = logging.getLogger(__name__)
 _QUIET = profiles.Settings(noise=0.0)
 QUICK_DRAFTER = Settings(width=64, heads=2, steps=20, batch_tokens=512)
@@ -197,17 +196,9 @@ def _drafter(name: str, lessons: Callable[[], list[TeacherRow]], target: Target,
     """The draft model, and what its training took."""
     prompts = [list(source.tonight), list(source.others), len(source.foreign)]
     device, dtype = target.device.type, str(target.dtype).removeprefix("torch.")
-    fingerprint = digest([name, asdict(settings), tokens, prompts, fingerprint_of(source.folder), device,
-                          dtype])
-    folder = work / f"drafter-{name}-{fingerprint[:12]}"
-    if not is_done(folder, fingerprint):
-        record: dict = {}
-        with committing(folder, fingerprint, record) as staging:
-            tokenizer = AutoTokenizer.from_pretrained(source.folder)
-            model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
-            record["training"] = train(model, lessons(), settings, device)
-            record["training"]["parameters"] = model.num_parameters()
-            model.save_pretrained(staging)
+    settled = [name, asdict(settings), tokens, prompts, fingerprint_of(source.folder), device, dtype]
+    folder = profiles.made(work, f"drafter-{name}", settled, lambda out: {
+        "training": distilled(target, source.folder, lessons(), settings, out)})
     record = done_record(folder)["training"]
     _LOG.info("draft model %s: %s", name, record)
     return Target.load(folder, dtype, device), record
