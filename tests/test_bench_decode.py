@@ -31,10 +31,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short():
-    """Models of few tokens a text."""
+    """Models of few tokens a text, trained on few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "TEXT_TOKENS", 40)
-        yield train.Settings(steps=2, test_users=10, noise=1.0)
+        patch.setattr(train, "_BATCH_TOKENS", 512)
+        yield train.Settings(steps=2, test_users=10, noise=1.0, threads=1)
 
 
 @pytest.fixture(scope="module")
