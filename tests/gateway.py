@@ -32,7 +32,7 @@ def gateway(status: int = 200):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"127.0.0.1:{server.server_port}", requests
     finally:
@@ -51,7 +51,7 @@ def no_gateway():
             self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield f"127.0.0.1:{server.server_address[1]}", requests
         finally:

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from dare_job import cli
-from dare_job.cli import options
+from dare_job.cli import options, output
 from dare_job.cli.output import writing
 from dare_job.errors import ConfigError, InfrastructureError
+
+
+@pytest.fixture(autouse=True)
+def java_has_not_ended(monkeypatch):
+    """Another test's, which may be running."""
+    monkeypatch.setattr(output, "_ENDS_WITHIN_S", 0.0)
 
 
 def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:

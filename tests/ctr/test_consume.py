@@ -123,6 +123,7 @@ def test_torch_rechub_trains_din_and_dcnv2(folder, monkeypatch):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_ml_reads_the_same_folders(folder, monkeypatch, spark):
     monkeypatch.chdir(folder)
     example = SPARK.replace('parquet(f"out/', f'parquet(f"{folder}/out/').replace(

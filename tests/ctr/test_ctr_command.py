@@ -13,7 +13,7 @@ from ctr_tables import DAY_S, FIRST, kinds, source, write_features, write_texts
 from dare_job import cli
 
 DT = "2025-12-31"
-QUICK = ("--seeds", "2", "--epochs", "2", "--batch", "64", "--device", "cpu")
+QUICK = ("--seeds", "2", "--epochs", "1", "--batch", "64", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -80,15 +80,6 @@ def test_sets_are_compared_and_the_last_line_is_json(monkeypatch, capsys, split_
     assert "--seeds 2: an interval over fewer than 5 is wide" in err
 
 
-def test_one_output_needs_no_name_and_one_model_is_enough(monkeypatch, capsys, split_data, out):
-    code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", out / "strict",
-                             "--ctr-model", "dcnv2", "--entities", "item", *QUICK)
-    assert code == 0, err
-    found = json.loads(printed.strip().splitlines()[-1])
-    assert [row["knowledge"] for row in found["rows"]] == ["base", "knowledge"]
-    assert list(found["texts"]["knowledge"]) == ["item"]
-
-
 def test_a_leak_ends_the_command_and_names_the_way_out(monkeypatch, capsys, split_data, tmp_path):
     write_features(tmp_path / "late", "user", "2026-01-09", [f"u{u}" for u in range(60)], kinds(60))
     late = "--knowledge", tmp_path / "late"
@@ -101,12 +92,18 @@ def test_a_leak_ends_the_command_and_names_the_way_out(monkeypatch, capsys, spli
     assert json.loads(printed.strip().splitlines()[-1])["data"]["first_label"] >= "2026-01-10"
 
 
-def test_ids_that_the_data_lacks_are_counted_and_the_run_goes_on(monkeypatch, capsys, split_data, tmp_path):
+def test_one_unnamed_output_and_one_model_are_enough_and_ids_that_the_data_lacks_are_counted(
+        monkeypatch, capsys, split_data, tmp_path):
     write_features(tmp_path / "some", "item", DT, ["i1", "i2", "elsewhere"], kinds(3))
+    write_features(tmp_path / "some", "user", DT, ["u1"], kinds(1))
     code, printed, err = ctr(monkeypatch, capsys, "--data", split_data, "--knowledge", tmp_path / "some",
-                             "--ctr-model", "dcnv2", *QUICK)
+                             "--ctr-model", "dcnv2", "--entities", "item", *QUICK)
     assert code == 0, err
-    counts = json.loads(printed.strip().splitlines()[-1])["texts"]["knowledge"]["item"]
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert [(row["model"], row["knowledge"]) for row in found["rows"]] == [
+        ("dcnv2", "base"), ("dcnv2", "knowledge")]
+    assert list(found["texts"]["knowledge"]) == ["item"]
+    counts = found["texts"]["knowledge"]["item"]
     assert counts["unknown_ids"] == 1 and 0 < counts["label_rows_with_text"] < 0.2
     assert "of ids that the data lacks: 1" in err
 

@@ -38,9 +38,14 @@ def test_one_leaking_text_among_all_is_caught_and_named():
 
 def test_a_late_text_that_no_label_row_uses_and_item_texts_are_no_leak():
     found = made(labels_from=FIRST + 10 * DAY_S)
-    for table in (texts("user", ["stranger"], kinds(1), date(2026, 1, 30)),
-                  texts("item", ["i1"], kinds(1), date(2026, 1, 30))):
-        leakage.refuse("strict", table, found, rows_of(table, found))
+    leaks = {}
+    for entity, name in (("user", "stranger"), ("item", "i1"), ("user", "u1")):
+        table = texts(entity, [name], kinds(1), date(2026, 1, 30))
+        try:
+            leakage.refuse("strict", table, found, rows_of(table, found))
+        except DataError as error:
+            leaks[name] = str(error)
+    assert leaks.keys() == {"u1"} and "would use a user's text" in leaks["u1"]
 
 
 def test_labels_begin_after_the_newest_users_text():

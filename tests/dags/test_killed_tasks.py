@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from airflow_home import DAGS, load_dags
 
@@ -63,9 +64,10 @@ def test_a_process_that_does_not_end_is_killed_even_if_the_task_was_killed_first
     program = ("import sys; from types import SimpleNamespace as Of; sys.path.append(sys.argv[1])\n"
                "from dare_dags.operators import end_group\n"
                "print('ready', flush=True)\n"
-               "end_group(Of(pid=int(sys.argv[2]), poll=lambda: None), patience_s=3.0)")
+               "end_group(Of(pid=int(sys.argv[2]), poll=lambda: None), patience_s=1.5)")
     task = started(program, str(DAGS), str(process.pid))
-    time.sleep(1)
+    while not psutil.Process(task.pid).children():  # who will kill
+        time.sleep(0.02)
     os.kill(task.pid, signal.SIGKILL)
     task.wait(10)
     assert process.poll() is None

@@ -132,12 +132,16 @@ def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
     assert "hunter2" not in said
 
 
-def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_path, capsys):
+def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_path, capsys, monkeypatch):
+    for name in ("_SILENT_S", "_POLL_S"):
+        monkeypatch.setattr(progress, name, 0.1)
     log.to_stderr("json")
     with no_gateway() as (address, came):
         metrics, told = Metrics(job_of(tmp_path, push=f"http://{address}")), []
-        with progress.reporting(0.5, [partial(metrics.running, "plan"), told.append]):
-            time.sleep(4)
+        with progress.reporting(0.1, [partial(metrics.running, "plan"), told.append]):
+            until = time.monotonic() + 30
+            while len(told) < 2 and time.monotonic() < until:
+                time.sleep(0.02)
         with observed(job_of(tmp_path, push=f"http://{address}"), "plan"):
             pass
     assert [line.split()[0] for line in came] == [b"POST", b"POST"]
