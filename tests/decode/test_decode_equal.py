@@ -17,6 +17,7 @@ from decode_models import (
 )
 
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model import cache
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
@@ -30,8 +31,11 @@ def assert_says_enough(expected, least: int = 20) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_strict_equals_generate_in_every_path(name):
-    """Few slots, drafts, texts beyond the context, rows of different limits, previous texts and a prefix."""
+def test_strict_equals_generate_in_every_path(name, monkeypatch):
+    """Few slots, drafts, texts beyond the context, rows of different limits, previous texts and a prefix, in
+    a cache that grows under its rows.
+    """
+    monkeypatch.setattr(cache, "GROWTH_COLUMNS", 16)
     model = short(name, CONTEXT)
     texts, limits = prompts((5, 17, 1, 30, 60, 22)), [NEW, 9, 14, NEW, NEW, 12]
     room = [min(limit, CONTEXT + 1 - len(text)) if name in TABLES else limit
@@ -60,8 +64,12 @@ def assert_equal_after_prefix_and_previous_texts(target: Target) -> None:
     old = [(text, np.insert(text, 4, 7), text[:6], np.append(text[:7], text), text[:0])[row % 5]
            for row, text in enumerate(expected)]
     read, prefill = [], target.prefill
-    target.prefill = lambda cache, slots, ids, lengths, submitted=None, prefix=None: (
-        read.append(len(prefix) if prefix else 0), prefill(cache, slots, ids, lengths, submitted, prefix))[1]
+
+    def watched(rows, slots, ids, lengths, submitted=None, prefix=None):
+        read.append(len(prefix) if prefix else 0)
+        return prefill(rows, slots, ids, lengths, submitted, prefix)
+
+    target.prefill = watched
     settings = EngineSettings(max_new_tokens=new, batch_size=4, nodes=9, score="always")
     engine = Engine(target, settings, oracle(expected, seed=9))
     results = {result.id: result for result in engine.run(
