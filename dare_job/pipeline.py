@@ -104,10 +104,10 @@ def dry_run(job: Job) -> dict:
     with _writing(job):
         _name_unpublished(job)
         _run_stage(job, "plan")
-    found = estimate_run(job)
-    print(f"{found['users']} users and {found['items']} items need text: about {found['tokens']} tokens "
-          f"in {progress.duration(found['seconds'])} ({found['basis']})")
-    return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **found}
+    estimate = estimate_run(job)
+    print(f"{estimate['users']} users and {estimate['items']} items need text: about "
+          f"{estimate['tokens']} tokens in {progress.duration(estimate['seconds'])} ({estimate['basis']})")
+    return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **estimate}
 
 
 def _name_unpublished(job: Job) -> None:

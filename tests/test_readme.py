@@ -1,14 +1,13 @@
 """Every command of the README and of docs/get-started runs, in order, as a newcomer would type it.
 
-`make test` is what runs this file. The real MovieLens and profile files are stood in for by small ones of the
-same shape, and benchmarks run on fewer rows.
+The real MovieLens and profile files are stood in for by small ones of the same shape. `make demo` runs as it
+is; after it one process runs the commands of dare-job, so that Java starts once.
 """
 
 import gzip
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import zipfile
@@ -18,9 +17,20 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs/get-started/first-run.md", ROOT / "docs/get-started/your-data.md"]
-SMALLER = {"dare-job tune": "--held-out 5"}
-BY_HAND = {"make test": "it runs this test",
-           "make airflow": "it runs until it is stopped: tests/dags/test_make_airflow.py"}
+SMALLER = {"dare-job tune": " --held-out 5"}
+BY_HAND = ["make test"]  # it runs this test
+IN_TURN = """
+import contextlib, io, json, os, shlex, sys
+from dare_job import cli
+for command in json.loads(sys.argv[1]):
+    sys.argv, out, err = shlex.split(os.path.expandvars(command)), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code or 0, out.getvalue(), err.getvalue()]), flush=True)
+"""
 
 
 def commands() -> list[str]:
@@ -33,7 +43,7 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory):
-    """A folder with conf/ and an output of its own, and the environment with stand-ins for real data."""
+    """A folder with conf/, and in data/ stand-ins for real data."""
     folder = tmp_path_factory.mktemp("newcomer")
     (folder / "conf").symlink_to(ROOT / "conf")
     data = folder / "data"
@@ -41,28 +51,44 @@ def newcomer(tmp_path_factory):
     _movielens(data / "ml-latest-small.zip")
     _profiles(data / "knowledge" / "ml1m_users_llama3chatqa.jsonl.gz")
     _tokenizer(data / "tokenizer")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo(newcomer):
+    """Exit code, standard output and standard error of `make demo`."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return folder, {**ours, "DARE_DATA": str(data), "PATH": path}
+    done = subprocess.run(["make", "demo", f"OUT={newcomer / 'out'}"], cwd=ROOT, env=ours, text=True,
+                          capture_output=True, timeout=600)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def said(newcomer, demo):
+    """By command of dare-job the same of each, in the pages' order."""
+    asked = [command for command in commands() if command.startswith("dare-job ")]
+    given = [command + next((more for words, more in SMALLER.items() if command.startswith(words)), "")
+             for command in asked]
+    done = subprocess.run([sys.executable, "-c", IN_TURN, json.dumps(given)], cwd=newcomer, text=True,
+                          capture_output=True, timeout=600,
+                          env={**os.environ, "DARE_DATA": str(newcomer / "data"), "MODEL": "embedded"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_all_commands_are_of_dare_job_but_the_first_two():
+    assert commands()[:2] == ["make demo", *BY_HAND]
+    assert all(command.startswith("dare-job ") for command in commands()[2:])
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("command", commands())
-def test_readme_command(command, newcomer):
-    folder, environment = newcomer
-    if command in BY_HAND:
-        return
-    cwd = folder
-    if command.startswith("make"):
-        command, cwd = f"{command} OUT={shlex.quote(str(folder / 'out'))}", ROOT
-    for module, options in SMALLER.items():
-        if module in command:
-            command = f"{command} {options}"
-    done = subprocess.run(["sh", "-c", command], cwd=cwd, env=environment, text=True, capture_output=True,
-                          timeout=600)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    if any(word in command for word in (" run ", " ctr ", "check", "bench", "replay", "tune", "make demo")):
-        assert isinstance(json.loads(done.stdout.strip().splitlines()[-1]), dict)
+@pytest.mark.parametrize("command", [command for command in commands() if command not in BY_HAND])
+def test_readme_command(command, request):
+    made = command == "make demo"
+    code, out, err = request.getfixturevalue("demo") if made else request.getfixturevalue("said")[command]
+    assert code == 0 and "deprecated" not in err, f"{command}\n{out[-2000:]}\n{err[-4000:]}"
+    if made or any(f"dare-job {word} " in command for word in ("run", "check", "tune")):
+        assert isinstance(json.loads(out.strip().splitlines()[-1]), dict)
 
 
 def _movielens(path: Path) -> None:
