@@ -37,7 +37,8 @@ def copied(disk, folders, tmp_path):
         shutil.rmtree(out / "_work" / f"dt={NIGHT}" / stage)
     for entity in ENTITIES:
         shutil.rmtree(out / "knowledge" / f"entity={entity}" / f"dt={NIGHT}")
-    return configured(tmp_path, folders.world, out), out
+    # one shard: each of its failed attempts costs a new worker that loads the model
+    return configured(tmp_path, folders.world, out, spark={"shards": 1}), out
 
 
 def test_a_full_disk_ends_each_stage_and_the_same_command_ends_the_night(disk, copied, folders, dare_job):
@@ -48,7 +49,7 @@ def test_a_full_disk_ends_each_stage_and_the_same_command_ends_the_night(disk, c
             assert dare_job("run", "--to", STAGES[STAGES.index(stage) - 1], *options)[0] == 0
         done = committed(out)
         disk.fill(left_kib << 10)
-        for _ in range(2 if stage == "pools" else 1):  # nobody has made room yet
+        for _ in range(2 if stage == "publish" else 1):  # nobody has made room yet
             code, said = dare_job("run", *options)
             assert code == 5, (stage, said)
             assert "No space left on device" in last_line(said) and str(out) in last_line(said), stage

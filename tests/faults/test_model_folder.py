@@ -4,9 +4,10 @@ import json
 import shutil
 
 import pytest
-from fault_nights import BEFORE, NIGHT, configured, last_line, published, rows
+from fault_nights import BEFORE, NIGHT, configured, last_line, published, rows, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dare_job.generate import previous_text
 from dare_job.models import embedded_path
 from dare_job.schemas import ENTITIES
 
@@ -51,6 +52,19 @@ def test_a_missing_shard_is_named_before_anything_is_made_and_another_tokenizer_
     assert not (work / "generate").exists()
 
 
+def test_ids_of_another_tokenizer_are_made_anew_from_the_words(folders, model, job_in):
+    tokenizers = [AutoTokenizer.from_pretrained(model)]
+    with_other_ids(model)
+    tokenizers.append(AutoTokenizer.from_pretrained(model))
+    job = job_in(folders.before, settings(folders.world, folders.before, model={"name": str(model)}))
+    found = previous_text.previous_token_ids(job, job.space.knowledge("item", BEFORE)).collect()
+    texts = {name: row["knowledge"] for name, row in rows(folders.before, "item", BEFORE).items()}
+    old, new = ({name: made(text, add_special_tokens=False)["input_ids"] + [made.eos_token_id]
+                 for name, text in texts.items()} for made in tokenizers)
+    assert {row.entity_id: row.token_ids for row in found} == new != old
+
+
+@pytest.mark.slow
 def test_texts_of_another_tokenizer_are_written_anew_and_their_ids_never_used(
         night, folders, model, tmp_path, dare_job):
     _, out = night
