@@ -1,7 +1,9 @@
 """Tables at URLs, read and written by Spark's Python workers: as Spark itself has them on a disk."""
 
 import gzip
+import io
 import re
+import zipfile
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -12,6 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
+from dare_job.data import readers
 from dare_job.data.readers import input_identity, read_input
 from dare_job.data.readers.text import lines
 from dare_job.errors import DataError
@@ -114,10 +117,23 @@ def test_lines_are_those_of_a_disk(spark, folder, tmp_path, name):
     assert there == local and len(local) == 6
 
 
-@pytest.mark.parametrize("zipped", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
-    import zipfile
+def test_a_zip_at_a_url_is_unpacked_there_and_goes_with_the_reading(folder):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("ml/ratings.csv", "userId,movieId,rating,timestamp\n1,10,4.0,100\n")
+        archive.writestr("README.txt", "x")
+    (folder / "ml.zip").write_bytes(content.getvalue())
+    unpacked = readers._unpack(folder / "ml.zip", folder / "there")
+    assert unpacked == folder / "there" / "ml"
+    assert (unpacked / "ratings.csv").read_text().endswith("\n1,10,4.0,100\n")
+    with pytest.raises(DataError, match=r"movies.csv is missing \(found ratings.csv\)"):
+        read_input(InputSettings(path=str(folder / "ml.zip"), format="movielens"), folder / "read", None)
+    assert not [name for name in paths.listing(folder) if ".archive" in name]
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
     source = tmp_path / "ml"
     source.mkdir()
     (source / "ratings.csv").write_text(
