@@ -34,6 +34,7 @@ def folder(url, request):
     return paths.path(f"{url}/{request.node.originalname}")
 
 
+@pytest.mark.slow
 def test_a_plan_of_an_input_at_hdfs_is_that_of_a_disk(make_job, write_input, tmp_path, folder):
     world = write_input([("ann", "i1", 4.0, 1), ("ann", "i2", 5.0, 2), ("bob", "i2", 3.0, 3)],
                         [("ann", None), ("bob", None)], [("i1", "Toy Story", None), ("i2", "Heat", None)])
