@@ -1,4 +1,4 @@
-"""``dare-job bench beam``: beams, speculative sampling and DSBD on the same rows, quality beside speed."""
+"""``bench beam``: beams, speculative sampling and DSBD on the same rows, quality beside speed."""
 
 import logging
 from dataclasses import dataclass, replace

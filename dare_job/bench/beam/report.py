@@ -1,4 +1,4 @@
-"""Lines, tables and targets of ``dare-job bench beam``.
+"""Lines, tables and targets of ``bench beam``.
 
 What a way of writing costs where memory bounds forwards, by the data-sheet curve of ``bench sample``.
 

@@ -1,4 +1,4 @@
-"""``dare-job bench decode``: the methods in turn, and the table of what they took."""
+"""``bench decode``: the methods in turn, and the table of what they took."""
 
 import logging
 from dataclasses import dataclass, replace

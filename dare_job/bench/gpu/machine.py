@@ -172,15 +172,13 @@ class Meter:
         return result, (time.perf_counter() - started) * sum(samples) / len(samples)
 
     def _total(self) -> float:
-        value = ctypes.c_ulonglong()
-        _demand(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(value)),
-                "nvmlDeviceGetTotalEnergyConsumption")
-        return value.value / 1e3
+        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
 
     def _watts(self) -> float:
-        value = ctypes.c_uint()
-        _demand(self._library.nvmlDeviceGetPowerUsage(self._handle, ctypes.byref(value)),
-                "nvmlDeviceGetPowerUsage")
+        return self._thousandths("nvmlDeviceGetPowerUsage", ctypes.c_uint())
+
+    def _thousandths(self, name: str, value) -> float:
+        _demand(getattr(self._library, name)(self._handle, ctypes.byref(value)), name)
         return value.value / 1e3
 
 

@@ -1,4 +1,4 @@
-"""``dare-job bench pools``: blocks of cells in turn, each kept in the work folder once it is measured."""
+"""``bench pools``: blocks of cells in turn, each kept in the work folder once it is measured."""
 
 import json
 import logging

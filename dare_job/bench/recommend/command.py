@@ -1,4 +1,4 @@
-"""``dare-job bench recommend``: searches in turn, the tables of what they took, and the targets."""
+"""``bench recommend``: searches in turn, the tables of what they took, and the targets."""
 
 import logging
 import os
