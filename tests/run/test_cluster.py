@@ -98,8 +98,8 @@ if os.sep + "worker-0" + os.sep in os.getcwd() or os.environ.get("ALL_BROKEN"):
 """
 
 
-@pytest.mark.parametrize("hosts", [pytest.param("one", marks=pytest.mark.slow),
-                                   pytest.param("all", marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("hosts", ["one", "all"])
 def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all_have_one(
         cluster, folder, nights, tmp_path, hosts):
     """With spark.excludeOnFailure, as on large clusters; Python imports sitecustomize as it starts."""
