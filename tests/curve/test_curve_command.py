@@ -23,6 +23,7 @@ from dare_job.evaluate.curve.command import run
 from dare_job.evaluate.curve.options import Check, Options
 from dare_job.job import Job
 from dare_job.publish.features import encoder_files
+from dare_job.stages import plan
 from dare_job.tables import published
 from dare_job.workspace import Workspace
 
@@ -157,11 +158,17 @@ def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_target_that_nothing_keeps_leaves_text_strict(measured, job_of, tmp_path, job_log):
+def test_a_target_that_nothing_keeps_leaves_text_strict(measured, job_of, tmp_path, job_log, monkeypatch):
     curve, _ = measured
     path = write(tmp_path, curve)
     job = chosen(job_of(tmp_path / "out", verify={"target": "cosine=0.9999", "curve": str(path)}))
-    pipeline.run_stage(job, "plan")
+
+    def interrupted(job):
+        raise InterruptedError
+
+    monkeypatch.setattr(plan, "run", interrupted)  # the reason is logged before
+    with pytest.raises(InterruptedError):
+        pipeline.run_stage(job, "plan")
     assert job.config.verify.rule == "strict"
     assert [line for line in job_log if "verify.target = cosine=0.9999: text stays strict" in line]
 

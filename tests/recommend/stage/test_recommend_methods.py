@@ -1,6 +1,7 @@
 """Each method of recommending that a run can choose, from its settings to items, with a worker's search."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,13 @@ def folders(tmp_path_factory):
     ids = tiny_recommender.item_ids()
     return [tiny_recommender.write(tmp_path_factory.mktemp(name), seed, width, ids)
             for seed, (name, width) in enumerate((("recommender", 32), ("drafter", 16)))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Target, "load", cache(Target.load))
+        yield
 
 
 def items(folders, drafter: str | None, seed: int = 0, users=USERS, counts=None,
