@@ -51,9 +51,10 @@ def texts(tmp_path, monkeypatch, models, greedy):
 
     def run(text: str, **plain) -> list[list[int]]:
         (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+        batch = 3 if "mode: sample" in text or "mode: beam" in text else 2  # greedy rows also wait for a slot
         fixed = [] if "nodes: " in text else ["decode.nodes=8"]  # auto measures latency first
         config = load(tmp_path / "job.yaml",
-                      [f"decode.max_new_tokens={TOKENS}", "decode.batch_size=2", *fixed])
+                      [f"decode.max_new_tokens={TOKENS}", f"decode.batch_size={batch}", *fixed])
         task = SimpleNamespace(config=config, threads=1, model=text, draft="d", run_id="run", folder="f")
         requests = [Request(n, prompt, pools, previous_ids=old, key=("user", n))
                     for n, (prompt, old) in enumerate(zip(TEXTS, previous, strict=True))]
