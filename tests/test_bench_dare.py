@@ -1,6 +1,7 @@
 """``python -m dare_job.bench dare``: from nothing to the tables, on a handful of rows."""
 
 import json
+import runpy
 import sys
 from collections import Counter
 
@@ -8,16 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare_job.bench import cli as bench_cli
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare.command import Options
-from dare_job.cli import run_app
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import HistoryItem
 
 SMALL = ("--data", "sample", "--rows", "2", "--users", "12", "--items", "6", "--steps", "1", "--repeats", "1",
-         "--architectures", "mistral", "--prompts", "kar,advertisement", "--max-new-tokens", "24")
+         "--architectures", "mistral", "--prompts", "kar,advertisement", "--max-new-tokens", "12")
 FIGURES = {"data", "architecture", "prompts", "side", "batch", "nodes", "method", "tokens_per_s", "ratio",
            "ratio_range", "ratio_by_processor", "accepted_per_step", "steps", "scored_share",
            "retrieval_us_per_step", "retrieval_ms_per_text", "rows", "tokens", "relaxed_share",
@@ -28,7 +27,7 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``python -m dare_job.bench dare``."""
     monkeypatch.setattr(sys, "argv", ["bench", "dare", *arguments])
     with pytest.raises(SystemExit) as ended:
-        run_app(bench_cli.app)
+        runpy.run_module("dare_job.bench", run_name="__main__")
     captured = capsys.readouterr()
     return ended.value.code, captured.out, captured.err
 
@@ -44,6 +43,7 @@ def sample(work):
 
 
 def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(monkeypatch, capsys, work):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # one: others use the processor too
     code, out, err = run(monkeypatch, capsys, *SMALL, "--work", str(work))
     assert code == 0, err
     lines = json.loads(out.splitlines()[-1])["rows"]

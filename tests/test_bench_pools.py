@@ -5,6 +5,7 @@ import json
 import numpy as np
 import profile_files
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
@@ -37,9 +38,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short():
-    """Models of few tokens a text."""
+    """Models of few tokens a text, trained on few, by one thread."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "set_num_threads", lambda count: None)
         patch.setattr(train, "TEXT_TOKENS", TEXT_TOKENS)
+        patch.setattr(train, "_BATCH_TOKENS", 512)
         yield train.Settings(steps=2, test_users=10)
 
 
