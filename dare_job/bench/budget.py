@@ -99,7 +99,7 @@ def _measured(options: Options) -> dict[str, LatencyCurve]:
     table = latency_probe.measure(target, settings)
     if options.save:
         about = (f"{options.model}, {target.dtype} on {latency_probe.device_name(target.device)}, one "
-                 "thread: measured by dare-job bench budget")
+                 "thread: measured by python -m dare_job.bench budget")
         options.save.write_text(json.dumps({"about": about, "latency_ms": table}, indent=1) + "\n", "utf-8")
     return {options.model: LatencyCurve.of(table, f"--model {options.model}")}
 
