@@ -60,7 +60,7 @@ def test_nine_slots_in_ten_are_in_use(size, batch_size, score):
     are empty at the end of the run, so larger batches need more rows.
     """
     requests = night(*size)
-    assert len(requests) > 0.95 * sum(size)  # the others have no history yet
+    assert len(requests) > 0.95 * sum(size)
     settings = EngineSettings(max_new_tokens=192, batch_size=batch_size, nodes=8, score=score)
     results = list(Engine(model(), settings, RetrievalDrafter(DraftSettings(threads=1))).run(iter(requests)))
     assert len(results) == len(requests) and not any(result.error for result in results)
