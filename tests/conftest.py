@@ -17,9 +17,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["COLUMNS"] = "160"  # width of help and tables, whatever the terminal
 
 from dare_job import schemas  # noqa: E402
+from dare_job.cli import output as cli_output  # noqa: E402
 from dare_job.config.settings import JobConfig, SparkSettings  # noqa: E402
 from dare_job.job import Job  # noqa: E402
 from dare_job.workspace import Workspace  # noqa: E402
+
+cli_output._ENDS_WITHIN_S = 0.2  # of a Java that is being killed; here it lives on, and each error waits
 
 _ONE_WORKER = ("tests/faults/", "tests/run/", "tests/dags/")
 
