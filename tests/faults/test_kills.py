@@ -5,7 +5,6 @@ The night ends as if nothing had been.
 
 import json
 import random
-import shutil
 
 import pyarrow.dataset as ds
 import pytest
@@ -18,7 +17,7 @@ from dare_job.schemas import ENTITIES
 pytestmark = pytest.mark.spark
 
 # Kind and stage. A run without a kill of its driver goes on by itself; a killed driver's is started again.
-ONE_OF_EACH = ((("worker", "generate"), ("executor", "generate"), ("driver", "generate")),)
+ONE_OF_EACH = ((("worker", "plan"), ("executor", "generate"), ("driver", "generate")),)
 EVERY_STAGE = (
     (("executor", "plan"), ("driver", "plan")),
     (("worker", "plan"), ("driver", "embed")),
@@ -42,32 +41,19 @@ def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
         "driver", "executor", "worker"}
 
 
-def kill_and_check(options, out, folders, dare_job, runs) -> None:
+@pytest.mark.parametrize("runs", [
+    pytest.param(ONE_OF_EACH, id="one-of-each"),
+    pytest.param(MOST_WORK, id="most-work", marks=pytest.mark.slow),
+    pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.release)])
+def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, dare_job, runs):
+    _, out = night
+    options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode=LONG)
     manifest = folders.undisturbed / "knowledge" / "entity=user" / f"dt={NIGHT}" / "_manifest.json"
     seconds = json.loads(manifest.read_text())["seconds"]
     before, seed = published(out), random.randrange(1_000_000)
     done = play(options, out, folders.undisturbed, seed, seconds, dare_job, *runs)
     assert len(done) == sum(map(len, runs))
     assert published(out) == before
-
-
-def test_kills_of_each_kind_while_texts_are_written_cost_none_of_them(folders, finished, tmp_path, dare_job):
-    _, out = finished
-    for stage in ("generate", "gate"):
-        shutil.rmtree(out / "_work" / f"dt={NIGHT}" / stage)
-    for entity in ENTITIES:
-        shutil.rmtree(out / "knowledge" / f"entity={entity}" / f"dt={NIGHT}")
-    options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode=LONG)
-    kill_and_check([*options, "--from", "generate"], out, folders, dare_job, ONE_OF_EACH)
-
-
-@pytest.mark.parametrize("runs", [
-    pytest.param(MOST_WORK, id="most-work", marks=pytest.mark.slow),
-    pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.release)])
-def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, dare_job, runs):
-    _, out = night
-    options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode=LONG)
-    kill_and_check(options, out, folders, dare_job, runs)
 
 
 @pytest.mark.slow
