@@ -24,6 +24,7 @@ from dare_job.workspace import Workspace  # noqa: E402
 
 cli_output._ENDS_WITHIN_S = 0.2  # of a Java that is being killed; here it lives on, and each error waits
 
+TESTS = Path(__file__).parent
 _ONE_WORKER = ("tests/faults/", "tests/run/", "tests/dags/")
 
 
@@ -64,7 +65,8 @@ def spark():
     from dare_job.spark.session import session
 
     running = session(SparkSettings(master="local[2]", conf={
-        "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}))
+        "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2",
+        "spark.python.daemon.module": "quick_workers", "spark.executorEnv.PYTHONPATH": str(TESTS)}))
     yield running
     running.stop()
 
