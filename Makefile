@@ -25,7 +25,7 @@ test:
 
 test-slow:
 	@sh conf/setup.sh $(DEVICE) airflow,test
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m "slow and not release"
 
 test-release:
 	@sh conf/setup.sh $(DEVICE) airflow,test

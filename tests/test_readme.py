@@ -81,6 +81,7 @@ def test_all_commands_are_of_dare_job_but_the_first_two():
     assert all(command.startswith("dare-job ") for command in commands()[2:])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("command", [command for command in commands() if command not in BY_HAND])
 def test_readme_command(command, request):

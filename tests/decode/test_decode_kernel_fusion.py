@@ -79,6 +79,7 @@ def test_the_fused_model_has_the_logits_of_the_model(name, traced):
     assert torch.equal(logits(model), expected[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
 def test_compiled_code_has_the_same_logits():
     """As on a GPU, where torch generates Triton instead of C++."""

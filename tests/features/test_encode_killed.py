@@ -37,6 +37,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_command(
         spark, tmp_path, monkeypatch):
     """In this process, which cleans up as little as a killed one."""

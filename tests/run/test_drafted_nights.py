@@ -50,6 +50,7 @@ def test_strict_text_is_the_same_whatever_drafts_it(job_of, nights, tmp_path):
     assert report["accepted_tokens"] > 2 * report["target_steps"]
 
 
+@pytest.mark.slow
 def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_path, tmp_path_factory):
     """By model, law, rule, bias and seed of the settings, and numbers by each row's entity type and id."""
     drafter = noisy_drafter.write(tmp_path_factory.mktemp("drafter"))

@@ -18,6 +18,7 @@ def features(out, entity: str, day: str) -> dict[str, dict]:
     return {row["entity_id"]: row for row in ds.dataset(files).to_table().to_pylist()}
 
 
+@pytest.mark.slow
 def test_a_night_leaves_features_of_its_texts_and_a_quiet_one_keeps_them(nights, job_of, tmp_path):
     out = shutil.copytree(nights.out, tmp_path / "out")
     summary = pipeline.run(job_of(out, NIGHT_2, encode=ENCODE))

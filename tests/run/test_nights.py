@@ -74,6 +74,7 @@ def alone(job_of, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
     limited, out = alone(2, baseline={"rows": 0})
     assert limited["written"] == 4 and limited["baseline_tokens_per_s"] is None
