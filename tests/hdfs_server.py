@@ -58,7 +58,8 @@ def running(kind: str, spark, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _disk(folder: Path) -> Iterator[dict[str, str]]:
-    paths = os.pathsep.join([str(STAND_IN), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([str(STAND_IN), str(Path(__file__).parent),  # of quick_workers.py
+                             *filter(None, [os.environ.get("PYTHONPATH")])])
     yield {"HDFS_ON_DISK": str(folder), "PYTHONPATH": paths}
 
 
