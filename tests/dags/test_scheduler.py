@@ -14,7 +14,7 @@ import pytest
 import yaml
 from airflow_home import NIGHTLY, ROOT, chunks, files, small, wait, webhook
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 TUNE = ["--held-out", "8", "--nodes", "4,8", "--sizes", "10", "--contexts", "8", "--depths", "6",
         "--lambdas", "4", "--batch", "8"]

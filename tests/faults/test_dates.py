@@ -66,7 +66,7 @@ def test_the_last_second_of_a_leap_day_counts_and_the_next_does_not(make_job, wr
 @pytest.mark.spark
 @pytest.mark.parametrize(("zone", "changes"), [
     ("America/New_York", ("2026-03-08", "2026-11-01")),
-    pytest.param("Pacific/Auckland", ("2026-04-05", "2026-09-27"), marks=pytest.mark.slow)])
+    pytest.param("Pacific/Auckland", ("2026-04-05", "2026-09-27"), marks=pytest.mark.release)])
 def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_job, tmp_path, zone, changes):
     """Whole hours of the days around the changes, as timestamps without a zone, as pandas writes them."""
     day = changes[-1]

@@ -15,7 +15,7 @@ from dare_job.stages.generate import TASKS
 from dare_job.storage import atomic, paths
 from dare_job.tables import published
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 def rows(out, entity: str) -> dict[str, dict]:
