@@ -94,7 +94,7 @@ def test_files_and_headings_that_the_document_names_are_there():
         assert link in headings, link
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_the_commands_for_one_machine_run_in_their_order(tmp_path):
     (tmp_path / "conf").symlink_to(ROOT / "conf")

@@ -66,7 +66,7 @@ def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_ne
     assert len(posted) == 2  # publishing a date again sends the message again
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed, recommender):
     home, out, posted = killed.home, killed.out, killed.posted
     published = files(out / "knowledge")

@@ -56,7 +56,7 @@ def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, t
     assert published(out) == before
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_executor_and_a_worker_killed_while_texts_are_encoded_cost_no_row(finished, folders, tmp_path):
     _, out = finished
     options = configured(tmp_path, folders.world, out, spark=CLUSTER, decode=LONG,

@@ -64,8 +64,9 @@ def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_comma
 @pytest.mark.slow
 @pytest.mark.parametrize(("point", "texts"), [
     pytest.param(r"^rename .* -> features/entity=item/dt=[\d-]+$", (9, 0), id="between users and items"),
-    pytest.param(r"^open features/entity=user/.*_codebook", (0, 3), id="users are encoded"),
-    pytest.param(r"^rename .*ids\.parquet", (9, 3), id="ids are written")])
+    pytest.param(r"^open features/entity=user/.*_codebook", (0, 3), id="users are encoded",
+                 marks=pytest.mark.release),
+    pytest.param(r"^rename .*ids\.parquet", (9, 3), id="ids are written", marks=pytest.mark.release)])
 def test_a_killed_night_is_ended_by_the_same_command(point, texts, spark, tmp_path):
     out, bert = tmp_path / "out", tiny_bert(tmp_path / "bert")
     publish(out, DAY, USERS)

@@ -236,7 +236,7 @@ def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     assert set(encode.run(job)) == {"item"}  # no user has a text
 
 
-@pytest.mark.slow  # its Python worker ends, and the next one imports all again
+@pytest.mark.release  # its Python worker ends, and the next one imports all again
 def test_an_encoder_that_gives_no_numbers_ends_the_stage(job_of, tmp_path):
     broken = tiny_bert(tmp_path / "broken")
     without_numbers(broken, "war")

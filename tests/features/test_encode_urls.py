@@ -9,7 +9,7 @@ from dare_job.stages import encode
 from dare_job.storage import paths
 from dare_job.workspace import Workspace
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 DAY, NEXT, LAST = "2026-01-02", "2026-01-03", "2026-01-04"
 
 

@@ -188,6 +188,7 @@ def test_old_text_and_model_come_from_urls_too(runs, at_url, store, job_of, tmp_
     assert report["user"]["texts"] >= 25
 
 
+@pytest.mark.release
 def test_a_killed_run_is_refused_company_and_goes_on(at_url, store, job_of, nights, tmp_path):
     """By the command line: killed with its Java once chunks are committed; then the same date again."""
     world, out = at_url[0], paths.path(f"{store}/out/killed")

@@ -43,7 +43,7 @@ def table(folder: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize("point", [
-    pytest.param(r"^open candidates/.*_manifest", id="the table is written"),
+    pytest.param(r"^open candidates/.*_manifest", id="the table is written", marks=pytest.mark.release),
     pytest.param(r"^rename candidates/.*staging -> ", id="about to be shown")])
 def test_a_killed_run_is_completed_by_the_same_command(point, spark, write_input, tmp_path):
     shop = write_input(tiny_recommender.interactions())
