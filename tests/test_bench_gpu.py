@@ -42,6 +42,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("dare_jo
 """
 
 
+@pytest.mark.slow
 def test_the_whole_command_without_the_jobs_other_packages():
     """The packages cannot be imported."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
