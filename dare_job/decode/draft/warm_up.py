@@ -23,7 +23,7 @@ _CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}},
 def warm_up() -> None:
     """Decode a few rows with a model of a few hundred weights, once per process.
 
-    The first run after an installation compiles for about 20 s of CPU time; later runs load the cache.
+    The first run after an installation compiles for about 40 s of CPU time; later runs load the cache.
     """
     target, pool = Target(_tiny_model(), check=False), Index.build([np.tile(_all_pairs(), 2)])
     requests = [Request(n, _all_pairs()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
