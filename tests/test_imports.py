@@ -182,5 +182,5 @@ def test_decode_works_where_spark_cannot_be_imported():
     """transformers before 5.21 imports pandas where it finds it, so these are made impossible to import."""
     names = [name for name in MODULES if _in(name, "dare_job.decode")]
     blocked = ("pyspark", "faiss", "airflow", "pandas", "dare_job.stages", "dare_job.data", "dare_job.spark")
-    _imported(f"import sys\nsys.modules.update(dict.fromkeys({blocked!r}))\n"
-              f"for name in {names!r}: __import__(name)")
+    assert _imported(f"import sys\nsys.modules.update(dict.fromkeys({blocked!r}))\n"
+                     f"for name in {names!r}: __import__(name)\nprint('imported')") == "imported"

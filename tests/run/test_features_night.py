@@ -1,4 +1,4 @@
-"""A real night with an encoder: the run's summary, features of its texts, and a quiet night after it."""
+"""A real night with an encoder: the run's summary, features of its texts, and a low-volume run after it."""
 
 import shutil
 
@@ -31,7 +31,7 @@ def test_a_night_leaves_features_of_its_texts_and_a_quiet_one_keeps_them(nights,
     assert LOST_USER not in features(out, "user", NIGHT_2)
     assert summary["features"]["user"]["without_text"] == 1
     quiet = pipeline.run(job_of(out, NIGHT_3, encode=ENCODE))
-    # Neither the user without a history nor the endless title can hold up a quiet night.
+    # Neither the user without a history nor the endless title can hold up a run with nothing new.
     assert (quiet["written"], quiet["errors"]) == (0, 2)
     for entity in ENTITIES:
         before, now = (features(out, entity, day) for day in (NIGHT_2, NIGHT_3))

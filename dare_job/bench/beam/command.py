@@ -57,7 +57,7 @@ class Options(world.Options):
 
     @property
     def beams(self) -> Beams:
-        """Temperature, laws, layers and seed; the rest follows from the grid."""
+        """Temperature, distributions, layers and seed; the rest follows from the grid."""
         return Beams(layers=self.layers, warp=Warp(self.temperature), law=self.law, draft_law=self.draft_law,
                      seed=self.seed)
 

@@ -44,8 +44,8 @@ class Grid:
     thresholds: tuple[float, ...] = option("t of DSBD.", (0.7, 0.9), parse=floats)
     min_widths: tuple[int, ...] = option("W_min of DSBD, up to W_S.", (1, 2, 3), parse=ints)
     widths: tuple[int, ...] = option("Of plain beams; the last is the target's.", (1, 2, 3, 4), parse=ints)
-    fixed: bool = option("DSBD of the plain beams' widths, and so of their laws, in place of --thresholds "
-                         "and --min-widths.", False)
+    fixed: bool = option("DSBD of the plain beams' widths, and so of their distributions, in place of "
+                         "--thresholds and --min-widths.", False)
 
     def __post_init__(self):
         for name in ("draft_widths", "thresholds", "min_widths", "widths"):
