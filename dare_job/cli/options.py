@@ -39,11 +39,11 @@ def torch_device(device: str) -> str:
 
 @dataclass(frozen=True)
 class Night:
-    """Options of commands on one night."""
+    """Options of commands that run one date."""
 
     config: list[Path] = option(
         "YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")
-    date: str = option("The night; input up to and including this date counts.", metavar="YYYY-MM-DD")
+    date: str = option("Date of the run; input up to and including this date counts.", metavar="YYYY-MM-DD")
     input: str | None = option("Folder, file or zip of the input (input.path).", None)
     out: str | None = option("Output folder (out).", None)
     model: str | None = option("'embedded', a folder or a hub name (model.name).", None)

@@ -34,8 +34,11 @@ class Checkpoint:
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
         """Tensors and counters; None if there is no state, a damaged one, or one of another training."""
-        found = load_tensors(self.folder / _NAME, self.fingerprint)
-        return found and (found[0], json.loads(found[1]["state"]))
+        checkpoint = load_tensors(self.folder / _NAME, self.fingerprint)
+        try:
+            return checkpoint and (checkpoint[0], json.loads(checkpoint[1]["state"]))
+        except (KeyError, ValueError):
+            return None
 
 
 def save_tensors(file: Path, tensors: dict[str, torch.Tensor], **record: str) -> None:
@@ -53,7 +56,7 @@ def load_tensors(file: Path, fingerprint: str) -> tuple[dict[str, torch.Tensor],
             record, names = opened.metadata() or {}, opened.keys()
             if record.get("fingerprint") == fingerprint:
                 return {name: opened.get_tensor(name) for name in names}, record
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, ValueError):
         pass
     return None
 
