@@ -20,6 +20,7 @@ MAX_BIAS, MIN_PENALTY, MAX_PENALTY = 1e4, 1e-3, 1e3
 
 Rule = Literal["strict", "relaxed", "top_k", "threshold", "literal", "ratio", "entropy"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+BeamDistribution = Literal["iid", "without_replacement"]
 
 _BOUNDS = {"ge": ("at least", lambda value, bound: value >= bound),
            "gt": ("above", lambda value, bound: value > bound),
@@ -161,8 +162,8 @@ class Warp:
 class Beams:
     """Settings of mode beam (Qin et al., "Dynamic-Width Speculative Beam Decoding", AAAI 2025).
 
-    warp: temperature, top-k and top-p of pairs. law and draft_law: distribution of a layer's beams and of its
-    drafts, "iid" or "without_replacement". seed: with a row's id it decides the row's samples.
+    warp: temperature, top-k and top-p of pairs. distribution and draft_distribution: of a layer's beams, and
+    of its drafts. seed: with a row's id it decides the row's samples.
     """
 
     width: int = setting(4, "Maximum number of beams of a row, and of finished beams that are kept",
@@ -175,8 +176,8 @@ class Beams:
     layers: int = setting(4, "Layers per step that drafter.model drafts (gamma of the paper). 0: none",
                           ge=0, le=MAX_BEAMS)
     warp: Warp = field(default_factory=Warp)
-    law: Literal["iid", "without_replacement"] = "iid"
-    draft_law: Literal["iid", "without_replacement"] = "iid"
+    distribution: BeamDistribution = "iid"
+    draft_distribution: BeamDistribution = "iid"
     length_penalty: float = setting(1.0, "The text is the finished beam with the highest log-probability / "
                                     "tokens ** length_penalty. 1: mean log-probability per token")
     single_cache: bool = setting(False, "Continue only the most probable beam in the next step. Lossy: it "
@@ -225,8 +226,8 @@ _DISTRIBUTIONS = {
     "traversal": ("without_replacement", "iid", "distinct", "top_k", "greedy", "spechub"),
 }
 # sample.method -> (rule, distribution of the draft model's candidates)
-SAMPLE_METHODS = {rule if law == laws[0] else f"{rule}/{law}": (rule, law)
-                  for rule, laws in _DISTRIBUTIONS.items() for law in laws}
+SAMPLE_METHODS = {rule if name == names[0] else f"{rule}/{name}": (rule, name)
+                  for rule, names in _DISTRIBUTIONS.items() for name in names}
 # beam.method -> (distribution of a layer's beams, distribution of its drafts)
-BEAM_METHODS = {law if law == draft_law else f"{law}/{draft_law}": (law, draft_law)
-                for law in ("iid", "without_replacement") for draft_law in ("iid", "without_replacement")}
+BEAM_METHODS = {beams if beams == drafts else f"{beams}/{drafts}": (beams, drafts)
+                for beams in get_args(BeamDistribution) for drafts in get_args(BeamDistribution)}

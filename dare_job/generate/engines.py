@@ -103,5 +103,5 @@ def beam_settings(task: Task, drafted: bool) -> Beams:
     sample, beam = task.config.sample, task.config.beam
     distribution, draft_distribution = BEAM_METHODS[beam.method]
     values = values_for(Beams, beam) | ({} if drafted else {"layers": 0})
-    return Beams(**values, warp=Warp(sample.temperature, sample.top_k, sample.top_p), law=distribution,
-                 draft_law=draft_distribution, seed=task.config.seed)
+    return Beams(**values, warp=Warp(sample.temperature, sample.top_k, sample.top_p), seed=task.config.seed,
+                 distribution=distribution, draft_distribution=draft_distribution)

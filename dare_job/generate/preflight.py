@@ -66,7 +66,7 @@ def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
 
     rule, distribution = SAMPLE_METHODS[config.sample.method]
     try:
-        Sampling(law=distribution, rule=rule).require(widths)
+        Sampling(distribution=distribution, rule=rule).require(widths)
     except ConfigError as error:
         raise ConfigError(f"sample.method = {config.sample.method}, drafter.tree = "
                           f"{config.drafter.tree}: {error}") from error

@@ -7,10 +7,11 @@ from beam_models import near, write
 from decode_models import prompts
 from optimum_by_subsets import by_subsets
 from scipy.optimize import linprog
+from two_layers import DISTRIBUTION_NAMES
 
 from dare_job.bench.beam.bound import BoundedEngine, bound
 from dare_job.decode.beam.drafting import BeamDrafter
-from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, verify
+from dare_job.decode.beam.kernel import verify
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates, sample_candidates
 from dare_job.decode.sampling.rules import normalised
@@ -80,7 +81,8 @@ def test_equal_distributions_pass_all():
 @pytest.mark.parametrize("outputs", DISTRIBUTION_NAMES)
 def test_recording_the_bound_changes_no_text(outputs):
     """With the target as draft model, more layers could pass than with a poor one."""
-    target, beams = near("llama", 0.0, 0.8), Beams(3, 4, 2, layers=3, law=outputs, draft_law=outputs, seed=2)
+    target = near("llama", 0.0, 0.8)
+    beams = Beams(3, 4, 2, layers=3, distribution=outputs, draft_distribution=outputs, seed=2)
     found = {}
     for noise in (0.0, 0.5):
         draft = near("llama", noise, 0.8)

@@ -48,7 +48,8 @@ class Reference:
         """live: (tokens, log P) of beams; finished: (score, tokens), best first."""
         scores = torch.stack([self.logs[tokens] + value for tokens, value in live]).flatten()
         p = warp(scores[None], self.beams.warp)[0][0]
-        tuples, probabilities = enumerate_candidates(distribution_for(self.beams.law), p, self.beams.width)
+        distribution = distribution_for(self.beams.distribution)
+        tuples, probabilities = enumerate_candidates(distribution, p, self.beams.width)
         for pairs, share in zip(tuples.tolist(), (probability * probabilities).tolist(), strict=True):
             outs = [((*live[pair // V][0], pair % V), float(scores[pair])) for pair in pairs if pair >= 0]
             self.one(outs, list(finished), share)
@@ -89,7 +90,8 @@ CASES = [("plain", "iid", "iid"), ("plain", "without_replacement", "iid"), ("dra
 )
 def test_texts_have_the_distribution_of_beam_sampling(target, draft, how, outputs, draft_distribution):
     """With a constant width of two beams, and three drafts per layer."""
-    beams = Beams(2, 3, 2, layers=2, warp=WARP, law=outputs, draft_law=draft_distribution, seed=5)
+    beams = Beams(2, 3, 2, layers=2, warp=WARP, distribution=outputs,
+                  draft_distribution=draft_distribution, seed=5)
     texts = Reference(target, beams).texts
     assert sum(texts.values()) == pytest.approx(1)
     results = write(target, [PROMPT] * ROWS, beams, draft if how == "drafted" else None, max_new_tokens=NEW,

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from two_layers import (
+    DISTRIBUTION_NAMES,
     World,
     counted,
     distance,
@@ -16,9 +17,8 @@ from two_layers import (
     table_of,
 )
 
-from dare_job.decode.beam.kernel import DISTRIBUTION_NAMES, beam_distribution_for, complete, verify
+from dare_job.decode.beam.kernel import complete, verify
 from dare_job.decode.settings import Warp
-from dare_job.errors import ConfigError
 
 EXACT = 1e-12
 PAIRS = list(product(DISTRIBUTION_NAMES, DISTRIBUTION_NAMES))
@@ -67,11 +67,6 @@ def test_half_mixed_treatments_are_detected(treat):
 def test_wrong_draft_distribution_is_detected(assumed, draft_distribution):
     table, should, reached, first = table_of(World(2, 1), 3, "iid", draft_distribution, assumed=assumed)
     assert distance(reached, first) > 0.001
-
-
-def test_unknown_distribution():
-    with pytest.raises(ConfigError, match="beam.law"):
-        beam_distribution_for("greedy")
 
 
 def test_fewer_outcomes_than_outputs():

@@ -92,8 +92,9 @@ def test_a_draft_model_that_is_nonfinite_for_one_row(models):
 
 def test_rejected_settings():
     for wrong, names in ((dict(width=0), "beam.width"), (dict(min_width=5), "beam.min_width"),
-                         (dict(threshold=1.5), "beam.threshold"), (dict(law="top_k"), "beam.law"),
-                         (dict(draft_law="x"), "beam.draft_law"), (dict(layers=-1), "beam.layers"),
+                         (dict(threshold=1.5), "beam.threshold"), (dict(layers=-1), "beam.layers"),
+                         (dict(distribution="top_k"), "beam.distribution"),
+                         (dict(draft_distribution="x"), "beam.draft_distribution"),
                          (dict(min_width=3, draft_width=2), "beam.draft_width"),
                          (dict(draft_width=3, warp=Warp(0.0)), "beam.width")):
         with pytest.raises(ConfigError, match=names):

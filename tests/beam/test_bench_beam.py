@@ -128,7 +128,8 @@ def test_the_command_prints_its_figures(tmp_path):
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (("--law", "top_k"), "beam.law"), (("--thresholds", "x"), "--thresholds 'x' is no list of numbers"),
+    (("--law", "top_k"), "beam.distribution"),
+    (("--thresholds", "x"), "--thresholds 'x' is no list of numbers"),
     (("--layers", "-1"), "beam.layers is -1"), (("--layers", "0"), "--layers is 0; it must be at least 1"),
     (("--temperature", "nan"), "--temperature: sample.temperature is nan"), (("--rows", "0"), "--rows is 0"),
     (("--tokens", "0"), "--tokens is 0"), (("--seed", "-1"), "--seed is -1"),

@@ -8,6 +8,7 @@ the probability that the kernel reports.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import get_args
 
 import torch
 
@@ -15,7 +16,9 @@ from dare_job.decode.beam import kernel, layer
 from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
 from dare_job.decode.sampling.distributions import NONE, distribution_for, enumerate_candidates
 from dare_job.decode.sampling.rules import normalised
-from dare_job.decode.settings import Warp
+from dare_job.decode.settings import BeamDistribution, Warp
+
+DISTRIBUTION_NAMES = get_args(BeamDistribution)
 
 BEAMS = 2
 

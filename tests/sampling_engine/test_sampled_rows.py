@@ -122,7 +122,7 @@ def test_unknown_names_are_rejected():
     with pytest.raises(ConfigError, match="unknown verification rule 'best': use speculative"):
         Sampling(rule="best")
     with pytest.raises(ConfigError, match="unknown draft distribution 'best': use iid"):
-        Sampling(law="best")
+        Sampling(distribution="best")
 
 
 @pytest.mark.parametrize(("rule", "batch", "count"), [
@@ -156,9 +156,11 @@ def test_nonfinite_logits_after_a_token_end_the_row(pair, rule, batch, count):
             "strict",
             "'k_seq' is not exact for draft distribution 'without_replacement'",
         ),
-        (Sampling(rule="spechub", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
-        (Sampling(rule="traversal", law="iid"), "3x2", "strict", "may sample a token twice"),
-        (Sampling(rule="traversal", law="spechub"), "3x2", "strict", "needs exactly 2 candidates, not 3"),
+        (Sampling(rule="spechub", distribution="spechub"), "3x2", "strict",
+         "needs exactly 2 candidates, not 3"),
+        (Sampling(rule="traversal", distribution="iid"), "3x2", "strict", "may sample a token twice"),
+        (Sampling(rule="traversal", distribution="spechub"), "3x2", "strict",
+         "needs exactly 2 candidates, not 3"),
         (Sampling(), "4x4", "strict", "draft tree 4x4 has 20 nodes per row, more than decode.nodes = 12"),
         (
             Sampling(),

@@ -25,7 +25,7 @@ from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms, uniforms
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.verify import verify_trees
-from dare_job.decode.settings import EngineSettings
+from dare_job.decode.settings import EngineSettings, Warp
 
 ROWS, ODDS = 60_000, 1e-6  # false-alarm probability of one test, over random seeds
 RULES = [("rrs", "without_replacement"), ("greedy", "greedy"), ("priority", "iid"),
@@ -49,7 +49,7 @@ def requested_uniforms(pair, rule, distribution, monkeypatch) -> list[tuple]:
     monkeypatch.setattr(random_streams, "uniforms", recorded)
     target, draft = pair
     engine = SamplingEngine(target, EngineSettings(batch_size=3, nodes=12, depth=3),
-                            Sampling(seed=1, law=distribution, rule=rule), ModelDrafter(draft, "2x2"))
+                            Sampling(Warp(), 1, distribution, rule), ModelDrafter(draft, "2x2"))
     rows = [Request(n, text, max_new_tokens=12) for n, text in enumerate(prompts())]
     assert not any(result.error for result in engine.run(rows))
     return requests_made

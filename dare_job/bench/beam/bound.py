@@ -44,8 +44,8 @@ class BoundedEngine(BeamEngine):
                 scores = log_likelihoods(torch.from_numpy(walk.likelihoods[[row]]), logits[[place]].cpu())
                 p, _ = beam_distribution(scores, self.beams.warp)
                 q, width = given.q[row].cpu(), int(found.widths[place])
-                self.bounds.append(bound(p[0], q, self.beams.draft_width, width, self.beams.law,
-                                         self.beams.draft_law, self._generator))
+                self.bounds.append(bound(p[0], q, self.beams.draft_width, width, self.beams.distribution,
+                                         self.beams.draft_distribution, self._generator))
         return found
 
 

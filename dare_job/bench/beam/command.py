@@ -58,8 +58,8 @@ class Options(world.Options):
     @property
     def beams(self) -> Beams:
         """Temperature, distributions, layers and seed; the rest follows from the grid."""
-        return Beams(layers=self.layers, warp=Warp(self.temperature), law=self.law, draft_law=self.draft_law,
-                     seed=self.seed)
+        return Beams(layers=self.layers, warp=Warp(self.temperature), distribution=self.law,
+                     draft_distribution=self.draft_law, seed=self.seed)
 
     @property
     def drafter(self) -> Settings:

@@ -167,7 +167,7 @@ def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int, kind: ty
     size, depth = (0, 1) if way.drawn is None else (way.drawn.size, max(1, len(way.drawn.widths)))
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=size, depth=depth, score="never")
     if way.beams is None:
-        sampling = Sampling(warp, seed, law=way.drawn.law, rule=way.drawn.rule)
+        sampling = Sampling(warp, seed, distribution=way.drawn.law, rule=way.drawn.rule)
         return SamplingEngine(world.target, settings, sampling, drafter_of(world, way.drawn))
     return kind(world.target, settings, way.beams,
                 BeamDrafter(world.drafters["after"]) if way.drafted else None)

@@ -53,8 +53,9 @@ def line(way: Way, seen: Written) -> dict:
     beams = way.beams
     drafted = beams if way.drafted else None
     row = {"name": way.name, "method": way.method, "width": beams.width if beams else 1,
-           **{name: getattr(drafted, name, None)
-              for name in ("draft_width", "min_width", "threshold", "law", "draft_law")},
+           **{name: getattr(drafted, name, None) for name in ("draft_width", "min_width", "threshold")},
+           "law": getattr(drafted, "distribution", None),
+           "draft_law": getattr(drafted, "draft_distribution", None),
            "rows": len(seen.tokens), "tokens": int(seen.tokens.sum()), "forwards": int(seen.steps.sum()),
            "tokens_a_forward": seen.tokens.sum() / seen.steps.sum(),
            "layers_a_forward": (seen.layers - 1).sum() / seen.steps.sum(),

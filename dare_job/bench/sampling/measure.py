@@ -108,7 +108,7 @@ def once(world: World, method: Method, temperature: float, tokens: int) -> Measu
     if temperature == 0:
         engine = (PathsEngine if method.paths else Engine)(world.target, settings, drafter)
     else:
-        sampling = Sampling(Warp(temperature), world.seed, law=method.law, rule=method.rule)
+        sampling = Sampling(Warp(temperature), world.seed, method.law, rule=method.rule)
         engine = (SamplingPathsEngine if method.paths else SamplingEngine)(world.target, settings, sampling,
                                                                           drafter)
     results, joules, took = metered(world, engine, method.name)

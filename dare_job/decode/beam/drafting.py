@@ -141,7 +141,7 @@ def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor,
         pairs, q = torch.where(values > -torch.inf, pairs, NONE), None
     else:
         q, _ = beam_distribution(scores, beams.warp)
-        pairs = sample_candidates(distribution_for(beams.draft_law), q, n, row_uniforms)
+        pairs = sample_candidates(distribution_for(beams.draft_distribution), q, n, row_uniforms)
     clamped = pairs.clamp_min(0)
     continues = (pairs >= 0) & ~ends[clamped % logits.shape[-1]]
     return pairs, q, torch.where(continues, flat.gather(1, clamped).double(), -torch.inf)

@@ -25,36 +25,12 @@ from typing import NamedTuple
 
 import torch
 
-from dare_job.decode.sampling.distributions import (
-    DISTRIBUTIONS,
-    NONE,
-    DraftDistribution,
-    distribution_for,
-    sample_tokens,
-    without,
-)
+from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, sample_tokens, without
 from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalised
 from dare_job.decode.sampling.warp import warp
 from dare_job.decode.settings import Warp
-from dare_job.errors import ConfigError
 
 IID, WITHOUT_REPLACEMENT = "iid", "without_replacement"
-
-DISTRIBUTION_NAMES = (IID, WITHOUT_REPLACEMENT)
-
-
-def beam_distribution_for(name: str, setting: str = "beam.law") -> DraftDistribution:
-    """Return the distribution of drafts or outputs with this name.
-
-    Raises
-    ------
-    ConfigError
-        The kernel does not support it.
-    """
-    if name not in DISTRIBUTION_NAMES:
-        raise ConfigError(f"{setting} = {name!r}: use {' or '.join(DISTRIBUTION_NAMES)}")
-    return distribution_for(name)
-
 
 class VerifiedDrafts(NamedTuple):
     """The verification result for n drafts of R rows.
@@ -99,9 +75,8 @@ def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: tor
         accepted_tokens[:, j] = torch.where(accept, token, NONE)
         reject = pending & ~accept
         if reject.any():
-            residual = torch.where(
-                reject[:, None], normalised((residual - s).clamp_min(0), residual), residual
-            )
+            rest = normalised((residual - s).clamp_min(0), residual)
+            residual = torch.where(reject[:, None], rest, residual)
         if accept.any():
             remaining = normalised(_remaining(p, accepted_tokens[:, : j + 1], output_distribution))
             residual = torch.where(accept[:, None], remaining, residual)
@@ -122,9 +97,8 @@ def complete(p: torch.Tensor, verified: VerifiedDrafts, drafts: torch.Tensor, un
         wanted = (counts <= place) & (place < widths)
         if not wanted.any():
             continue
-        weights = next_output_weights(
-            p, verified.residual, out[:, :place], counts == place, output_distribution
-        )
+        weights = next_output_weights(p, verified.residual, out[:, :place], counts == place,
+                                      output_distribution)
         out[:, place] = torch.where(wanted, sample_tokens(weights, uniforms[:, place]), out[:, place])
     return out
 

@@ -160,13 +160,13 @@ def sample_layer(beams: Beams, inputs: LayerInput) -> LayerOutput:
         kept_widths = layer_widths(tail, beams.threshold, beams.min_width, beams.width)
         widths = torch.where(drafted, kept_widths, widths)
         beta = tail[:, beams.min_width].clamp_max(beams.threshold) * drafted
-        verified = kernel.verify(p, q, drafts, inputs.verify, widths, beams.law, beams.draft_law)
+        verified = kernel.verify(p, q, drafts, inputs.verify, widths, beams.distribution,
+                                 beams.draft_distribution)
     else:
-        verified = kernel.verify(
-            p, p, drafts[:, :0], inputs.verify[:, :0], widths, beams.law, beams.draft_law
-        )
+        verified = kernel.verify(p, p, drafts[:, :0], inputs.verify[:, :0], widths, beams.distribution,
+                                 beams.draft_distribution)
         drafts, drafted, beta = drafts[:, :0], torch.zeros_like(drafted), p.new_zeros(len(p))
-    pairs = kernel.complete(p, verified, drafts, inputs.residual, widths, beams.law)
+    pairs = kernel.complete(p, verified, drafts, inputs.residual, widths, beams.distribution)
     outputs = _beams(pairs, scores, inputs)
     ended = _ends_text(outputs, inputs)
     accepted = torch.nn.functional.pad(_draft_likelihoods(drafts, scores, verified.accepted, inputs),

@@ -41,7 +41,7 @@ class Sampling:
     ----------
     warp : temperature and truncation, of target and draft model alike
     seed : decides a row's text together with the row's key (``Request.random_key``)
-    law : draft distribution of a draft model's candidates; retrieval drafts are deterministic and need none
+    distribution : of a draft model's candidates; retrieval drafts are deterministic and need none
     rule : verification rule, one of ``rules.RULES``, or "traversal" of whole trees
     model_penalty : use the repetition penalty of the model's generation config if warp has none
 
@@ -53,26 +53,26 @@ class Sampling:
 
     warp: Warp = field(default_factory=Warp)
     seed: int = 0
-    law: str = "without_replacement"
+    distribution: str = "without_replacement"
     rule: str = "rrs"
     model_penalty: bool = True
 
     def __post_init__(self):
-        distribution_for(self.law)
+        distribution_for(self.distribution)
         if self.rule not in KNOWN_RULES:
             raise ConfigError(f"unknown verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
         if self.rule == tree_verification.TRAVERSAL:
-            if distribution_for(self.law).name in _REPEATING and max(widths) > 1:
+            if distribution_for(self.distribution).name in _REPEATING and max(widths) > 1:
                 raise ConfigError(f"rule {self.rule!r} needs distinct siblings, but draft distribution "
-                                  f"{self.law!r} may sample a token twice: use without_replacement")
+                                  f"{self.distribution!r} may sample a token twice: use without_replacement")
             for width in widths:
-                check_count(distribution_for(self.law), width)
+                check_count(distribution_for(self.distribution), width)
             return
         for width in widths:
-            rule_for(self.rule, distribution_for(self.law), width)
+            rule_for(self.rule, distribution_for(self.distribution), width)
 
 
 class SamplingEngine(Engine):
@@ -135,7 +135,7 @@ class SamplingEngine(Engine):
         draws = RowUniforms(self._keys, plan.lengths, DRAFT)
         self._sampled = self.drafter.sampled(
             rows.active_requests, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
-            self.sampling.law, self._warp, draws, self._constraint(rows))
+            self.sampling.distribution, self._warp, draws, self._constraint(rows))
         return self._sampled.drafts
 
     def _constraint(self, rows: Rows) -> Constraint | None:
