@@ -1,13 +1,9 @@
-"""Groups of entities by attributes: a trie of attribute paths that splits groups above a maximum size."""
+"""Groups of entities by attributes: a tree of attribute paths that splits groups above a maximum size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-import pygtrie
-
 from pools.errors import PoolError
-
-Row = tuple[str, Mapping[str, str | None] | None]  # entity id and its attributes
 
 OTHER = "~other"  # values below the minimum group size
 NONE = "~none"  # the attribute is missing or empty
@@ -17,28 +13,26 @@ WHOLE = "all"  # name of the only group if no attribute divides the entities
 class AttributeTree:
     """Maps attributes to a group, a path such as ``genre=Drama/age=25-34``.
 
-    The trie maps a path (tuple of components) to its size and the position in ``order`` of the attribute that
-    splits it; None if the path is a group.
+    ``_nodes`` maps a path (tuple of components) to its size and the position in ``order`` of the attribute
+    that splits it; None if the path is a group.
     """
 
-    def __init__(self, order: Sequence[str], trie: pygtrie.Trie):
+    def __init__(self, order: Sequence[str]):
         self.order = list(order)
-        self._trie = trie
-        self._cache: dict[tuple, str | None] = {}
+        self._nodes: dict[tuple[str, ...], tuple[int, int | None]] = {}
 
     @classmethod
-    def build(
-        cls, rows: Iterable[Row], order: Sequence[str], max_size: int, min_size: int = 10
-    ) -> "AttributeTree":
+    def build(cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
+              max_size: int, min_size: int = 10) -> "AttributeTree":
         """Split the entities by the first attribute that distinguishes them, then each group that is too
         large by the next attribute, and so on. After the last attribute, groups may exceed ``max_size``.
 
         Entities without any of the attributes are skipped. The result does not depend on the order of
-        ``rows``.
+        ``counted``.
 
         Parameters
         ----------
-        rows : entity ids with their attributes
+        counted : combinations of attributes with the number of entities of each
         order : attribute names, the most informative first
         max_size : number of entities above which a group is split
         min_size : smaller siblings are merged into one group, ``name=~other``
@@ -48,14 +42,6 @@ class AttributeTree:
         PoolError
             ``order`` is empty or a size is invalid.
         """
-        return cls.build_counted(((attributes, 1) for _, attributes in rows), order, max_size, min_size)
-
-    @classmethod
-    def build_counted(
-        cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
-        max_size: int, min_size: int = 10
-    ) -> "AttributeTree":
-        """As ``build``, from combinations of attributes with the number of entities of each."""
         if not order or isinstance(order, str):
             raise PoolError("an attribute tree needs a list of attribute names: set group.*_attributes")
         if max_size < 1 or min_size < 0:
@@ -64,14 +50,14 @@ class AttributeTree:
         for attributes, count in counted:
             counts[_values(attributes, order)] += count
         members = [(values, count) for values, count in counts.items() if any(v is not None for v in values)]
-        tree = cls(order, pygtrie.Trie())
+        tree = cls(order)
         tree._split((), members, 0, max_size, min_size)
         return tree
 
     @property
     def groups(self) -> dict[str, int]:
         """Size of each group by its path."""
-        return {_name(path): size for path, (size, split) in sorted(self._trie.items()) if split is None}
+        return {_name(path): size for path, (size, split) in sorted(self._nodes.items()) if split is None}
 
     def group_of(self, attributes: Mapping[str, str | None] | None) -> str | None:
         """Group of an entity, which may be new; None if it has none of the tree's attributes.
@@ -79,49 +65,36 @@ class AttributeTree:
         An unknown value is assigned to the group of rare siblings, else to the largest sibling.
         """
         values = _values(attributes, self.order)
-        if values not in self._cache:
-            self._cache[values] = self._find(values)
-        return self._cache[values]
-
-    def assign(self, rows: Iterable[Row]) -> dict[str, str | None]:
-        """Group of each entity id, by ``group_of``."""
-        return {identifier: self.group_of(attributes) for identifier, attributes in rows}
-
-    def _find(self, values: tuple) -> str | None:
-        if all(value is None for value in values) or not self._trie:
+        if all(value is None for value in values) or not self._nodes:
             return None
         path: tuple[str, ...] = ()
-        while True:
-            _, split = self._trie[path]
-            if split is None:
-                return _name(path)
+        while (split := self._nodes[path][1]) is not None:
             name = self.order[split]
-            for candidate in (_component(name, values[split]), f"{name}={OTHER}"):
-                if (*path, candidate) in self._trie:
-                    path = (*path, candidate)
-                    break
-            else:
-                path = self._largest(path)
+            candidates = (*path, _component(name, values[split])), (*path, f"{name}={OTHER}")
+            path = next((child for child in candidates if child in self._nodes), None) or self._largest(path)
+        return _name(path)
 
     def _largest(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        children = [(-size, key) for key, (size, _) in self._trie.items(path) if len(key) == len(path) + 1]
-        return min(children)[1]
+        """The largest child of a path; of equal ones the first by name."""
+        children = [child for child in self._nodes if child[:-1] == path and child]
+        return min(children, key=lambda child: (-self._nodes[child][0], child))
 
     def _split(self, path: tuple, members: list, place: int, max_size: int, min_size: int) -> None:
         size = sum(count for _, count in members)
         while size and (not path or size > max_size) and place < len(self.order):
             parts = _parts(self.order[place], members, place, min_size)
             if len(parts) > 1:
-                self._trie[path] = (size, place)
-                for component in sorted(parts):
-                    self._split((*path, component), parts[component], place + 1, max_size, min_size)
+                self._nodes[path] = size, place
+                for component, part in parts.items():
+                    self._split((*path, component), part, place + 1, max_size, min_size)
                 return
             place += 1
         if size:
-            self._trie[path] = (size, None)
+            self._nodes[path] = size, None
 
 
-def learn_order(rows: Sequence[Row], labels: Mapping[str, str], max_rows: int = 50_000) -> list[str]:
+def learn_order(rows: Sequence[tuple[str, Mapping[str, str | None] | None]], labels: Mapping[str, str],
+                max_rows: int = 50_000) -> list[str]:
     """Order attribute names by their importance in a decision tree that predicts ``labels``.
 
     Attributes with more distinct values than half of their entities (titles, for example) are left out,

@@ -52,35 +52,13 @@ class DraftSettings:
     threads: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class Sources:
-    """The pools of R rows in the form that the compiled drafter reads, for repeated calls with the same rows.
-
-    Attributes
-    ----------
-    owner : object that keeps the indexes open
-    row_pools : int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none
-    """
-
-    owner: object
-    row_pools: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.row_pools)
-
-    @staticmethod
-    def from_indexes(pools: tuple[tuple[Index, ...], ...]) -> "Sources":
-        slots = max(1, max(map(len, pools), default=0))
-        rows = [[index.address for index in row] + [0] * (slots - len(row)) for row in pools]
-        return Sources(pools, np.array(rows, np.int64).reshape(len(pools), slots))
-
-
 class BatchDrafter:
     """Drafts trees in repeated calls with the same rows.
 
     Parameters
     ----------
-    sources : pools of the R rows
+    row_pools : int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none. The caller keeps
+        the indexes open
     settings : settings of drafting
     prompts : int32 (R,), number of prompt tokens of each row; None: 0
 
@@ -90,18 +68,18 @@ class BatchDrafter:
         The settings are invalid.
     """
 
-    def __init__(self, sources: Sources, settings: DraftSettings, prompts: np.ndarray | None = None):
-        self._sources = sources
+    def __init__(self, row_pools: np.ndarray, settings: DraftSettings, prompts: np.ndarray | None = None):
+        self._row_pools = row_pools
         self._max_depth, self._window = settings.depth, settings.window if settings.live else 0
         self._pseudo_counts = _pseudo_counts(settings)
         self._threads = settings.threads or _processors()
         self._batch: DraftBatch | None = None
-        self._prompts = (np.zeros(len(sources), np.int32) if prompts is None
+        self._prompts = (np.zeros(len(row_pools), np.int32) if prompts is None
                          else np.ascontiguousarray(prompts, np.int32))
 
     def __call__(self, context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, depths: np.ndarray,
                  min_score: float) -> DraftBatch:
-        """As ``draft``, without its checks of shapes; all arrays are C-ordered int32.
+        """As ``draft``; all arrays are C-ordered int32.
 
         The next call of the same shape overwrites the result: reused arrays are in the CPU caches, new ones
         are not.
@@ -115,22 +93,16 @@ class BatchDrafter:
                 np.empty(shape, np.float32), np.empty(shape, np.uint8))
         if rows and nodes:
             arguments = (context, lengths, self._prompts, budgets, depths, self._max_depth, min_score,
-                         self._sources.row_pools, self._pseudo_counts, self._window,
+                         self._row_pools, self._pseudo_counts, self._window,
                          batch.tokens, batch.parents, batch.sizes, batch.scores, batch.sources)
             _run(rows, sum(row_budgets), self._threads, arguments)
         return batch
 
 
-def draft(
-    context: np.ndarray,
-    lengths: np.ndarray,
-    budgets: np.ndarray,
-    pools: "Sequence[Sequence[Index]] | Sources",
-    settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
-    max_depth: np.ndarray | None = None,
-    prompts: np.ndarray | None = None,
-    min_score: float = 0.0,
-) -> DraftBatch:
+def draft(context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, pools: Sequence[Sequence[Index]],
+          settings: DraftSettings = DraftSettings(),  # noqa: B008 (frozen)
+          max_depth: np.ndarray | None = None, prompts: np.ndarray | None = None,
+          min_score: float = 0.0) -> DraftBatch:
     """Draft one token tree per row from its pools and its text so far.
 
     Parameters
@@ -138,7 +110,7 @@ def draft(
     context : int32 (R, L), prompt and text so far, from column 0
     lengths : int32 (R,), number of tokens in use; the tree continues after the last one
     budgets : int32 (R,), maximum number of nodes; 0: an empty tree
-    pools : R sequences of Index, nearest first, which may be empty; or ``Sources`` of them
+    pools : R sequences of Index, nearest first, which may be empty
     settings : settings of drafting
     max_depth : int32 (R,), number of tokens that the row may still emit; ``settings.depth`` also applies
     prompts : int32 (R,), number of prompt tokens of each row; None: 0
@@ -151,17 +123,14 @@ def draft(
     Raises
     ------
     PoolError
-        Shapes or settings are invalid.
+        The settings are invalid.
     """
-    rows = _check(context, lengths, budgets, pools)
-    for name, value in (("max_depth", max_depth), ("prompts", prompts)):
-        if value is not None and len(value) != rows:
-            raise PoolError(f"{name} has {len(value)} rows, context has {rows}")
-    if not isinstance(pools, Sources):
-        pools = _sources(tuple(map(tuple, pools)))
+    rows, slots = len(context), max(1, max(map(len, pools), default=0))
+    addresses = [[index.address for index in row] + [0] * (slots - len(row)) for row in pools]
     depths = np.full(rows, settings.depth) if max_depth is None else max_depth
     arrays = (np.ascontiguousarray(x, np.int32) for x in (context, lengths, budgets, depths))
-    return BatchDrafter(pools, settings, prompts)(*arrays, min_score)
+    row_pools = np.array(addresses, np.int64).reshape(rows, slots)
+    return BatchDrafter(row_pools, settings, prompts)(*arrays, min_score)
 
 
 def warm_up() -> None:
@@ -188,11 +157,6 @@ def _slice(begin: int, end: int, arguments: tuple) -> None:
     row_pools, pseudo_counts, tokens = arguments[7], arguments[8], arguments[10]
     memory = scratch(tokens.shape[1], row_pools.shape[1], pseudo_counts.shape[1] - 1)
     draft_rows(begin, end, memory, *arguments)
-
-
-@lru_cache(maxsize=4)
-def _sources(pools: tuple[tuple[Index, ...], ...]) -> Sources:
-    return Sources.from_indexes(pools)
 
 
 @lru_cache(maxsize=1)
@@ -228,16 +192,3 @@ def _pseudo_counts(settings: DraftSettings) -> np.ndarray:
             raise PoolError(f"pseudo_count {value} must be above 0")
         table[rows, 1:] = values
     return table
-
-
-def _check(context, lengths, budgets, pools) -> int:
-    if context.ndim != 2:
-        raise PoolError(f"context has shape {context.shape}: it must be (rows, tokens)")
-    rows = context.shape[0]
-    if not len(lengths) == len(budgets) == len(pools) == rows:
-        raise PoolError(f"context has {rows} rows, lengths {len(lengths)}, budgets {len(budgets)} and pools "
-                        f"{len(pools)}: the numbers must be equal")
-    longest = max(lengths.tolist(), default=0)
-    if longest > context.shape[1]:
-        raise PoolError(f"a length is {longest}, but context holds {context.shape[1]} tokens per row")
-    return rows

@@ -72,8 +72,10 @@ class Index:
             A text has ids that are not integers from 0 to 2**31 - 1 (the message names its position), the
             kind or depth is invalid, or there are more tokens than 32 bits address.
         """
-        if problem := _problem(kind, depth):
-            raise PoolError(problem)
+        if kind not in KINDS:
+            raise PoolError(f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}")
+        if not 2 <= depth <= 127:
+            raise PoolError(f"depth {depth} must be from 2 to 127")
         parts = [part for i, text in enumerate(texts) if (part := _ids(text, i)).size]
         flat = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         if flat.size + len(parts) > _MAX_TOKENS:
@@ -118,35 +120,25 @@ class Index:
         return manifests.write(folder, arrays, {**(meta or {}), **own})
 
     @classmethod
-    def open(cls, folder: str | Path, expect_tokenizer: str | None = None, verify: bool = True) -> "Index":
+    def open(cls, folder: str | Path, tokenizer: str | None = None, verify: bool = True) -> "Index":
         """Memory-map a saved pool.
 
         Parameters
         ----------
         folder : path of the pool
-        expect_tokenizer : hash of the tokenizer that the pool must have been built with; None: not compared
+        tokenizer : hash of the tokenizer that the pool must have been built with; None: not compared
         verify : whether to read every byte to compare checksums; sizes are always compared
 
         Raises
         ------
         PoolError
-            The pool is incomplete, damaged, of another format version or tokenizer; its manifest holds an
-            invalid kind or depth; or, with ``verify``, its arrays are not sorted to that depth.
+            The pool is incomplete, damaged, or of another format version or tokenizer.
         """
         manifest = manifests.read(folder, verify=verify)
-        if problem := _problem(manifest.get("kind"), manifest.get("depth")):
-            raise PoolError(f"{folder}: {problem}; remove the folder and run the pools stage again")
-        if expect_tokenizer is not None and manifest.get("tokenizer") != expect_tokenizer:
+        if tokenizer is not None and manifest.get("tokenizer") != tokenizer:
             raise PoolError(f"{folder} has tokenizer {manifest.get('tokenizer')}, but the model has "
-                            f"{expect_tokenizer}: run the pools stage again with this model")
+                            f"{tokenizer}: run the pools stage again with this model")
         arrays = {name: manifests.array(folder, name) for name in _ARRAYS}
-        weights = arrays["weights"]
-        if weights.shape != (3, manifest["depth"]) or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise PoolError(f"{folder}: the weights do not fit a pool of depth {manifest['depth']}: "
-                            "remove the folder and run the pools stage again")
-        if verify and not _sorted_to(manifest["depth"], **arrays):
-            raise PoolError(f"{folder} is not sorted to its manifest's depth {manifest['depth']}: "
-                            "remove the folder and run the pools stage again")
         return cls(**arrays, depth=manifest["depth"], kind=manifest["kind"], manifest=manifest)
 
     @property
@@ -185,26 +177,6 @@ class Index:
         return self.addresses.ctypes.data
 
 
-def _problem(kind, depth) -> str | None:
-    """Describe what is invalid about a pool's kind or depth; None if both are valid."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        return f"pool kind {kind!r} is unknown: use one of {', '.join(KINDS)}"
-    if not isinstance(depth, int | np.integer) or not 2 <= depth <= 127:
-        return f"depth {depth!r} must be an integer from 2 to 127"
-    return None
-
-
-def _sorted_to(depth: int, tokens: np.ndarray, suffixes: np.ndarray, shared: np.ndarray, **_) -> bool:
-    """Whether ``shared`` was counted to ``depth``: never more, and less only at a difference or a text's end.
-    """
-    longest = int(shared.max(initial=0))
-    if longest >= depth:
-        return longest == depth
-    pairs = np.flatnonzero(shared[1:] == longest) + 1
-    following = tokens[suffixes[pairs] + longest]
-    return not ((following == tokens[suffixes[pairs - 1] + longest]) & (following != 0)).any()
-
-
 def _ids(text, position: int) -> np.ndarray:
     """Token ids of a text, int32 (tokens,). Raises PoolError with the text's position."""
     try:
@@ -238,6 +210,7 @@ def _with_ends(codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     starts = np.arange(codes.size) + np.repeat(np.arange(lengths.size), lengths)
     ended[starts] = codes
     return ended
+
 
 def length_quantile(pools: Iterable[Index], quantile: float) -> int | None:
     """Quantile of the text lengths of the nearest pool that has enough texts.

@@ -83,8 +83,6 @@ def read(folder: str | Path, *, verify: bool) -> dict:
                         f"{_REBUILD}")
     if manifest.get("manifest_sha256") != _manifest_digest(manifest):
         raise PoolError(f"{path} is damaged (checksum mismatch): {_REBUILD}")
-    if not _valid_files(manifest.get("files")):
-        raise PoolError(f"{path} lists no files, or a file without size and SHA-256: {_REBUILD}")
     for name, expected in manifest["files"].items():
         _check_file(Path(folder) / name, expected, verify)
     return manifest
@@ -102,11 +100,6 @@ def array(folder: str | Path, name: str) -> np.ndarray:
 def digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _valid_files(files) -> bool:
-    return isinstance(files, dict) and bool(files) and all(
-        isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry) for entry in files.values())
 
 
 def _check_file(path: Path, expected: dict, verify: bool) -> None:

@@ -36,12 +36,6 @@ def sort_suffixes(codes: np.ndarray, depth: int) -> np.ndarray:
     return _place(codes, ranks)
 
 
-def common_prefixes(codes: np.ndarray, suffixes: np.ndarray, depth: int) -> np.ndarray:
-    """LCP array, uint8 (n,): codes that suffix i shares with suffix i - 1, up to ``depth``; 0 for the first.
-    """
-    return _common(codes, suffixes, depth)
-
-
 def inverse(codes: np.ndarray, suffixes: np.ndarray) -> np.ndarray:
     """Inverse suffix array, int32 (N,): rank of each position; -1 at the end of a text."""
     ranks = np.full(codes.size, -1, np.int32)
@@ -108,7 +102,9 @@ def _place(codes, ranks):
 
 
 @compiled
-def _common(codes, suffixes, depth):
+def common_prefixes(codes, suffixes, depth):
+    """LCP array, uint8 (n,): codes that suffix i shares with suffix i - 1, up to ``depth``; 0 for the first.
+    """
     shared = np.zeros(suffixes.size, np.uint8)
     for i in range(1, suffixes.size):
         a, b = suffixes[i - 1], suffixes[i]

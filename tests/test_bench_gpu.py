@@ -34,7 +34,7 @@ def words_tokenizer(folder):
 
 WITHOUT = """
 import json, runpy, sys
-sys.modules.update(dict.fromkeys(("typer", "rich", "structlog", "pydantic", "jinja2", "psutil", "pygtrie",
+sys.modules.update(dict.fromkeys(("typer", "rich", "structlog", "pydantic", "jinja2", "psutil",
                                   "prometheus_client", "pyspark", "pandas", "pyarrow", "faiss", "sklearn")))
 sys.argv = ["gpu", "--device", "cpu", "--small"]
 runpy.run_module("dare_job.bench.gpu", run_name="__main__")

@@ -29,7 +29,7 @@ from dare_job.storage import atomic
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import path
 from pools.index import Index, length_quantile
-from pools.store import Store, open_pool
+from pools.store import Store
 
 # most specific first; wave: texts of earlier waves of this run
 _ALL = ("own", "wave", "group", "global")
@@ -137,13 +137,13 @@ def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
 @lru_cache(maxsize=2 * len(ENTITIES))
 def _wave_pool(folder: str, version: str, tokenizer: str) -> Index:
     """The pool of the earlier waves. ``version`` changes when it is rebuilt."""
-    return open_pool(local_copy(path(folder), version), tokenizer)
+    return Index.open(local_copy(path(folder), version), tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _store(folder: str, version: str, tokenizer: str) -> Store:
     """One store of open pools per folder; ``version`` changes when the pools are rebuilt."""
-    return Store(local_copy(path(folder), version), tokenizer_hash=tokenizer)
+    return Store(local_copy(path(folder), version), tokenizer)
 
 
 def make_engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:

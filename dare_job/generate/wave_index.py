@@ -25,8 +25,9 @@ from dare_job.storage import paths
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, published
-from pools import store
 from pools.errors import PoolError
+from pools.index import Index
+from pools.store import sample_ids
 
 _LOG = logging.getLogger("dare_job")
 
@@ -85,11 +86,7 @@ def _totals(work: ShardPlan, wave: int, folder: AnyPath) -> chunk_files.Totals:
 def _chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:
     """Committed chunk files of some waves."""
     numbers = {shard for wave in waves for shard in work.shards_of(wave)}
-    return [
-        folder / chunk_files.name(*chunk)
-        for chunk in sorted(chunk_files.committed(folder))
-        if chunk[0] in numbers
-    ]
+    return [path for path in sorted(folder.glob("part-*.parquet")) if chunk_files.numbers(path)[0] in numbers]
 
 
 def _opened(pool: AnyPath, tokenizer: str) -> str | None:
@@ -99,7 +96,7 @@ def _opened(pool: AnyPath, tokenizer: str) -> str | None:
     if not pool.exists():
         return None
     try:
-        return store.open_pool(local_copy(pool, _version(pool)), tokenizer).manifest["manifest_sha256"]
+        return Index.open(local_copy(pool, _version(pool)), tokenizer).manifest["manifest_sha256"]
     except PoolError as error:
         _LOG.warning("%s; rebuilding the index from the finished rows", error)
         paths.remove_tree(pool)
@@ -121,7 +118,7 @@ def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | 
     rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
     if not len(rows):
         return None
-    sample = store.sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, job.config.seed)
+    sample = sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, job.config.seed)
     rows = rows.filter(pc.is_in(rows["entity_id"], pa.array(sample, pa.string())))
     _LOG.info("indexing %d %s texts of this run", len(rows), entity)
     writer = published.writer_record(job)

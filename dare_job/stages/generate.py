@@ -21,7 +21,8 @@ from dare_job.storage.paths import AnyPath, atomic_writer, path
 from dare_job.tables import chunk_files, published, stage_inputs
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
-from pools.store import Store
+from pools.index import Index
+from pools.store import names
 
 _LOG = logging.getLogger("dare_job")
 TASKS = "_tasks.jsonl"
@@ -206,10 +207,9 @@ def _check_pools(task: Task) -> None:
     """Raise PoolError if a pool is damaged, before a model is loaded. Checks only sizes, not checksums."""
     for entity in ENTITIES:
         folder = local_copy(path(task.pools) / f"entity={entity}", task.pools_version)
-        store = Store(folder, task.tokenizer, verify=False, capacity=1)
-        for name in store.names():
+        for name in names(folder):
             try:
-                store.get(name)
+                Index.open(folder / name, task.tokenizer, verify=False)
             except PoolError as error:
                 raise errors.PoolError(str(error)) from None
 

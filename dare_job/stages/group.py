@@ -104,7 +104,7 @@ def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Lit
         order = _learn_order(described, labels) or sorted(names)
     if not order or not combinations:
         return AttributeGroups(list(order), {})
-    tree = AttributeTree.build_counted(
+    tree = AttributeTree.build(
         zip(combinations.values(), counts["count"].to_pylist(), strict=True), order, max_size)
     groups = {key: tree.group_of(attributes) for key, attributes in combinations.items()}
     return AttributeGroups(list(order), {key: group for key, group in groups.items() if group is not None})

@@ -29,7 +29,7 @@ def test_only_what_python_calls_is_cached():
                    if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__
                    and not isinstance(value._cache, NullCache)}
     assert cached == {"draft_rows", "_counts", "_gradient", "_grow",
-                      "_pack", "_dense", "_pair", "_place", "_common"}
+                      "_pack", "_dense", "_pair", "_place", "common_prefixes"}
 
 
 def test_a_read_only_installation_still_compiles(tmp_path):

@@ -203,8 +203,6 @@ def test_pseudo_counts_by_source_and_order():
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"budgets": [1, 2]}, "budgets"), ({"prompts": np.zeros(2, np.int32)}, "prompts has 2 rows"),
-    ({"max_depth": np.zeros(3, np.int32)}, "max_depth has 3 rows"), ({"pools": []}, "pools"),
     ({"options": DraftSettings(context=40)}, "context"),
     ({"options": DraftSettings(window=10**6)}, "window"),
     ({"options": DraftSettings(pseudo_count=(8.0, 8.0))}, "pseudo_count"),

@@ -16,21 +16,24 @@ ROWS = st.lists(st.fixed_dictionaries({"x": VALUE, "y": VALUE, "z": VALUE}), max
     lambda rows: [(f"u{i}", attributes) for i, attributes in enumerate(rows)])
 
 
+def counted(rows):
+    return [(attributes, 1) for _, attributes in rows]
+
+
 @given(ROWS, st.integers(1, 20), st.integers(0, 8), st.randoms())
 def test_groups_partition_the_entities_with_an_attribute(rows, max_size, min_size, rng):
-    tree = AttributeTree.build(rows, ["x", "y", "z"], max_size, min_size)
-    groups = tree.assign(rows)
+    tree = AttributeTree.build(counted(rows), ["x", "y", "z"], max_size, min_size)
+    groups = {i: tree.group_of(attributes) for i, attributes in rows}
     usable = {i for i, attributes in rows if any(attributes.values())}
     assert {i for i, group in groups.items() if group is not None} == usable
     assert Counter(group for group in groups.values() if group) == Counter(tree.groups)
     again = rows[:]
     rng.shuffle(again)
-    other = AttributeTree.build(again, ["x", "y", "z"], max_size, min_size)
-    assert other.assign(rows) == groups
+    other = AttributeTree.build(counted(again), ["x", "y", "z"], max_size, min_size)
+    assert {i: other.group_of(attributes) for i, attributes in rows} == groups
     counts = Counter(tuple(attributes.items()) for _, attributes in rows)
     combinations = ((dict(attributes), count) for attributes, count in counts.items())
-    counted = AttributeTree.build_counted(combinations, ["x", "y", "z"], max_size, min_size)
-    assert counted.groups == tree.groups
+    assert AttributeTree.build(combinations, ["x", "y", "z"], max_size, min_size).groups == tree.groups
     for i, attributes in rows:
         if groups[i] and tree.groups[groups[i]] > max_size and min_size < 2:  # no attribute is left
             same = [a for j, a in rows if groups[j] == groups[i]]
@@ -42,7 +45,7 @@ def test_large_groups_are_split_and_new_values_get_a_group():
     rows = [(f"d{i}", {"genre": "Drama", "age": "old" if i % 3 else "young"}) for i in range(30)]
     rows += [(f"c{i}", {"genre": "Comedy", "age": "old"}) for i in range(12)]
     rows += [(f"r{i}", {"genre": f"rare{i}"}) for i in range(5)] + [("none", {}), ("null", None)]
-    tree = AttributeTree.build(rows, ["genre", "age"], max_size=20, min_size=3)
+    tree = AttributeTree.build(counted(rows), ["genre", "age"], max_size=20, min_size=3)
     assert tree.groups == {"genre=Comedy": 12, "genre=Drama/age=old": 20, "genre=Drama/age=young": 10,
                            "genre=~other": 5}
     assert tree.group_of({"genre": "never seen"}) == "genre=~other"
@@ -52,7 +55,7 @@ def test_large_groups_are_split_and_new_values_get_a_group():
     assert AttributeTree.build([], ["x"], 5).group_of({"x": "1"}) is None
     for order, size in (([], 5), ("genre", 5), (["genre"], 0)):
         with pytest.raises(PoolError):
-            AttributeTree.build(rows, order, size)
+            AttributeTree.build(counted(rows), order, size)
 
 
 def test_learned_order_puts_the_informative_attribute_first():

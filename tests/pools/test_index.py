@@ -129,7 +129,6 @@ def test_more_distinct_tokens_than_two_bytes_hold():
     ({"texts": [], "kind": "x"}, "kind"),
     ({"texts": [], "kind": None}, "kind"),
     ({"texts": [], "depth": 1}, "depth"),
-    ({"texts": [], "depth": 2.5}, "depth"),
 ])
 def test_refused(options, message):
     with pytest.raises(PoolError, match=message):

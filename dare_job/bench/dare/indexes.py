@@ -78,9 +78,10 @@ def _by_vectors(data: Data, folder: Path) -> dict[str, Pool]:
 def _by_category(data: Data) -> dict[str, Pool]:
     """Groups of the items that have old text; a new item goes where its category is."""
     rows = [(item, dict(attributes)) for item, (_, attributes) in sorted(data.items.items())]
-    old = [row for row in rows if row[0] not in data.new_items]
+    old = [(attributes, 1) for item, attributes in rows if item not in data.new_items]
     tree = AttributeTree.build(old, _CATEGORY, max_size=len(old))
-    return {item: _routed("item", 0, None, group, "attribute") for item, group in tree.assign(rows).items()}
+    return {item: _routed("item", 0, None, tree.group_of(attributes), "attribute")
+            for item, attributes in rows}
 
 
 def _routed(entity: str, interactions: int, collaborative, attribute, override: str) -> Pool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dare_job.decode.request import Request
-from pools.draft import BatchDrafter, DraftSettings, Sources
+from pools.draft import BatchDrafter, DraftSettings
 from pools.tree import DraftBatch
 
 
@@ -19,7 +19,7 @@ class RetrievalDrafter:
         self._settings = settings
         self._requests: tuple[Request, ...] = ()  # of the last call; they keep their pools open
         self._addresses, self._prompts = np.zeros((0, 1), np.int64), np.zeros(0, np.int32)
-        self._drafter = BatchDrafter(Sources((), self._addresses), settings)
+        self._drafter = BatchDrafter(self._addresses, settings)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
@@ -44,7 +44,7 @@ class RetrievalDrafter:
         rows, width = min(requests, len(self._prompts)), min(slots, self._addresses.shape[1])
         addresses[:rows, :width], prompts[:rows] = self._addresses[:rows, :width], self._prompts[:rows]
         self._addresses, self._prompts = addresses, prompts
-        self._drafter = BatchDrafter(Sources((), addresses), self._settings, prompts)
+        self._drafter = BatchDrafter(addresses, self._settings, prompts)
 
     def _set_row(self, request: Request, row: int) -> None:
         """Set the pools and the prompt length of a row."""
