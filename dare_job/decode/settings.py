@@ -152,10 +152,10 @@ class Warp:
     def generate_arguments(self) -> dict:
         """The arguments with which ``generate`` samples from the same distribution."""
         bias = {(int(token),): float(value) for token, value in self.logit_bias.items()}
-        drawn = {"temperature": self.temperature, "top_k": self.top_k or 0, "min_p": self.min_p,
-                 "top_p": 1.0 if self.top_p is None else self.top_p}
+        warp = {"temperature": self.temperature, "top_k": self.top_k or 0, "min_p": self.min_p,
+                "top_p": 1.0 if self.top_p is None else self.top_p}
         return {"do_sample": not self.greedy, "num_beams": 1, "sequence_bias": bias or None,
-                "repetition_penalty": float(self.repetition_penalty), **({} if self.greedy else drawn)}
+                "repetition_penalty": float(self.repetition_penalty), **({} if self.greedy else warp)}
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@
 import pytest
 import torch
 from draft_trees import enumerate_by_child, enumerate_trees, flatten_trees, three_token_distribution
+from exact_trees import traversal_distribution, tree_distribution
 from sampling_pairs import NODE_RULES, supports, worlds
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE, enumerate_candidates
-from dare_job.decode.sampling.traversal import traversal_distribution
-from dare_job.decode.sampling.verify import tree_distribution
 
 # For traversal, where siblings interact, all trees are enumerated jointly. 4x4 over 4 tokens would have eight
 # million trees without replacement, over 6 tokens six trillion. Worlds with part than MAX_TREES are left out;

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from draft_trees import enumerate_trees, flatten_trees, sample_trees, shares, three_token_distribution
+from exact_trees import traversal_distribution, tree_distribution
 from sampling_pairs import NODE_RULES, supports, worlds
 from scipy.stats import chi2
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, NONE
-from dare_job.decode.sampling.traversal import traversal_distribution, traverse
-from dare_job.decode.sampling.verify import tree_distribution, verify_trees
+from dare_job.decode.sampling.traversal import traverse
+from dare_job.decode.sampling.verify import verify_trees
 from dare_job.errors import ConfigError
 
 ODDS = 1e-6  # false-alarm probability of one test, over random seeds
@@ -91,21 +92,19 @@ def _g_test(counts, expected):
     assert g <= (1e-6 if freedom == 0 else chi2.isf(ODDS, freedom))
 
 
-def test_retrieved_text_is_verified_without_q():
-    """Retrieved rows are verified by rule naive without q: tokens are accepted with probability p."""
+def test_retrieved_text_is_accepted_with_probability_p():
+    """Rule naive verifies retrieved rows, and does not depend on q."""
     world, rows = worlds(3)[0], 3000
     tree, p, _ = flatten_trees(world, torch.tensor([[2, 0]]).expand(rows, -1),
                                torch.tensor([[[1, 2], [0, 1]]]).expand(rows, -1, -1))
     uniforms = torch.rand((len(p), 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    done = verify_trees("naive", "top_k", tree, p, None, uniforms)
+    done = verify_trees("naive", "top_k", tree, p, p, uniforms)
     first = shares(world.p[0])
     accepted = torch.stack([((done.nodes - tree.roots) == place).sum() for place in range(7)]).double()
     deeper = shares(world.p[1])
     expected = torch.stack([first[1], first[2] * deeper[2, 0], first[0] * deeper[0, 2],
                             first[2] * deeper[2, 1], first[2] * deeper[2, 2], *(first[0] * deeper[0, :2])])
     _g_test(accepted, expected * rows)
-    with pytest.raises(ConfigError, match="rule 'rrs' needs the draft probabilities"):
-        verify_trees("rrs", "top_k", tree, p, None, uniforms)
 
 
 def test_shared_nodes_and_nonfinite_values():

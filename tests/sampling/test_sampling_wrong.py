@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from draft_trees import enumerate_trees, flatten_trees, three_token_distribution
+from exact_trees import traversal_distribution
 from sampling_pairs import distance, exact_cases, exact_output, pairs, worlds
 
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, sample_candidates
 from dare_job.decode.sampling.rules import RULES, gather_at
-from dare_job.decode.sampling.traversal import _Traversal, traversal_distribution
+from dare_job.decode.sampling.traversal import Traversal
 from dare_job.decode.sampling.verify import Verifier
 
 EXACT = 1e-12
@@ -72,10 +73,10 @@ def _keep_weight(self, step):
 
 def _always_first_candidate(self, here, node, place):
     """s stays the distribution of the first candidate."""
-    RIGHT_NEXT(self, here, node, torch.where(place < self.tree.draws[node], 0, place))
+    RIGHT_NEXT(self, here, node, torch.where(place < self.tree.requested[node], 0, place))
 
 
-RIGHT_REJECT, RIGHT_NEXT = _Traversal._reject, _Traversal._next
+RIGHT_REJECT, RIGHT_NEXT = Traversal._reject, Traversal._next
 WRONG_TRAVERSALS = {"_reject": _keep_weight, "_next": _always_first_candidate}
 
 
@@ -83,7 +84,7 @@ WRONG_TRAVERSALS = {"_reject": _keep_weight, "_next": _always_first_candidate}
 def test_traversals_that_are_wrong_are_caught(step, monkeypatch):
     """Over all two-level trees without replacement; the correct traversal passes."""
     if step:
-        monkeypatch.setattr(_Traversal, step, WRONG_TRAVERSALS[step])
+        monkeypatch.setattr(Traversal, step, WRONG_TRAVERSALS[step])
     caught = []
     for world in worlds(3)[:2]:  # those with all tokens in both
         first, second, probabilities = enumerate_trees("without_replacement", world, (2, 2))

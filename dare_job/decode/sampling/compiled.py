@@ -34,16 +34,16 @@ class WarpParameters(NamedTuple):
 
 def warp_parameters(settings: Warp) -> WarpParameters:
     return WarpParameters(float(settings.temperature), int(settings.top_k or 0),
-                1.0 if settings.top_p is None else float(settings.top_p), float(settings.min_p or 0.0))
+                          1.0 if settings.top_p is None else float(settings.top_p),
+                          float(settings.min_p or 0.0))
 
 
 @cached
-def verify_deterministic_drafts(
-    scores, tokens, parents, starts, uniforms, parameters, context, counts, paths, out, relaxed, finite, sound
-):
+def verify_deterministic_drafts(scores, tokens, parents, starts, uniforms, parameters, context, counts, paths,
+                                out, relaxed, finite, tree_finite):
     """Sample a token at each node of a row's path, until the token is none of the node's children.
 
-    Writes the verification result into ``counts`` to ``sound``. Siblings must have distinct tokens.
+    Writes the verification result into ``counts`` to ``tree_finite``. Siblings must have distinct tokens.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def verify_deterministic_drafts(
 
     Returns
     -------
-    all_sound : whether every row has finite logits at its root
+    all_finite : whether every row has finite logits at its root
     """
-    paths[:], out[:], relaxed[:], all_sound = 0, 0, False, True
+    paths[:], out[:], relaxed[:], all_finite = 0, 0, False, True
     weights = np.empty(scores.shape[1], np.float32)
     for r in range(len(starts) - 1):
         root, end = starts[r], starts[r + 1]
@@ -72,9 +72,9 @@ def verify_deterministic_drafts(
                 penalize_scores(scores[node], text_tokens, root, node, tokens, parents, context)
                 token, finite_logits = _sample_token(scores[node], uniforms[node], parameters, weights)
         out[r, depth] = token
-        counts[r], finite[r], sound[r] = depth, finite_logits, finite_logits or depth > 0
-        all_sound &= sound[r]
-    return all_sound
+        counts[r], finite[r], tree_finite[r] = depth, finite_logits, finite_logits or depth > 0
+        all_finite &= tree_finite[r]
+    return all_finite
 
 
 @numba.njit

@@ -23,13 +23,11 @@ class DraftDistribution:
     name : name in settings and messages
     next_weights : maps q float64 (R, V), earlier candidates int64 (R, j) and n to weights float64 (R, V) of
         candidate j; not normalised; all zero where the support is exhausted
-    description : how candidates are sampled, for messages and documents
     count : the only number of candidates it is defined for; None for any
     """
 
     name: str
     next_weights: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-    description: str
     count: int | None = None
 
 
@@ -83,9 +81,8 @@ def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
     return torch.where((totals > 0) & totals.isfinite(), tokens, NONE)
 
 
-def sample_candidates(
-    distribution: DraftDistribution, q: torch.Tensor, n: int, uniforms: torch.Tensor
-) -> torch.Tensor:
+def sample_candidates(distribution: DraftDistribution, q: torch.Tensor, n: int,
+                      uniforms: torch.Tensor) -> torch.Tensor:
     """Sample n candidates per row.
 
     Parameters
@@ -102,15 +99,13 @@ def sample_candidates(
     check_count(distribution, n)
     q, sampled = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)
     for j in range(n):
-        sampled = torch.cat(
-            (sampled, sample_tokens(distribution.next_weights(q, sampled, n), uniforms[:, j])[:, None]), 1
-        )
+        tokens = sample_tokens(distribution.next_weights(q, sampled, n), uniforms[:, j])
+        sampled = torch.cat((sampled, tokens[:, None]), 1)
     return sampled
 
 
-def enumerate_candidates(
-    distribution: DraftDistribution, q: torch.Tensor, n: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def enumerate_candidates(distribution: DraftDistribution, q: torch.Tensor,
+                         n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return every tuple of n candidates int64 (M, n) under q (V,), and its probability float64 (M,)."""
     check_count(distribution, n)
     q = q.double()
@@ -128,26 +123,25 @@ def enumerate_candidates(
 def check_count(distribution: DraftDistribution, n: int) -> None:
     """Raise ConfigError if the distribution is not defined for n candidates."""
     if n < 1 or distribution.count not in (None, n):
-        needs = (
-            "at least one candidate"
-            if distribution.count is None
-            else f"exactly {distribution.count} candidates"
-        )
+        needs = f"exactly {distribution.count} candidates" if distribution.count else "at least one candidate"
         raise ConfigError(f"draft distribution {distribution.name!r} needs {needs}, not {n}")
 
 
 def _iid(q, earlier, n):
+    """n independent samples from q; a token may repeat."""
     return q
 
 
 def _without_replacement(q, earlier, n):
+    """n samples from q, one after the other, without replacement."""
     return without(q, earlier)
 
 
 def _distinct(q, earlier, n):
-    """Weight q(x) times the elementary symmetric polynomial of the tokens that may follow x.
+    """n independent samples from q, conditioned on being distinct.
 
-    Only positive terms are added, so no precision is lost.
+    Weight q(x) times the elementary symmetric polynomial of the tokens that may follow x. Only positive terms
+    are added, so no precision is lost.
     """
     rest = without(q, earlier)
     width, positions = rest.shape[-1], (rest > 0).sum(-1).clamp_max(n - earlier.shape[1]) - 1
@@ -156,9 +150,8 @@ def _distinct(q, earlier, n):
         prefixes.append(_shifted((rest * prefixes[-1]).cumsum(-1), width))
         flipped = (rest * suffixes[-1]).flip(-1).cumsum(-1)
         suffixes.append(_shifted(flipped, width).flip(-1))
-    polynomials = torch.stack(
-        [sum(prefixes[a] * suffixes[k - a] for a in range(k + 1)) for k in range(len(prefixes))]
-    )
+    polynomials = torch.stack([sum(prefixes[a] * suffixes[k - a] for a in range(k + 1))
+                               for k in range(len(prefixes))])
     return rest * polynomials.gather(0, positions.clamp_min(0)[None, :, None].expand(1, -1, width))[0]
 
 
@@ -167,15 +160,18 @@ def _shifted(sums, width):
 
 
 def _top_k(q, earlier, n):
+    """The n most probable tokens under q; deterministic."""
     return one_hot_argmax(without(q, earlier))
 
 
 def _greedy(q, earlier, n):
+    """The n - 1 most probable tokens under q, then a sample from the rest."""
     rest = without(q, earlier)
     return one_hot_argmax(rest) if earlier.shape[1] < n - 1 else rest
 
 
 def _spechub(q, earlier, n):
+    """A sample from q and the argmax of q; if they are equal, a sample from the rest."""
     if earlier.shape[1] == 0:
         return q
     first = one_hot_argmax(q)
@@ -183,27 +179,7 @@ def _spechub(q, earlier, n):
     return torch.where(was_top, without(q, earlier), first)
 
 
-DISTRIBUTIONS = {
-    entry.name: entry
-    for entry in (
-        DraftDistribution("iid", _iid, "n independent samples from q; a token may repeat"),
-        DraftDistribution(
-            "without_replacement",
-            _without_replacement,
-            "n samples from q, one after the other, without replacement",
-        ),
-        DraftDistribution(
-            "distinct", _distinct, "n independent samples from q, conditioned on being distinct"
-        ),
-        DraftDistribution("top_k", _top_k, "the n most probable tokens under q; deterministic"),
-        DraftDistribution(
-            "greedy", _greedy, "the n - 1 most probable tokens under q, then a sample from the rest"
-        ),
-        DraftDistribution(
-            "spechub",
-            _spechub,
-            "a sample from q and the argmax of q; if they are equal, a sample from the rest",
-            count=2,
-        ),
-    )
-}
+DISTRIBUTIONS = {distribution.name: distribution for distribution in (
+    DraftDistribution("iid", _iid), DraftDistribution("without_replacement", _without_replacement),
+    DraftDistribution("distinct", _distinct), DraftDistribution("top_k", _top_k),
+    DraftDistribution("greedy", _greedy), DraftDistribution("spechub", _spechub, count=2))}

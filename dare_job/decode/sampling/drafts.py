@@ -40,10 +40,8 @@ class SampledDrafts(NamedTuple):
         """Return the rows int64 (M,) of each distribution; rows of different distributions are verified
         separately.
         """
-        return {
-            distribution: np.flatnonzero([name == distribution for name in self.distributions])
-            for distribution in dict.fromkeys(self.distributions)
-        }
+        return {distribution: np.flatnonzero([name == distribution for name in self.distributions])
+                for distribution in dict.fromkeys(self.distributions)}
 
     def tokens(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Return the candidates int64 (M, K) of nodes (M,) of rows (M,), the root being node 0; NONE after
@@ -75,11 +73,10 @@ class SampledDrafts(NamedTuple):
         children = np.where(columns >= 0, columns + 1 + starts[row, None], NONE)
         parts = (torch.from_numpy(part).to(device) for part in
                  (starts.astype(np.int64), children, self.requested[row, node].astype(np.int64)))
-        roots, children, draws = parts
+        roots, children, requested = parts
         q_rows = torch.from_numpy(np.maximum(self.q_rows[row, node], 0).astype(np.int64)).to(device)
-        return CandidateTrees(roots, tree.tokens.to(device), children, draws), QueryProbabilities(
-            self.q, q_rows
-        )
+        candidates = CandidateTrees(roots, tree.tokens.to(device), children, requested)
+        return candidates, QueryProbabilities(self.q, q_rows)
 
 
 class QueryProbabilities:

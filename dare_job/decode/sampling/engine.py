@@ -79,18 +79,13 @@ class SamplingEngine(Engine):
     """Generates texts that are samples of the target model's distribution after warping.
 
     A row's text depends on the seed, its key, prompt, model and drafts, not on the batch: its number of draft
-    nodes is ``settings.nodes``, or none because of its own length (``Traits.columns``), and its uniforms are
-    its own.
+    nodes is ``settings.nodes``, or none because of its own length (``Traits.max_columns``), and its uniforms
+    are its own.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
                  drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None):
-        """Set up the engine.
-
-        Parameters
-        ----------
-        drafter : samples candidates (``sampled``) from a draft distribution, or returns deterministic drafts
-        scoring : reuses the previous text
+        """Set up the engine. The drafter samples candidates (``sampled``) or returns deterministic drafts.
 
         Raises
         ------
@@ -122,9 +117,8 @@ class SamplingEngine(Engine):
         self.rules = replace(self.rules, config=config, penalty=1.0)
         self._processor = TreeLogitsProcessor(self.rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
-        self._compiled = (
-            None if self._warp.logit_bias or target.device.type != "cpu" else warp_parameters(self._warp)
-        )
+        on_cpu = target.device.type == "cpu" and not self._warp.logit_bias
+        self._compiled = warp_parameters(self._warp) if on_cpu else None
         self._sampled: SampledDrafts | None = None  # of the current forward pass
         self._keys = self._row_keys.keys_of(())
 
@@ -132,10 +126,10 @@ class SamplingEngine(Engine):
         self._sampled, self._keys = None, self._row_keys.keys(rows.active_requests)
         if not hasattr(self.drafter, "sampled") or not plan.budgets.any():
             return super()._draft(rows, plan)
-        draws = RowUniforms(self._keys, plan.lengths, DRAFT)
+        uniforms = RowUniforms(self._keys, plan.lengths, DRAFT)
         self._sampled = self.drafter.sampled(
             rows.active_requests, rows.tokens[: rows.active], plan.lengths, plan.budgets, plan.depths,
-            self.sampling.distribution, self._warp, draws, self._constraint(rows))
+            self.sampling.distribution, self._warp, uniforms, self._constraint(rows))
         return self._sampled.drafts
 
     def _constraint(self, rows: Rows) -> Constraint | None:
@@ -162,19 +156,18 @@ class SamplingEngine(Engine):
         return False
 
     def _verify_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
-                      drafts: DraftBatch, tree: Tree, sound: np.ndarray) -> VerificationResult:
+                      drafts: DraftBatch, tree: Tree, tree_finite: np.ndarray) -> VerificationResult:
         """Verify the sampled trees as they were sampled, although some nodes are non-finite.
 
         The forward pass leaves out only these nodes. A search over forward passes with fewer nodes finds
         them.
         """
         if self._sampled is None:
-            return super()._verify_again(rows, slots, cache, plan, drafts, tree, sound)
+            return super()._verify_again(rows, slots, cache, plan, drafts, tree, tree_finite)
 
         def forward(keep: np.ndarray) -> tuple[Tree, torch.Tensor]:
-            subtree = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths).to(
-                self.target.device
-            )
+            subtree = build(plan.roots, nonfinite.select_nodes(drafts, keep), plan.depths)
+            subtree = subtree.to(self.target.device)
             logits = self.target.forward(cache, subtree, plan.before)
             return subtree, self._process_logits(rows, slots, subtree, logits)[0]
 
@@ -186,35 +179,32 @@ class SamplingEngine(Engine):
                 cache.clear(slot, plan.before[slot])
             return finite
 
-        keep = nonfinite.finite_nodes(drafts, ~sound, is_finite)
+        keep = nonfinite.finite_nodes(drafts, ~tree_finite, is_finite)
         present = nonfinite.kept_queries(tree, keep)
         subtree, scores = forward(keep)
         full = scores.new_full((len(tree), scores.shape[1]), torch.nan)
         full[torch.from_numpy(present).to(scores.device)] = scores
-        return nonfinite.restrict_to_queries(
-            self._verify_scores(rows, slots, tree.to(scores.device), full), tree, present
-        )
+        result = self._verify_scores(rows, slots, tree.to(scores.device), full)
+        return nonfinite.restrict_to_queries(result, tree, present)
 
     def _verify_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                        logits: torch.Tensor) -> VerificationResult:
         return self._verify_scores(rows, slots, tree, self._process_logits(rows, slots, tree, logits)[0])
 
-    def _verify_scores(
-        self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
-    ) -> VerificationResult:
+    def _verify_scores(self, rows: Rows, slots: np.ndarray, tree: Tree,
+                       scores: torch.Tensor) -> VerificationResult:
         uniforms = RowUniforms(self._keys, rows.length[slots], VERIFY)
         if self._sampled is None and self._compiled:
-            return tree_verification.verify_deterministic_on_cpu(
-                tree, scores, self._compiled, self._penalty_context(rows, slots, scores), uniforms
-            )
+            context = self._penalty_context(rows, slots, scores)
+            return tree_verification.verify_deterministic_on_cpu(tree, scores, self._compiled, context,
+                                                                 uniforms)
         p = self._probabilities(rows, slots, tree, scores)
         if self._sampled is None:
             return tree_verification.verify_deterministic(tree, p, uniforms)
         return tree_verification.verify_sampled(tree, self._sampled, p, self.sampling.rule, uniforms)
 
-    def _probabilities(
-        self, rows: Rows, slots: np.ndarray, tree: Tree, scores: torch.Tensor
-    ) -> tree_verification.Probabilities:
+    def _probabilities(self, rows: Rows, slots: np.ndarray, tree: Tree,
+                       scores: torch.Tensor) -> tree_verification.Probabilities:
         return tree_verification.Probabilities(scores, self._warp, partial(_query_texts, rows, slots, tree))
 
     def _penalty_context(self, rows: Rows, slots: np.ndarray, scores: torch.Tensor) -> PenaltyContext:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 _BISECTION_STEPS, _CUT_STRIDE = 36, 4  # of a bisection; spans between two cuts
-
 _TINY = 1e-300  # in place of a threshold of 0
+_SPANS, _OCTAVES = 64, 8  # of log2 p / q, from n downwards
+_ROUNDS = 3  # of refinement
 
 
 @numba.njit(cache=True)
@@ -41,17 +42,13 @@ def thresholds(p, q, min_ratio, max_ratio, n):
         remaining, lowest, shared = 1.0, 2.0, 0.0  # remaining: 1 minus the mass that passed before
         for c in range(spans):
             if c % _CUT_STRIDE == 0:
-                rest, common_rho = _shared_threshold(
-                    p[r, c:], q[r, c:], min_ratio[r, c:], max_ratio[r, c:], remaining, n
-                )
+                rest, common_rho = _shared_threshold(p[r, c:], q[r, c:], min_ratio[r, c:], max_ratio[r, c:],
+                                                     remaining, n)
                 if rest < lowest:
                     lowest, shared, cuts[r] = rest, common_rho, c
-            rho[r, c] = _single_span_threshold(
-                p[r, c], q[r, c], min_ratio[r, c], max_ratio[r, c], remaining, n
-            )
-            remaining = max(
-                remaining - _passing_mass(p[r, c], q[r, c], min_ratio[r, c], max_ratio[r, c], rho[r, c]), 0.0
-            )
+            span = p[r, c], q[r, c], min_ratio[r, c], max_ratio[r, c]
+            rho[r, c] = _single_span_threshold(*span, remaining, n)
+            remaining = max(remaining - _passing_mass(*span, rho[r, c]), 0.0)
         rho[r, cuts[r] :] = shared
     return rho, cuts
 
@@ -80,9 +77,8 @@ def _single_span_threshold(p, q, min_ratio, max_ratio, remaining, n):
             return max(factor, _TINY)
     if p > 0 and remaining**n > p:
         passing = remaining - (remaining**n - p) ** (1 / n)
-        enough = (
-            p / passing if passing > 0 else n * remaining ** (n - 1)
-        )  # p underflows against the remaining mass
+        # Without passing mass, p underflows against the remaining mass.
+        enough = p / passing if passing > 0 else n * remaining ** (n - 1)
         if enough >= max_ratio:
             return enough
     return max(max_ratio, _TINY)
@@ -103,10 +99,6 @@ def _shared_threshold(p, q, min_ratio, max_ratio, remaining, n):
         else:
             low = rho
     return rest, max(high, _TINY)
-
-_SPANS, _OCTAVES = 64, 8  # of log2 p / q, from n downwards
-
-_ROUNDS = 3
 
 
 class PriorityPlan(NamedTuple):
@@ -136,7 +128,7 @@ def priority_plan(p: torch.Tensor, q: torch.Tensor, n: int) -> PriorityPlan:
     for _ in range(_ROUNDS):  # every round is exact and accepts at least as much as the previous one
         passing = torch.minimum(q, p / rho.gather(1, spans))
         factors = _acceptance_factors(rho.new_zeros(rho.shape).scatter_add_(1, spans, passing), cut, n)
-        rho = torch.minimum(rho, factors).clamp_min(1e-300)
+        rho = torch.minimum(rho, factors).clamp_min(_TINY)
     passes = torch.where(proposed, passing / torch.where(proposed, q, 1.0), 0.0)
     return PriorityPlan(passes, passing * factors.gather(1, spans), spans, cut)
 

@@ -38,10 +38,7 @@ def finite_nodes(drafts: DraftBatch, nonfinite: np.ndarray,
         low, high = np.where(finite, end, low), np.where(finite, high, end)
         for row in np.flatnonzero(searching & (high - low == 1) & (low < sizes)):
             _drop_subtree(keep[row], drafts.parents[row], low[row], sizes[row])
-            low[row], high[row] = (
-                low[row] + 1,
-                sizes[row] + 1,
-            )  # larger than the size: try all remaining nodes first
+            low[row], high[row] = low[row] + 1, sizes[row] + 1  # beyond the size: first try all other nodes
         searching &= low < sizes
     return keep
 

@@ -91,10 +91,8 @@ def _encoded(value: Any) -> bytes:
     if isinstance(value, np.integer):
         value = int(value)
     if not isinstance(value, str | bytes | int):
-        raise ConfigError(
-            f"row id {value!r} is {type(value).__name__}; sampling needs row ids that are text or "
-            "integers, so that they are the same on every machine"
-        )
+        raise ConfigError(f"row id {value!r} is {type(value).__name__}; sampling needs row ids that are text "
+                          "or integers, so that they are the same on every machine")
     kind = b"b" if isinstance(value, bytes) else b"s" if isinstance(value, str) else b"i"
     encoded = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
     return kind + str(len(encoded)).encode() + b":" + encoded

@@ -60,7 +60,6 @@ class Rule:
     reject : maps distribution, state and j to the state after rejecting candidate j
     residual : maps the last state to weights (R, V) of the emitted token; not normalised
     count : the only number of candidates it supports; None for any
-    reads_q : whether the rule needs q
     """
 
     name: str
@@ -70,7 +69,6 @@ class Rule:
     reject: Callable[[DraftDistribution, State, int], State]
     residual: Callable[[State], torch.Tensor]
     count: int | None = None
-    reads_q: bool = True
 
 
 def normalised(weights: torch.Tensor, otherwise: torch.Tensor | None = None) -> torch.Tensor:
@@ -134,17 +132,13 @@ def rule_for(name: str, distribution: DraftDistribution, n: int) -> Rule:
         raise ConfigError(f"unknown verification rule {name!r}: use {', '.join(RULES)}")
     rule = RULES[name]
     if distribution.name not in rule.distributions:
-        alternatives = ", ".join(
-            other.name for other in RULES.values() if distribution.name in other.distributions
-        )
-        raise ConfigError(
-            f"rule {name!r} is not exact for draft distribution {distribution.name!r}: it supports "
-            f"{', '.join(rule.distributions)}; for {distribution.name} use one of {alternatives}"
-        )
+        alternatives = (other.name for other in RULES.values() if distribution.name in other.distributions)
+        raise ConfigError(f"rule {name!r} is not exact for draft distribution {distribution.name!r}: it "
+                          f"supports {', '.join(rule.distributions)}; for {distribution.name} use one of "
+                          f"{', '.join(alternatives)}")
     if rule.count not in (None, n):
-        raise ConfigError(
-            f"rule {name!r} needs exactly {rule.count} candidates, not {n}; use rrs for other counts"
-        )
+        raise ConfigError(f"rule {name!r} needs exactly {rule.count} candidates, not {n}; use rrs for other "
+                          "counts")
     check_count(distribution, n)
     return rule
 
@@ -178,7 +172,7 @@ def _start_recursive(distribution, p, q, candidates):
     return State(p, q, first, candidates, _zeros(p))
 
 
-def _accept_recursive(state, j):
+def _accept_by_ratio(state, j):
     token = state.candidates[:, j]
     return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
@@ -189,9 +183,8 @@ def _reject_recursive(distribution, state, j):
     n = state.candidates.shape[1]
     if j + 1 == n:
         return state._replace(p=p)
-    return state._replace(
-        p=p, s=normalised(distribution.next_weights(state.q, state.candidates[:, : j + 1], n))
-    )
+    s = distribution.next_weights(state.q, state.candidates[:, : j + 1], n)
+    return state._replace(p=p, s=normalised(s))
 
 
 def _recursive_residual(state):
@@ -199,15 +192,8 @@ def _recursive_residual(state):
 
 
 def _recursive(name, distributions, count=None):
-    return Rule(
-        name,
-        distributions,
-        _start_recursive,
-        _accept_recursive,
-        _reject_recursive,
-        _recursive_residual,
-        count,
-    )
+    return Rule(name, distributions, _start_recursive, _accept_by_ratio, _reject_recursive,
+                _recursive_residual, count)
 
 
 # Naive: sample a token from p and accept it if it is among the candidates.
@@ -223,11 +209,6 @@ def _start_naive(distribution, p, q, candidates):
 def _start_k_seq(distribution, p, q, candidates):
     scale = kseq_threshold(p, q, candidates.shape[1])
     return State(p, q, q * scale[:, None], candidates, scale)
-
-
-def _accept_k_seq(state, j):
-    token = state.candidates[:, j]
-    return acceptance_ratio(gather_at(state.p, token), gather_at(state.s, token))
 
 
 # Priority: K-SEQ with one threshold per class of p / q.
@@ -250,7 +231,6 @@ def _priority_residual(state):
 
 # Greedy: only the last candidate is verified, with q restricted to the other tokens; the deterministic
 # candidates are emitted through the residual.
-# candidates are emitted through the residual.
 
 
 def _start_greedy(distribution, p, q, candidates):
@@ -260,7 +240,7 @@ def _start_greedy(distribution, p, q, candidates):
 def _accept_greedy(state, j):
     if j + 1 < state.candidates.shape[1]:
         return _never_accept(state, j)
-    return _accept_recursive(state, j)
+    return _accept_by_ratio(state, j)
 
 
 # SpecHub: the argmax of q is always a candidate and is emitted through the residual; the other is verified.
@@ -280,37 +260,16 @@ def _accept_spechub(state, j):
     return acceptance_ratio((residual - q).clamp_min(0), state.extra * other)
 
 
-_ALL_DISTRIBUTIONS = tuple(DISTRIBUTIONS)
+_ALL = tuple(DISTRIBUTIONS)
+_FOR_ONE = tuple(name for name, distribution in DISTRIBUTIONS.items() if distribution.count in (None, 1))
 
-RULES = {
-    rule.name: rule
-    for rule in (
-        _recursive(
-            "speculative",
-            tuple(name for name in DISTRIBUTIONS if DISTRIBUTIONS[name].count in (None, 1)),
-            count=1,
-        ),
-        _recursive("rrs", _ALL_DISTRIBUTIONS),
-        _recursive("mcss", ("iid", "without_replacement")),
-        Rule(
-            "naive",
-            _ALL_DISTRIBUTIONS,
-            _start_naive,
-            _never_accept,
-            _unchanged,
-            _residual_of_p,
-            reads_q=False,
-        ),
-        Rule("k_seq", ("iid",), _start_k_seq, _accept_k_seq, _unchanged, _residual_of_p),
-        Rule("priority", ("iid",), _start_priority, _accept_priority, _unchanged, _priority_residual),
-        Rule(
-            "greedy",
-            ("greedy", "without_replacement"),
-            _start_greedy,
-            _accept_greedy,
-            _unchanged,
-            _residual_of_p,
-        ),
-        Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _unchanged, _residual_of_p, count=2),
-    )
-}
+RULES = {rule.name: rule for rule in (
+    _recursive("speculative", _FOR_ONE, count=1),
+    _recursive("rrs", _ALL),
+    _recursive("mcss", ("iid", "without_replacement")),
+    Rule("naive", _ALL, _start_naive, _never_accept, _unchanged, _residual_of_p),
+    Rule("k_seq", ("iid",), _start_k_seq, _accept_by_ratio, _unchanged, _residual_of_p),
+    Rule("priority", ("iid",), _start_priority, _accept_priority, _unchanged, _priority_residual),
+    Rule("greedy", ("greedy", "without_replacement"), _start_greedy, _accept_greedy, _unchanged,
+         _residual_of_p),
+    Rule("spechub", ("spechub",), _start_spechub, _accept_spechub, _unchanged, _residual_of_p, count=2))}

@@ -92,12 +92,8 @@ def _euler_tours(roots, children):
 
 @numba.njit
 def _record(record, number, row, path, places, depth, entering):
-    record[0], record[1], record[2], record[3] = (
-        number,
-        row,
-        path[depth],
-        path[depth - 1] if depth > 0 else -1,
-    )
+    record[0], record[1], record[2] = number, row, path[depth]
+    record[3] = path[depth - 1] if depth > 0 else -1
     record[4], record[5], record[6] = depth, places[depth], entering
 
 
@@ -118,20 +114,11 @@ def traverse(distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.
         Two candidates share a node.
     """
     outcomes = _SampledOutcomes(tree, uniforms)
-    _Traversal(distribution_for(distribution), tree, p, q).run(outcomes)
+    Traversal(distribution_for(distribution), tree, p, q).run(outcomes)
     return TreeOutcome(outcomes.nodes, outcomes.token)
 
 
-def traversal_distribution(
-    distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
-) -> torch.Tensor:
-    """Return the exact probability float64 (N, V) that a path ends at a node with a token after it."""
-    outcomes = _ExactOutcomes(tree, p)
-    _Traversal(distribution_for(distribution), tree, p, q).run(outcomes)
-    return outcomes.ends
-
-
-class _Traversal:
+class Traversal:
     """Traverses the trees of all rows together, with one state per depth of each row's path.
 
     Attributes
@@ -141,15 +128,14 @@ class _Traversal:
     s : float64 (D, R, V), distribution of its next candidate
     """
 
-    def __init__(
-        self, distribution: DraftDistribution, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
-    ):
+    def __init__(self, distribution: DraftDistribution, tree: CandidateTrees, p: torch.Tensor,
+                 q: torch.Tensor):
         self.distribution, self.tree, self.p, self.q, self.steps = distribution, tree, p, q, euler_tours(tree)
         shape = 1 + max(int(step.depth.max()) for step in self.steps), len(tree.roots), p.shape[1]
         self.weight = p.new_zeros(shape[:2], dtype=torch.float64)
         self.residual, self.s = (p.new_zeros(shape, dtype=torch.float64) for _ in range(2))
 
-    def run(self, outcomes: "_SampledOutcomes | _ExactOutcomes") -> None:
+    def run(self, outcomes: "_SampledOutcomes") -> None:
         active = torch.ones(len(self.tree.roots), dtype=torch.bool, device=self.p.device)
         for step in self.steps:
             step = step.select(active[step.row])
@@ -163,18 +149,17 @@ class _Traversal:
     def _enter(self, step: TourStep) -> None:
         at, parent = (step.depth, step.row), ((step.depth - 1).clamp_min(0), step.row)
         token = self.tree.tokens[step.node]
-        weight = acceptance_ratio(
-            self.weight[parent] * gather_at(self.residual[parent], token), gather_at(self.s[parent], token)
-        )
+        weight = acceptance_ratio(self.weight[parent] * gather_at(self.residual[parent], token),
+                                  gather_at(self.s[parent], token))
         self.weight[at] = torch.where(step.depth == 0, 1.0, weight)
         self.residual[at] = normalised(self.p[step.node].double())
         self._next(at, step.node, torch.zeros_like(step.node))
 
     def _next(self, at: tuple[torch.Tensor, torch.Tensor], node: torch.Tensor, place: torch.Tensor) -> None:
         """Set ``s`` for the candidates at these places, of nodes that have one there."""
-        draws = self.tree.draws[node]
-        for n, j in torch.stack((draws, place))[:, place < draws].unique(dim=1).T.tolist():
-            same = (draws == n) & (place == j)
+        requested = self.tree.requested[node]
+        for n, j in torch.stack((requested, place))[:, place < requested].unique(dim=1).T.tolist():
+            same = (requested == n) & (place == j)
             earlier = self.tree.candidate_tokens(node[same], n)[:, :j]
             s = self.distribution.next_weights(normalised(self.q[node[same]].double()), earlier, n)
             self.s[at[0][same], at[1][same]] = normalised(s)
@@ -207,17 +192,3 @@ class _SampledOutcomes:
         self.nodes[done.row] = done.node
         self.token[done.row] = sample_tokens(residual[passed], self.uniforms[done.node, 1])
         return ~passed
-
-
-class _ExactOutcomes:
-    """Follows both outcomes of every step with their probabilities."""
-
-    def __init__(self, tree: CandidateTrees, p: torch.Tensor):
-        self.probability = p.new_ones(len(tree.roots), dtype=torch.float64)
-        self.ends = p.new_zeros(p.shape, dtype=torch.float64)
-
-    def step(self, step: TourStep, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        weight = torch.where(step.depth == 0, 1.0, weight)
-        self.ends[step.node] = (self.probability[step.row] * weight)[:, None] * residual
-        self.probability[step.row] *= 1 - weight
-        return torch.ones_like(step.entering)

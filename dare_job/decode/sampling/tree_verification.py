@@ -50,14 +50,12 @@ def verify_deterministic(tree: Tree, p: Probabilities, draw: UniformSource) -> V
     width = children.shape[1]
     candidates = _candidates(tree, children, np.full(len(tree), width))
     uniforms = _query_uniforms(tree, draw, 1).expand(-1, width + 1)
-    return _verification_result(
-        tree, verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)
-    )  # which reads no q
+    outcome = verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)  # which does not depend on q
+    return _verification_result(tree, outcome)
 
 
-def verify_deterministic_on_cpu(
-    tree: Tree, scores: torch.Tensor, settings: WarpParameters, context: PenaltyContext, draw: UniformSource
-) -> VerificationResult:
+def verify_deterministic_on_cpu(tree: Tree, scores: torch.Tensor, settings: WarpParameters,
+                                context: PenaltyContext, draw: UniformSource) -> VerificationResult:
     """Do the same in compiled code.
 
     Parameters
@@ -69,17 +67,13 @@ def verify_deterministic_on_cpu(
     arrays = empty_result(tree)
     tokens, parents, _, starts = tree.host
     uniforms = _query_uniforms(tree, draw, 1).numpy()[:, 0]
-    return VerificationResult(
-        *arrays,
-        verify_deterministic_drafts(
-            scores.contiguous().numpy(), tokens, parents, starts, uniforms, settings, context, *arrays
-        ),
-    )
+    all_finite = verify_deterministic_drafts(scores.contiguous().numpy(), tokens, parents, starts, uniforms,
+                                             settings, context, *arrays)
+    return VerificationResult(*arrays, all_finite)
 
 
-def verify_sampled(
-    tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str, draw: UniformSource
-) -> VerificationResult:
+def verify_sampled(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str,
+                   draw: UniformSource) -> VerificationResult:
     """Verify sampled drafts, whose trees must be complete.
 
     Rows with deterministic drafts are verified by rule "naive", all others by ``rule``.
@@ -89,41 +83,33 @@ def verify_sampled(
     outcome = TreeOutcome(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
     for distribution, rows in drafts.rows_by_distribution().items():
         rows = torch.from_numpy(rows).to(candidates.roots.device)
-        ends = _accepted_paths(
-            rule, distribution, candidates._replace(roots=candidates.roots[rows]), p, q, uniforms
-        )
-        outcome.nodes[rows], outcome.token[rows] = ends
+        part = candidates._replace(roots=candidates.roots[rows])
+        outcome.nodes[rows], outcome.token[rows] = _accepted_paths(rule, distribution, part, p, q, uniforms)
     return _verification_result(tree, outcome)
 
 
-def _accepted_paths(
-    rule: str,
-    distribution: str,
-    candidates: CandidateTrees,
-    p: Probabilities,
-    q: QueryProbabilities,
-    uniforms: torch.Tensor,
-) -> TreeOutcome:
+def _accepted_paths(rule: str, distribution: str, candidates: CandidateTrees, p: Probabilities,
+                    q: QueryProbabilities, uniforms: torch.Tensor) -> TreeOutcome:
     if distribution == DETERMINISTIC:
         return verify_trees("naive", distribution, candidates, p, p, uniforms)
     if rule == TRAVERSAL:
-        every = p[torch.arange(len(q), device=uniforms.device)]
-        return traverse(
-            distribution, _cut_at_nonfinite(candidates, every.sum(-1) > 0), every, q, uniforms[:, [0, -1]]
-        )
+        p_of_queries = p[torch.arange(len(q), device=uniforms.device)]
+        candidates = _without_nonfinite(candidates, p_of_queries.sum(-1) > 0)
+        return traverse(distribution, candidates, p_of_queries, q, uniforms[:, [0, -1]])
     return verify_trees(rule, distribution, candidates, p, q, uniforms)
 
 
-def _cut_at_nonfinite(candidates: CandidateTrees, finite: torch.Tensor) -> CandidateTrees:
+def _without_nonfinite(candidates: CandidateTrees, finite: torch.Tensor) -> CandidateTrees:
     """Remove the descendants of nodes with non-finite logits: the text ends there, so they are leaves."""
     return candidates._replace(children=torch.where(finite[:, None], candidates.children, NONE),
-                               draws=torch.where(finite, candidates.draws, 0))
+                               requested=torch.where(finite, candidates.requested, 0))
 
 
-def _candidates(tree: Tree, children: np.ndarray, draws: np.ndarray) -> CandidateTrees:
+def _candidates(tree: Tree, children: np.ndarray, requested: np.ndarray) -> CandidateTrees:
     device = tree.tokens.device
     return CandidateTrees(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
-                          *(torch.from_numpy(part.astype(np.int64)).to(device) for part in (children, draws)))
+                          *(torch.from_numpy(part.astype(np.int64)).to(device)
+                            for part in (children, requested)))
 
 
 def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -153,9 +139,10 @@ def _query_uniforms(tree: Tree, draw: UniformSource, count: int) -> torch.Tensor
 def _verification_result(tree: Tree, outcome: TreeOutcome) -> VerificationResult:
     tokens, parents, depths, starts = tree.host
     nodes, token = outcome.nodes.cpu().numpy(), outcome.token.cpu().numpy()
-    counts, paths, out, relaxed, finite, sound = empty_result(tree)
+    counts, paths, out, relaxed, finite, tree_finite = empty_result(tree)
     counts[:], finite[:], relaxed[:] = depths[nodes], token != NONE, False
-    sound[:] = finite | (counts > 0)  # non-finite logits after an accepted node leave the path up to it valid
+    # Non-finite logits after an accepted node leave the path up to it valid.
+    tree_finite[:] = finite | (counts > 0)
     rows = np.arange(len(nodes))
     out[:], paths[:] = 0, 0
     out[rows, counts] = np.where(finite, token, 0)  # 0 is a placeholder that is never emitted
@@ -165,4 +152,5 @@ def _verification_result(tree: Tree, outcome: TreeOutcome) -> VerificationResult
         paths[row, depths[here]] = here - starts[row]
         out[row, depths[here] - 1] = tokens[here]
         nodes = parents[nodes]
-    return VerificationResult(counts, paths, out, relaxed, finite, sound, bool(sound.all()))
+    return VerificationResult(counts, paths, out, relaxed, finite, tree_finite,
+                              bool(tree_finite.all()))

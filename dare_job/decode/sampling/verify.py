@@ -10,7 +10,6 @@ import torch
 
 from dare_job.decode.sampling.distributions import NONE, distribution_for, sample_tokens
 from dare_job.decode.sampling.rules import Rule, normalised, rule_for
-from dare_job.errors import ConfigError
 
 
 class Outcome(NamedTuple):
@@ -44,8 +43,7 @@ class Verifier:
     """Verifies n candidates of one node with a rule that is exact for their draft distribution.
 
     p and q are float32 (R, V): the warped next-token probabilities of target and draft; they are normalised
-    in float64. candidates int64 (R, n) were sampled from q. Rule "naive" accepts q = None, for deterministic
-    drafts under the distribution "top_k".
+    in float64. candidates int64 (R, n) were sampled from q. The output of rule "naive" does not depend on q.
 
     Raises
     ------
@@ -57,7 +55,7 @@ class Verifier:
         self.distribution, self.n = distribution_for(distribution), n
         self.rule = rule_for(rule, self.distribution, n) if isinstance(rule, str) else rule
 
-    def verify(self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor,
+    def verify(self, p: torch.Tensor, q: torch.Tensor, candidates: torch.Tensor,
                uniforms: torch.Tensor) -> Outcome:
         """Sample an outcome per row; uniforms (R, n + 1) in [0, 1) are one per candidate and one for the
         residual.
@@ -68,25 +66,18 @@ class Verifier:
         self._run(p, q, candidates, outcomes)
         return Outcome(_first_place(candidates, outcomes.token), outcomes.token)
 
-    def output_distribution(
-        self, p: torch.Tensor, q: torch.Tensor | None, candidates: torch.Tensor
-    ) -> OutputDistribution:
+    def output_distribution(self, p: torch.Tensor, q: torch.Tensor,
+                            candidates: torch.Tensor) -> OutputDistribution:
         """Return the exact output distribution given the candidates."""
         outcomes = _ExactOutcomes(p)
         self._run(p, q, candidates, outcomes)
         first = [(column >= 0) & (candidates[:, :j] != column).all(-1, keepdim=True)
-               for j, column in enumerate(candidates.split(1, 1))]
-        return OutputDistribution(
-            outcomes.tokens, outcomes.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(first, 1)
-        )
+                 for j, column in enumerate(candidates.split(1, 1))]
+        places = outcomes.tokens.gather(1, candidates.clamp_min(0)) * torch.cat(first, 1)
+        return OutputDistribution(outcomes.tokens, places)
 
     def _run(self, p, q, candidates, outcomes) -> None:
-        if q is None and self.rule.reads_q:
-            raise ConfigError(
-                f"rule {self.rule.name!r} needs the draft probabilities q; only rule 'naive' does not"
-            )
-        p = normalised(p.double())
-        q = p if q is None else normalised(q.double())
+        p, q = normalised(p.double()), normalised(q.double())
         state = self.rule.start(self.distribution, p, q, candidates)
         for j in range(self.n):
             alive = outcomes.step(j, state.candidates[:, j], self.rule.accept(state, j))
@@ -148,15 +139,15 @@ class CandidateTrees(NamedTuple):
     ----------
     roots : int64 (R,), root node of each row
     tokens : int64 (N,), token of each node; undefined for roots
-    children : int64 (N, n), nodes of the candidates in sampling order, NONE beyond ``draws`` or the support;
-        a token sampled twice is one node listed twice, or two nodes with draws of their own
-    draws : int64 (N,), number of candidates requested from the distribution; 0 for a leaf
+    children : int64 (N, n), nodes of the candidates in sampling order, NONE beyond ``requested`` or the
+        support; a token sampled twice is one node listed twice, or two nodes with candidates of their own
+    requested : int64 (N,), number of candidates requested from the distribution; 0 for a leaf
     """
 
     roots: torch.Tensor
     tokens: torch.Tensor
     children: torch.Tensor
-    draws: torch.Tensor
+    requested: torch.Tensor
 
     def candidate_tokens(self, nodes: torch.Tensor, n: int) -> torch.Tensor:
         """Return the candidates int64 (M, n) of nodes (M,)."""
@@ -177,7 +168,7 @@ class TreeOutcome(NamedTuple):
     token: torch.Tensor
 
 
-def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor | None,
+def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor,
                  uniforms: torch.Tensor) -> TreeOutcome:
     """Verify trees from the root down, node by node, with a rule of ``RULES``.
 
@@ -185,55 +176,25 @@ def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Te
     ----------
     rule, distribution : names of the rule and of the draft distribution
     tree : candidate trees of R rows
-    p, q : float32 (N, V) after each node; q of leaves is not read, and q may be None for rule "naive"
+    p, q : float32 (N, V) after each node; q of leaves is not read, and rule "naive" does not depend on q
     uniforms : (N, n + 1) in [0, 1), independent of those that sampled the candidates: one per candidate and
         one for the token after the path
     """
     nodes, token = tree.roots.clone(), torch.full_like(tree.roots, NONE)
     active = torch.arange(len(nodes), device=nodes.device)
     while len(active):
-        draws, continuing = tree.draws[nodes[active]], []
-        for n in draws.unique().tolist():
-            rows = active[draws == n]
+        requested, continuing = tree.requested[nodes[active]], []
+        for n in requested.unique().tolist():
+            rows = active[requested == n]
             nodes_here = nodes[rows]
             if n == 0:
                 token[rows] = sample_tokens(p[nodes_here].double(), uniforms[nodes_here, -1])
                 continue
             own = torch.cat((uniforms[nodes_here, :n], uniforms[nodes_here, -1:]), 1)
             place, token[rows] = Verifier(rule, distribution, n).verify(
-                p[nodes_here], None if q is None else q[nodes_here], tree.candidate_tokens(nodes_here, n), own
-            )
+                p[nodes_here], q[nodes_here], tree.candidate_tokens(nodes_here, n), own)
             passed = place != NONE
             nodes[rows[passed]] = tree.children[nodes_here[passed], place[passed]]
             continuing.append(rows[passed])
         active = torch.cat(continuing) if continuing else active[:0]
     return TreeOutcome(nodes, token)
-
-
-def tree_distribution(
-    rule: str, distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.Tensor
-) -> torch.Tensor:
-    """Return the exact probability float64 (N, V) that a path ends at a node with a token after it.
-
-    Parameters as in ``verify_trees``.
-    """
-    reached, ends = p.new_zeros(len(p), dtype=torch.float64), p.new_zeros(p.shape, dtype=torch.float64)
-    reached[tree.roots] = 1
-    active = tree.roots
-    while len(active):
-        draws, continuing = tree.draws[active], []
-        for n in draws.unique().tolist():
-            here = active[draws == n]
-            weight = reached[here, None]
-            if n == 0:
-                ends[here] = weight * p[here] / p[here].double().sum(-1, keepdim=True)
-                continue
-            candidates, children = tree.candidate_tokens(here, n), tree.children[here, :n]
-            tokens, places = Verifier(rule, distribution, n).output_distribution(p[here], q[here], candidates)
-            accepted = torch.zeros_like(tokens).scatter_add_(1, candidates.clamp_min(0), places)
-            ends[here] = weight * (tokens - accepted).clamp_min(0)
-            present = children >= 0
-            reached.index_add_(0, children[present], (weight * places)[present])
-            continuing.append(children[present].unique())
-        active = torch.cat(continuing) if continuing else active[:0]
-    return ends
