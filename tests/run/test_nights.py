@@ -217,6 +217,7 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
 
 
+@pytest.mark.slow
 def test_a_damaged_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tmp_path):
     """On the second night as it was before generate, with fewer rows."""
     out = shutil.copytree(nights.out, tmp_path / "out", ignore=shutil.ignore_patterns("generate", "gate"))

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 _DEADLINE_S = 240
 
 
+@pytest.mark.slow
 def test_spark_submit_runs_the_same_command_and_regenerates_nothing(nights, tmp_path):
     out = shutil.copytree(nights.out, tmp_path / "out")
     job = tmp_path / "job.yaml"
