@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -26,6 +27,12 @@ cli_output._ENDS_WITHIN_S = 0.2  # of a Java that is being killed; here it lives
 
 TESTS = Path(__file__).parent
 _ONE_WORKER = ("tests/faults/", "tests/run/", "tests/dags/")
+
+
+def pytest_configure(config):
+    """Compile the engine's kernels while parallel workers start: each would compile all of them itself."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        subprocess.Popen([sys.executable, TESTS / "quick_workers.py", "compile"])
 
 
 def pytest_collection_modifyitems(items):

@@ -2,17 +2,20 @@
 
 Spark forks Python workers from a daemon that has loaded nothing. So each new worker, such as the one of the
 next attempt at a failed task, loads torch, transformers and the engine itself: seconds of CPU time.
+As a script with the argument ``compile`` this file only fills the kernels' cache.
 """
 
+import fcntl
 import os
-
-import pyarrow.dataset  # noqa: F401
-import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
+import sys
+from pathlib import Path
 
 
 def load() -> None:
     """Import what this daemon's tasks import; ``spark.workers`` names their kind in the environment."""
+    import pyarrow.dataset  # noqa: F401
+    import pyspark.worker  # noqa: F401
+
     import dare_job.data.render
     import dare_job.generate.previous_text  # noqa: F401
 
@@ -22,11 +25,24 @@ def load() -> None:
     elif kind:
         import dare_job.generate.worker
         import dare_job.recommend.rows  # noqa: F401
+
+        compile_kernels()
+
+
+def compile_kernels() -> None:
+    """Decode once. One process at a time, so that the others find the compiled kernels in the cache."""
+    with open(Path(sys.prefix) / "kernels.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         from dare_job.decode.draft.warm_up import warm_up
 
         warm_up()
 
 
 if __name__ == "__main__":
-    load()
-    manager()
+    if sys.argv[1:] == ["compile"]:
+        compile_kernels()
+    else:
+        from pyspark.daemon import manager
+
+        load()
+        manager()
