@@ -78,6 +78,14 @@ def read_pairs(knowledge: Path, stop, answers) -> None:
     answers.put((reads, mixed, list(dict.fromkeys(seen))))
 
 
+def answering(read, *arguments) -> None:
+    """Run a reader; what it raises is its answer."""
+    try:
+        read(*arguments)
+    except Exception as error:
+        arguments[-1].put(f"{type(error).__name__}: {error}")
+
+
 def write_version(out: Path, version: str) -> None:
     """Let tonight's rows end with a word, as if the model had written them so."""
     for path in out.glob(f"_work/dt={NIGHT}/generate/entity=*/part-*.parquet"):
@@ -110,9 +118,10 @@ def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, finished, night_
     for entity in ENTITIES:
         shutil.rmtree(out / "knowledge" / f"entity={entity}" / f"dt={NIGHT}")
     stop, answers, of_pairs = _CONTEXT.Event(), _CONTEXT.Queue(), _CONTEXT.Queue()
-    readers = [_CONTEXT.Process(target=read_on, args=(
-        out / "knowledge" / f"entity={entity}", sizes[entity], stop, answers)) for entity in ENTITIES]
-    readers.append(_CONTEXT.Process(target=read_pairs, args=(out / "knowledge", stop, of_pairs)))
+    reading = [(read_on, out / "knowledge" / f"entity={entity}", sizes[entity], stop, answers)
+               for entity in ENTITIES]
+    reading.append((read_pairs, out / "knowledge", stop, of_pairs))
+    readers = [_CONTEXT.Process(target=answering, args=arguments) for arguments in reading]
     queues = [answers, answers, of_pairs]
     for reader in readers:
         reader.start()
