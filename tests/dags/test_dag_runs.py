@@ -42,7 +42,7 @@ def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, worl
     assert ids(out, "user") == sorted(ds.dataset(world / "users.parquet").to_table()["user_id"].to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_new(killed, recommender):
     home, out, posted = killed.home, killed.out, killed.posted
     written, published = chunks(out), files(out / "knowledge")

@@ -126,7 +126,7 @@ def test_a_read_only_output_is_one_line(night_of, tmp_path, dare_job):
         assert not list(out.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_full_disk_ends_the_stage_and_the_same_command_ends_the_night(night_of, tmp_path, dare_job):
     with small_disk(tmp_path / "disk") as disk:
         options, out, _ = night_of(tiny_recommender.interactions(60), place=disk.folder, rows_per_commit=1)
