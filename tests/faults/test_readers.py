@@ -61,8 +61,11 @@ def read_pairs(knowledge: Path, stop, answers) -> None:
     answers.put("ready")
     while not stop.is_set():
         try:
-            tables = [ds.dataset(knowledge / f"entity={entity}" / f"dt={NIGHT}", format="parquet").to_table(
-                columns=["run_id", "knowledge", "generated_dt"]) for entity in ENTITIES]
+            folders = [ds.dataset(knowledge / f"entity={entity}" / f"dt={NIGHT}", format="parquet")
+                       for entity in ENTITIES]
+            if not all(folder.files for folder in folders):  # this process stood still while it listed
+                continue
+            tables = [folder.to_table(columns=["run_id", "knowledge", "generated_dt"]) for folder in folders]
         except FileNotFoundError:  # not published yet, or listed before and opened after
             time.sleep(0.01)
             continue
