@@ -1,7 +1,9 @@
-"""Groups of entities by attributes: a tree of attribute paths that splits groups above a maximum size."""
+"""Groups of entities by attributes: a trie of attribute paths that splits groups above a maximum size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import pygtrie
 
 from pools.errors import PoolError
 
@@ -13,13 +15,14 @@ WHOLE = "all"  # name of the only group if no attribute divides the entities
 class AttributeTree:
     """Maps attributes to a group, a path such as ``genre=Drama/age=25-34``.
 
-    ``_nodes`` maps a path (tuple of components) to its size and the position in ``order`` of the attribute
-    that splits it; None if the path is a group.
+    The trie maps a path (tuple of components) to its size and the position in ``order`` of the attribute that
+    splits it; None if the path is a group.
     """
 
     def __init__(self, order: Sequence[str]):
         self.order = list(order)
-        self._nodes: dict[tuple[str, ...], tuple[int, int | None]] = {}
+        self._trie = pygtrie.Trie()
+        self._cache: dict[tuple, str | None] = {}
 
     @classmethod
     def build(cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
@@ -54,43 +57,43 @@ class AttributeTree:
         tree._split((), members, 0, max_size, min_size)
         return tree
 
-    @property
-    def groups(self) -> dict[str, int]:
-        """Size of each group by its path."""
-        return {_name(path): size for path, (size, split) in sorted(self._nodes.items()) if split is None}
-
     def group_of(self, attributes: Mapping[str, str | None] | None) -> str | None:
         """Group of an entity, which may be new; None if it has none of the tree's attributes.
 
         An unknown value is assigned to the group of rare siblings, else to the largest sibling.
         """
         values = _values(attributes, self.order)
-        if all(value is None for value in values) or not self._nodes:
+        if values not in self._cache:
+            self._cache[values] = self._find(values)
+        return self._cache[values]
+
+    def _find(self, values: tuple) -> str | None:
+        if all(value is None for value in values) or not self._trie:
             return None
         path: tuple[str, ...] = ()
-        while (split := self._nodes[path][1]) is not None:
+        while (split := self._trie[path][1]) is not None:
             name = self.order[split]
             candidates = (*path, _component(name, values[split])), (*path, f"{name}={OTHER}")
-            path = next((child for child in candidates if child in self._nodes), None) or self._largest(path)
+            path = next((child for child in candidates if child in self._trie), None) or self._largest(path)
         return _name(path)
 
     def _largest(self, path: tuple[str, ...]) -> tuple[str, ...]:
         """The largest child of a path; of equal ones the first by name."""
-        children = [child for child in self._nodes if child[:-1] == path and child]
-        return min(children, key=lambda child: (-self._nodes[child][0], child))
+        children = [(-size, key) for key, (size, _) in self._trie.items(path) if len(key) == len(path) + 1]
+        return min(children)[1]
 
     def _split(self, path: tuple, members: list, place: int, max_size: int, min_size: int) -> None:
         size = sum(count for _, count in members)
         while size and (not path or size > max_size) and place < len(self.order):
             parts = _parts(self.order[place], members, place, min_size)
             if len(parts) > 1:
-                self._nodes[path] = size, place
+                self._trie[path] = size, place
                 for component, part in parts.items():
                     self._split((*path, component), part, place + 1, max_size, min_size)
                 return
             place += 1
         if size:
-            self._nodes[path] = size, None
+            self._trie[path] = size, None
 
 
 def learn_order(rows: Sequence[tuple[str, Mapping[str, str | None] | None]], labels: Mapping[str, str],

@@ -20,22 +20,27 @@ def counted(rows):
     return [(attributes, 1) for _, attributes in rows]
 
 
+def sizes(tree):
+    """Size of each group by its path."""
+    return {"/".join(path) or "all": size for path, (size, split) in tree._trie.items() if split is None}
+
+
 @given(ROWS, st.integers(1, 20), st.integers(0, 8), st.randoms())
 def test_groups_partition_the_entities_with_an_attribute(rows, max_size, min_size, rng):
     tree = AttributeTree.build(counted(rows), ["x", "y", "z"], max_size, min_size)
     groups = {i: tree.group_of(attributes) for i, attributes in rows}
     usable = {i for i, attributes in rows if any(attributes.values())}
     assert {i for i, group in groups.items() if group is not None} == usable
-    assert Counter(group for group in groups.values() if group) == Counter(tree.groups)
+    assert Counter(group for group in groups.values() if group) == Counter(sizes(tree))
     again = rows[:]
     rng.shuffle(again)
     other = AttributeTree.build(counted(again), ["x", "y", "z"], max_size, min_size)
     assert {i: other.group_of(attributes) for i, attributes in rows} == groups
     counts = Counter(tuple(attributes.items()) for _, attributes in rows)
     combinations = ((dict(attributes), count) for attributes, count in counts.items())
-    assert AttributeTree.build(combinations, ["x", "y", "z"], max_size, min_size).groups == tree.groups
+    assert AttributeTree.build(combinations, ["x", "y", "z"], max_size, min_size)._trie == tree._trie
     for i, attributes in rows:
-        if groups[i] and tree.groups[groups[i]] > max_size and min_size < 2:  # no attribute is left
+        if groups[i] and sizes(tree)[groups[i]] > max_size and min_size < 2:  # no attribute is left
             same = [a for j, a in rows if groups[j] == groups[i]]
             rest = ["x", "y", "z"][groups[i].count("/") + 1 if groups[i] != "all" else 0 :]
             assert all((a[name] or None) == (attributes[name] or None) for a in same for name in rest[-1:])
@@ -46,7 +51,7 @@ def test_large_groups_are_split_and_new_values_get_a_group():
     rows += [(f"c{i}", {"genre": "Comedy", "age": "old"}) for i in range(12)]
     rows += [(f"r{i}", {"genre": f"rare{i}"}) for i in range(5)] + [("none", {}), ("null", None)]
     tree = AttributeTree.build(counted(rows), ["genre", "age"], max_size=20, min_size=3)
-    assert tree.groups == {"genre=Comedy": 12, "genre=Drama/age=old": 20, "genre=Drama/age=young": 10,
+    assert sizes(tree) == {"genre=Comedy": 12, "genre=Drama/age=old": 20, "genre=Drama/age=young": 10,
                            "genre=~other": 5}
     assert tree.group_of({"genre": "never seen"}) == "genre=~other"
     assert tree.group_of({"genre": "Drama", "age": "never seen"}) == "genre=Drama/age=old"
