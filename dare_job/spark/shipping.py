@@ -5,11 +5,9 @@
 content. Spark removes archives and unpacked folders when the application ends.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
-import shutil
 import socket
 import tarfile
 import uuid
@@ -19,11 +17,10 @@ from pathlib import Path
 
 from dare_job.errors import InfrastructureError
 from dare_job.spark.session import is_local
+from dare_job.storage.local_copy import application_folder, make_once
 from dare_job.storage.paths import is_local as is_on_disk
 
 _LOG = logging.getLogger("dare_job")
-# folder of an application on a host, shared by its executors: standalone workers, YARN
-_SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
 _LARGE = 256 << 20  # log a message for larger folders, as packing takes seconds
 _shipped: dict[tuple, "Archive"] = {}
 
@@ -100,27 +97,15 @@ def unpack_archive(archive: Archive) -> str:
     """
     from pyspark import SparkFiles
 
-    root = _root()
+    root = application_folder() or Path(SparkFiles.getRootDirectory()) / "dare-job"
     folder = root / archive.sha256[:32]
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with open(root / f"{folder.name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
-                _unpack(Path(SparkFiles.get(archive.name)), archive, folder)
+        make_once(folder, lambda partial: _unpack(Path(SparkFiles.get(archive.name)), archive, partial))
     except (OSError, tarfile.TarError) as error:
         raise InfrastructureError(f"{archive.folder} cannot be unpacked on {socket.gethostname()} in {root}: "
                                   f"{error}") from error
     return str(folder)
-
-
-def _root() -> Path:
-    from pyspark import SparkFiles
-
-    for name, separator in _SHARED:
-        if os.environ.get(name):
-            return Path(os.environ[name].split(separator)[0]) / "dare-job"
-    return Path(SparkFiles.getRootDirectory()) / "dare-job"
 
 
 def _pack(target: Path, folder: Path, paths: list[Path]) -> None:
@@ -136,15 +121,11 @@ def _pack(target: Path, folder: Path, paths: list[Path]) -> None:
             archive.add(path, path.relative_to(folder).as_posix(), filter=normalize)
 
 
-def _unpack(file: Path, archive: Archive, folder: Path) -> None:
+def _unpack(file: Path, archive: Archive, into: Path) -> None:
     if _digest(file) != archive.sha256:
         raise OSError(f"{file} is damaged (SHA-256 differs from the driver's)")
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed task
-    partial.mkdir()
     with tarfile.open(file) as entries:
-        entries.extractall(partial, filter="data")
-    os.rename(partial, folder)
+        entries.extractall(into, filter="data")
 
 
 def _digest(path: Path) -> str:

@@ -13,19 +13,10 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dare_job.errors import InfrastructureError
 from dare_job.storage import lease, paths
 from dare_job.storage.paths import AnyPath
-
-if TYPE_CHECKING:
-    from upath import UPath
-
-    AnyPath = Path | UPath
-else:
-    AnyPath = Path
 
 
 def create(path: AnyPath, content: bytes) -> bool:

@@ -56,11 +56,11 @@ class _Lease:
 
 
 def is_expired(path: Path, owner: dict) -> bool:
-    """Whether a lock of another host has not been renewed for ``lease.STALE_S``.
+    """Whether a lock of another host, or a half-written one, has not been renewed for ``lease.STALE_S``.
 
-    Both times come from the disk's clock. Locks of older versions of dare-job are never renewed or expired.
+    Both times come from the disk's clock.
     """
-    if "lease" not in owner or owner_is_local(owner):
+    if owner_is_local(owner):
         return False
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
@@ -88,19 +88,13 @@ def _create(path: Path, signature: dict) -> bool:
         os.link(own, path)
     except (FileExistsError, FileNotFoundError):  # the lock's holder removed our file as a leftover
         return False
-    except OSError:  # the filesystem has no hard links
-        return _create_in_two_steps(path, signature)
+    except OSError:  # the filesystem has no hard links; after a kill in between, the empty file expires
+        try:
+            _write_owner(path, "x", signature)
+        except FileExistsError:
+            return False
     finally:
         own.unlink(missing_ok=True)
-    return True
-
-
-def _create_in_two_steps(path: Path, signature: dict) -> bool:
-    """Without hard links. A kill between the two steps leaves a lock that must be removed by hand."""
-    try:
-        _write_owner(path, "x", signature)
-    except FileExistsError:
-        return False
     return True
 
 
@@ -136,8 +130,10 @@ def _remove_stale(path: Path, owner: dict, refusal: Callable[[Path, dict], Excep
         with open(path, "rb") as placed:
             if not os.path.samestat(os.fstat(dead.fileno()), os.fstat(placed.fileno())):
                 return
-        if (now := read_owner(path)) and not (owner_has_ended(now) or is_expired(path, now)):
-            raise refusal(path, now)
+        owner = read_owner(path)
+        if not (owner_has_ended(owner) or is_expired(path, owner)):
+            raise refusal(path, owner)
         path.unlink()
-        _LOG.warning("took over %s from process %s on %s, which %s", path, owner["pid"], owner["host"],
-                     "has ended" if owner_has_ended(owner) else "stopped renewing the lock")
+        reason = "has ended" if owner_has_ended(owner) else "stopped renewing the lock"
+        _LOG.warning("took over %s from process %s on %s, which %s", path, owner.get("pid", "?"),
+                     owner.get("host", "?"), reason)

@@ -23,9 +23,7 @@ from dare_job.storage import errors
 from dare_job.storage.paths import AnyPath
 
 RENEW_S = 60.0
-
 STALE_S = 600.0
-
 _LOG = logging.getLogger("dare_job")
 
 
@@ -102,7 +100,7 @@ def owner_has_ended(owner: dict) -> bool:
     """True if the lock's process ran on this host and has ended.
 
     A lock with another boot id is from before a reboot, so its process has ended. For another pid namespace
-    (a container with the same hostname) this cannot be known. Locks of older versions have neither field.
+    (a container with the same hostname) this cannot be known. Systems other than Linux have neither field.
     """
     if owner.get("host") != socket.gethostname():
         return False

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError
@@ -19,8 +20,8 @@ from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 _UNUSED_S = 3 * 86400.0  # pool copies not used for this long belong to finished runs
-# environment variables with the application's own folder on a host: Spark standalone, YARN
-_SHARED = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
+# environment variables with the folder of a Spark application on a host: standalone workers, YARN
+_APPLICATION = (("SPARK_EXECUTOR_DIRS", os.pathsep), ("LOCAL_DIRS", ","))
 
 
 def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
@@ -43,11 +44,8 @@ def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if root.stat().st_uid != os.getuid():
             raise PermissionError(f"{root} belongs to another user")
-        with open(root / f"{copy.name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not copy.is_dir():
-                _fetch(folder, copy)
-            os.utime(copy)
+        make_once(copy, lambda partial: _download(folder, partial))
+        os.utime(copy)
         if not kept:
             _remove_unused(root)
     except FileNotFoundError:
@@ -58,20 +56,29 @@ def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
     return copy
 
 
-def _fetch(folder: AnyPath, copy: Path) -> None:
-    partial = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir()
-    try:
-        wanted = paths.listing(folder)
-        for name in wanted:
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-        paths.map_paths(lambda path: _get(folder, partial, path), [folder / name for name in wanted])
-        for name, entry in wanted.items():
-            if (partial / name).stat().st_size != entry["size"]:
-                raise OSError(f"{folder / name} was truncated or changed during the download")
-        os.rename(partial, copy)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+def make_once(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder unless it exists: the first process calls ``fill`` on an empty one, the others wait."""
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return
+        partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+        partial.mkdir()
+        try:
+            fill(partial)
+            os.rename(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _download(folder: AnyPath, partial: Path) -> None:
+    sizes = {name: entry["size"] for name, entry in paths.listing(folder).items()}
+    for name in sizes:
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+    paths.map_paths(lambda file: _get(folder, partial, file), [folder / name for name in sizes])
+    for name, size in sizes.items():
+        if (partial / name).stat().st_size != size:
+            raise OSError(f"{folder / name} was truncated or changed during the download")
 
 
 def _get(folder: AnyPath, into: Path, file: AnyPath) -> None:
@@ -91,7 +98,12 @@ def _cache() -> Path:
 
 
 def _temporary() -> Path:
-    for name, separator in _SHARED:
+    return application_folder() or Path(tempfile.gettempdir()) / f"dare-job-{os.getuid()}"
+
+
+def application_folder() -> Path | None:
+    """Folder of the Spark application on this host, shared by its executors; None on a local master."""
+    for name, separator in _APPLICATION:
         if os.environ.get(name):
             return Path(os.environ[name].split(separator)[0]) / "dare-job"
-    return Path(tempfile.gettempdir()) / f"dare-job-{os.getuid()}"
+    return None

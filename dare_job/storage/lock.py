@@ -7,7 +7,6 @@ from functools import partial
 
 from dare_job.errors import InfrastructureError
 from dare_job.storage import file_lock, lease, object_lock, paths
-from dare_job.storage.lease import owner_has_ended, owner_record, read_owner
 from dare_job.storage.paths import AnyPath
 
 NAME = "_lock"
@@ -31,13 +30,9 @@ def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
     InfrastructureError : another process holds the lock; the message names process and file
     """
     path = folder / NAME
-    refusal = partial(_refusal, by=by)
-    if paths.is_local(folder):
-        with file_lock.held(path, refusal):
-            yield
-    else:
-        with object_lock.held(path, owner_record(), owner_has_ended, refusal):
-            yield
+    kind = file_lock if paths.is_local(folder) else object_lock
+    with kind.held(path, partial(_refusal, by=by)):
+        yield
 
 
 def owner_of(folder: AnyPath) -> dict | None:
@@ -48,9 +43,9 @@ def owner_of(folder: AnyPath) -> dict | None:
     path = folder / NAME
     if not path.exists():
         return None
-    owner = read_owner(path)
+    owner = lease.read_owner(path)
     silent = file_lock.is_expired(path, owner) if paths.is_local(path) else not object_lock.is_alive(path)
-    return None if silent or owner_has_ended(owner) else owner
+    return None if silent or lease.owner_has_ended(owner) else owner
 
 
 def require_held() -> None:

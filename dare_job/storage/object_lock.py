@@ -20,19 +20,11 @@ _LOG = logging.getLogger("dare_job")
 
 
 @contextmanager
-def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
-         refusal: Callable[[AnyPath, dict], Exception]) -> Iterator[None]:
-    """Hold the lock object ``path`` while the block runs.
-
-    Parameters
-    ----------
-    signature : owner record of this process
-    ended : whether the process of an owner record is known to have ended
-    refusal : makes the exception that is raised if another process holds the lock
-    """
-    mine = _Lease(path, signature)
-    if not conditional_write.create(path, mine.content()):
-        _take_over(path, mine, ended, refusal)
+def held(path: AnyPath, refusal: Callable[[AnyPath, dict], Exception]) -> Iterator[None]:
+    """Hold the lock while the block runs. Raises ``refusal(path, owner)`` if another process holds it."""
+    mine = _Lease(path)
+    if not conditional_write.create(path, mine.content()) and not _take_over(path, mine):
+        raise refusal(path, _read(path))
     conditional_write.remove_leftovers(path)
     with lease.renewing(mine):
         yield
@@ -41,9 +33,9 @@ def held(path: AnyPath, signature: dict, ended: Callable[[dict], bool],
 class _Lease:
     """A holder's lock object. Every write names the lease and has a new version."""
 
-    def __init__(self, path: AnyPath, signature: dict):
+    def __init__(self, path: AnyPath):
         self.path, self.name = path, uuid.uuid4().hex
-        self._signature = {**signature, "lease": self.name}
+        self._signature = {**lease.owner_record(), "lease": self.name}
         self._turn = threading.Lock()
 
     def content(self) -> bytes:
@@ -64,18 +56,18 @@ class _Lease:
         OSError : the object was not renewed
         """
         with self._turn:
-            before = self._found()
+            before = self._require_own()
             written = conditional_write.compare_and_swap(self.path, before, self.content(), self.name)
-            if not written and self._found() == before:
+            if not written and self._require_own() == before:
                 raise OSError(f"{self.path} was not renewed: another command is about to replace it")
 
     def release(self) -> None:
         with errors.suppress_store_errors(OSError, InfrastructureError):
-            self._found()
+            self._require_own()
             self.path.unlink(missing_ok=True)
             paths.remove_empty(self.path.parent)
 
-    def _found(self) -> str:
+    def _require_own(self) -> str:
         """The object's version. Raises InfrastructureError if it is not this lease's."""
         try:
             version, owner = paths.version_of(self.path), _content(self.path)
@@ -86,29 +78,23 @@ class _Lease:
         return version
 
 
-def _take_over(path: AnyPath, mine: _Lease, ended: Callable[[dict], bool],
-               refusal: Callable[[AnyPath, dict], Exception]) -> None:
+def _take_over(path: AnyPath, mine: _Lease) -> bool:
+    """Take over an expired lock. False if another process holds it."""
     try:
         version, owner = paths.version_of(path), _read(path)
+        silent_s = conditional_write.age_s(path)
     except FileNotFoundError:  # released in the meantime
-        if not conditional_write.create(path, mine.content()):
-            _require_own(path, mine, refusal)
-        return
+        return conditional_write.create(path, mine.content()) or mine.wrote(_read(path))
     if mine.wrote(owner):  # the response to its first write was lost
-        return
-    silent_s = conditional_write.age_s(path)
-    if not ended(owner) and silent_s < lease.STALE_S:
-        raise refusal(path, owner)
-    if not conditional_write.compare_and_swap(path, version, mine.content(), mine.name):
-        _require_own(path, mine, refusal)
+        return True
+    if not lease.owner_has_ended(owner) and silent_s < lease.STALE_S:
+        return False
+    replaced = conditional_write.compare_and_swap(path, version, mine.content(), mine.name)
+    if not replaced and not mine.wrote(_read(path)):
+        return False
     _LOG.warning("took over %s from process %s on %s, not renewed for %.0f s", path,
                  owner.get("pid", "?"), owner.get("host", "?"), silent_s)
-
-
-def _require_own(path: AnyPath, mine: _Lease, refusal: Callable[[AnyPath, dict], Exception]) -> None:
-    owner = _read(path)
-    if not mine.wrote(owner):
-        raise refusal(path, owner)
+    return True
 
 
 def is_alive(path: AnyPath) -> bool:

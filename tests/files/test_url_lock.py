@@ -68,7 +68,7 @@ def test_another_hosts_lock_is_taken_over_once_it_is_silent_for_long(folder, mon
 def test_a_lock_that_is_held_is_renewed_and_never_stale(folder, monkeypatch):
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     monkeypatch.setattr(lease, "STALE_S", 2.0)
-    monkeypatch.setattr(lock, "owner_has_ended", lambda owner: False)
+    monkeypatch.setattr(lease, "owner_has_ended", lambda owner: False)
     with lock.held(folder):
         time.sleep(2.1)
         with pytest.raises(InfrastructureError, match="another command writes"), lock.held(folder):

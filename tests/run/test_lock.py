@@ -79,6 +79,15 @@ def test_a_lock_of_another_host_is_taken_over_once_it_was_silent_for_ten_minutes
     assert not list(tmp_path.iterdir())
 
 
+def test_a_half_written_lock_expires_like_one_of_another_host(tmp_path):
+    """A kill leaves one where the filesystem has no hard links."""
+    (tmp_path / lock.NAME).touch()
+    os.utime(tmp_path / lock.NAME, times=(time.time() - 620,) * 2)
+    with lock.held(tmp_path):
+        assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
 def test_of_many_that_find_a_silent_lock_one_gets_it(tmp_path):
     leave_elsewhere(tmp_path / lock.NAME, 700)
     start, got = threading.Barrier(8), []
