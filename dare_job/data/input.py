@@ -16,8 +16,8 @@ def prepare_input(job: Job) -> AnyPath:
     settings = job.config.input
     folder = job.space.stage("input")
     files = input_identity(settings)
-    place = str(path(settings.path).absolute())  # the same for every spelling of a path
-    fingerprint = digest([place, settings.format, settings.max_reject_share, files])
+    source = str(path(settings.path).absolute())  # the same for every spelling of a path
+    fingerprint = digest([source, settings.format, settings.max_reject_share, files])
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:

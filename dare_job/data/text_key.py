@@ -36,8 +36,7 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None)
 def _verification(config: JobConfig, draft_hash: str | None) -> dict:
     decode, verify, drafter = config.decode, config.verify, config.drafter
     if decode.mode == "sample":
-        return {"rule": "sample", "seed": config.seed,
-                **config.sample.model_dump(exclude=_DRAFT_SETTINGS | _unset_bias(config))}
+        return {"rule": "sample", "seed": config.seed, **config.sample.model_dump(exclude=_DRAFT_SETTINGS)}
     if decode.mode == "beam":
         return {"rule": "beam", **_beam_settings(config, draft_hash)}
     if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
@@ -55,11 +54,6 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
     if not verify.reproducible:
         values["batch_size"] = decode.batch_size
     return values
-
-
-def _unset_bias(config: JobConfig) -> set[str]:
-    """Omit an empty ``logit_bias``, so that keys from before this setting existed stay valid."""
-    return set() if config.sample.logit_bias else {"logit_bias"}
 
 
 def _beam_settings(config: JobConfig, draft_hash: str | None) -> dict:

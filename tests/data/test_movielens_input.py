@@ -3,7 +3,6 @@
 import gzip
 import zipfile
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -149,15 +148,6 @@ def test_1m_sequences_map_back_to_original_ids(spark, tmp_path):
     found = {(row["user_id"], row["item_id"], row["timestamp"]) for row in interactions}
     assert found == {("2", "1", 0), ("2", "3", 1), ("1", "3", 0)}
     assert [(row["reason"], row["raw"]) for row in rejects] == [("item_id is missing", "1 9")]
-
-
-def test_1m_pairs_take_their_order_as_time(spark, tmp_path):
-    folder = ml_1m_without_ratings(tmp_path)
-    pairs = pa.table({"userID": ["1", "1", "2"], "movieID": ["3", "1", "2"]})
-    pq.write_table(pairs, folder / "pairs.parquet")
-    _, interactions, _, _, _ = reading(spark, folder, tmp_path / "into")
-    assert [(row["user_id"], row["item_id"], row["timestamp"]) for row in interactions] == [
-        ("1", "3", 0), ("1", "1", 1), ("2", "2", 2)]
 
 
 @pytest.mark.parametrize(("files", "message"), [

@@ -5,7 +5,6 @@ import json
 import shutil
 from collections import defaultdict
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from paper_files import MOVIES, prepare, ratings, table, ten_million, text_file
@@ -201,17 +200,19 @@ def test_files_that_do_not_serve_are_named_with_the_fix(tmp_path, original):
     folder = tmp_path / "folder"
     folder.mkdir()
     text_file(folder / "ratings.dat", ["1::2::5::978300275"])
-    pairs = tmp_path / "pairs"  # of ML-1M: neither ratings nor times
-    pairs.mkdir()
-    text_file(pairs / "movies.dat", MOVIES)
-    pq.write_table(pa.table({"userID": ["1", "1"], "movieID": ["1", "2"]}), pairs / "pairs.parquet")
+    sequences = tmp_path / "sequences"  # of ML-1M: neither ratings nor times
+    sequences.mkdir()
+    text_file(sequences / "movies.dat", MOVIES)
+    text_file(sequences / "user_list.txt", ["org_id remap_id", "1 0"])
+    text_file(sequences / "item_list.txt", ["org_id remap_id", "1 0", "2 1"])
+    text_file(sequences / "sequences_full.txt", ["0 0 1"])
     for path, message in (
             (tmp_path / "none.zip", "--input {}: no such file or folder; give ml-10m.zip or a folder with"),
             (single, "--input {} is not ml-10m.zip or a folder with ratings.dat and movies.dat"),
             (folder, "is not a complete MovieLens set: movies.dat is missing (found ratings.dat)"),
             (commas, "30 of 30 rows of interactions are unusable, more than input.max_reject_share = 0.01: "
                      "expected 4 fields between '::', found 1 (30 rows, first ratings.dat:1)"),
-            (pairs, "none of 2 interactions can be used: 2 have no rating")):
+            (sequences, "none of 2 interactions can be used: 2 have no rating")):
         code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out")
         assert (code, printed) == (4, "") and message.format(path) in err
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))

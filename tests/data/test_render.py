@@ -31,20 +31,13 @@ def test_an_item_is_found_by_its_id(shelf):
     assert _entries(shelf()) == EXPECTED
 
 
-@pytest.mark.parametrize("values", [1, 3])
-def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
-    monkeypatch.setattr(render, "hash", lambda text: len(text) * 7 % values, raising=False)
-    assert _entries(shelf()) == EXPECTED
-
-
 def test_a_shelf_without_items_finds_nothing(tmp_path):
     pq.write_table(ITEMS.empty_table(), tmp_path / "items.parquet")
     lookup = render._ItemLookup(str(tmp_path / "items.parquet"))
     assert lookup.entries(["i0", "i1"]) == {"i0": None, "i1": None}
 
 
-def test_items_are_read_in_parts_and_forgotten_in_time(shelf, monkeypatch):
-    monkeypatch.setattr(render, "_LOOKUP_BATCH", 7)
+def test_items_are_forgotten_in_time(shelf, monkeypatch):
     monkeypatch.setattr(render, "_MAX_CACHED", 20)
     known = shelf()
     assert _entries(known) == EXPECTED

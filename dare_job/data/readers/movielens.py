@@ -1,41 +1,38 @@
-"""Reads MovieLens in its published formats, and ML-1M in two formats of other projects.
+"""Reads MovieLens in its published formats, and ML-1M as sequences of items without ratings.
 
 | files | set | notes |
 | --- | --- | --- |
 | ratings.dat movies.dat [users.dat] | 1M, 10M | fields between `::`, Latin-1 |
-| u.data u.item [u.user u.genre] | 100K | tabs and bars, Latin-1 |
+| u.data u.item [u.user] | 100K | tabs and bars, Latin-1 |
 | ratings.csv movies.csv | 20M, 25M, 32M, latest | quoted csv |
 | sequences_full.txt[.gz] item_list.txt user_list.txt | 1M | one line per user, items in time order |
-| pairs.parquet | 1M | columns userID, movieID |
 
-The last two have neither ratings nor times: the timestamp is the position in the user's line or in the file.
-They are used, in this order, only if there is movies.dat but no ratings.dat.
+The last one has neither ratings nor times: the timestamp is the position in the user's line. It is used only
+if there is movies.dat but no ratings.dat.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dare_job.data.readers.columns import Source
-from dare_job.data.readers.parquet import parquet_schema
 from dare_job.data.readers.text import attribute_map, lines, split_csv, split_fields
 from dare_job.errors import DataError
-from dare_job.spark.tables import read_parquet
 from dare_job.storage.paths import AnyPath
 
-RATINGS = ("ratings.dat", "u.data", "ratings.csv")
+_RATINGS = ("ratings.dat", "u.data", "ratings.csv")
 _ITEMS = ("movies.dat", "u.item", "movies.csv")
 _SEQUENCES = ("sequences_full.txt", "sequences_full.txt.gz")
-MARKS = (*RATINGS, *_ITEMS, *_SEQUENCES, "pairs.parquet")  # a folder with one of these is MovieLens
+MARKS = (*_RATINGS, *_ITEMS, *_SEQUENCES)  # a folder with one of these is MovieLens
 _RATING_FIELDS = ["user_id", "item_id", "rating", "timestamp"]
 _RANGE = (0.5, 5.0)
 
 _AGES = {"1": "under 18", "18": "18-24", "25": "25-34", "35": "35-44", "45": "45-49", "50": "50-55",
          "56": "56 and over"}
-_OCCUPATIONS = dict(enumerate((
+_OCCUPATIONS = {str(code): name for code, name in enumerate((
     "other", "academic or educator", "artist", "clerical or admin", "college or graduate student",
     "customer service", "doctor or health care", "executive or managerial", "farmer", "homemaker",
     "K-12 student", "lawyer", "programmer", "retired", "sales or marketing", "scientist", "self-employed",
-    "technician or engineer", "tradesman or craftsman", "unemployed", "writer")))
+    "technician or engineer", "tradesman or craftsman", "unemployed", "writer"))}
 _GENRES_100K = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western")
@@ -78,15 +75,9 @@ def _csv(path: AnyPath, needed: list[str], spark: SparkSession) -> DataFrame:
 
 
 def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
-    genres = folder / "u.genre"
-    names = _GENRES_100K
-    if genres.exists():
-        rows = [line.split("|") for line in genres.read_text("latin-1").splitlines() if "|" in line]
-        names = tuple(row[0] for row in sorted(rows, key=lambda row: int(row[1])))
-    fields = ["item_id", "title", "released", "video", "url", *[f"g{place}" for place in range(len(names))]]
-    items = split_fields(lines(spark, folder / "u.item"), "|", fields)
-    flagged = F.array_compact(F.array(*[F.when(F.col(f"g{place}") == "1", F.lit(name))
-                                        for place, name in enumerate(names)]))
+    items = split_fields(lines(spark, folder / "u.item"), "|",
+                         ["item_id", "title", "released", "video", "url", *_GENRES_100K])
+    flagged = F.array_compact(F.array(*[F.when(F.col(name) == "1", F.lit(name)) for name in _GENRES_100K]))
     items = _movies(items.withColumn("genres", F.array_join(flagged, "|")))
     users = None
     if (folder / "u.user").exists():
@@ -111,7 +102,7 @@ def _users_1m(path: AnyPath, spark: SparkSession) -> DataFrame:
     table = split_fields(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
     return table.withColumn("attributes", attribute_map(
         gender=_gender(F.col("gender")), age=_lookup(_AGES, F.col("age")),
-        occupation=_lookup({str(code): name for code, name in _OCCUPATIONS.items()}, F.col("occupation"))))
+        occupation=_lookup(_OCCUPATIONS, F.col("occupation"))))
 
 
 def _lookup(names: dict[str, str], code: Column) -> Column:
@@ -124,9 +115,9 @@ def _gender(code: Column) -> Column:
 
 def _age_bracket(years: Column) -> Column:
     """The age bracket of the 1M set for an age in years."""
-    bracket = F.when(years < 18, F.lit(_AGES["1"]))
-    for low in ("56", "50", "45", "35", "25", "18"):
-        bracket = bracket.when(years >= int(low), F.lit(_AGES[low]))
+    bracket = F.when(years < 18, _AGES["1"])
+    for low, name in reversed(_AGES.items()):
+        bracket = bracket.when(years >= int(low), name)
     return bracket
 
 
@@ -136,10 +127,8 @@ def _interactions_1m(folder: AnyPath, spark: SparkSession) -> DataFrame:
     for name in _SEQUENCES:
         if (folder / name).exists():
             return _sequences(_require_files(folder, "item_list.txt", "user_list.txt"), name, spark)
-    if (folder / "pairs.parquet").exists():
-        return _pairs(folder / "pairs.parquet", spark)
-    raise DataError(f"{folder} has movies.dat but no interactions: it needs one of ratings.dat, "
-                    f"{_SEQUENCES[0]} (or .gz), pairs.parquet")
+    raise DataError(f"{folder} has movies.dat but no interactions: it needs ratings.dat or {_SEQUENCES[0]} "
+                    "(or .gz)")
 
 
 def _sequences(folder: AnyPath, name: str, spark: SparkSession) -> DataFrame:
@@ -162,16 +151,3 @@ def _sequences(folder: AnyPath, name: str, spark: SparkSession) -> DataFrame:
         "source", "line", F.concat_ws(" ", "user_number", "item_number").alias("raw"),
         F.lit(None).cast("string").alias("problem"), "user_id", "item_id",
         F.lit(None).cast("float").alias("rating"), F.col("timestamp").cast("long"))
-
-
-def _pairs(path: AnyPath, spark: SparkSession) -> DataFrame:
-    missing = {"userID", "movieID"} - set(parquet_schema(path).names)
-    if missing:
-        raise DataError(f"{path} has no column {', '.join(sorted(missing))}")
-    read = read_parquet(spark, path, columns=["userID", "movieID"], located=True).select(
-        F.col("userID").cast("string").alias("user_id"), F.col("movieID").cast("string").alias("item_id"),
-        F.col("_metadata.row_index").alias("timestamp"))
-    return read.select(
-        F.lit(path.name).alias("source"), (F.col("timestamp") + 1).alias("line"),
-        F.concat_ws(",", "user_id", "item_id").alias("raw"), F.lit(None).cast("string").alias("problem"),
-        "user_id", "item_id", F.lit(None).cast("float").alias("rating"), "timestamp")

@@ -4,8 +4,6 @@ A title's adjective determines the film's mood, and its noun the theme. No attri
 so only text generated from the title can add them as features.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,35 +41,30 @@ NOUNS: dict[str, tuple[str, ...]] = {
 PLACES: tuple[str, ...] = (
     "Lisbon", "Kyoto", "Cairo", "Prague", "Havana", "Bergen", "Naples", "Tangier", "Odessa", "Quito",
     "Dublin", "Hanoi", "Vienna", "Santiago", "Riga", "Marseille", "Oslo", "Lagos", "Boston", "Perth",
-)  # fmt: skip
+)
 
 MOOD_OF: dict[str, str] = {word: mood for mood, words in ADJECTIVES.items() for word in words}
-
 THEME_OF: dict[str, str] = {word: theme for theme, words in NOUNS.items() for word in words}
-
 MOODS: tuple[str, ...] = tuple(ADJECTIVES)
-
 THEMES: tuple[str, ...] = tuple(NOUNS)
-
 GENRES: tuple[str, ...] = (
     "action", "animation", "comedy", "documentary", "drama", "fantasy", "horror", "musical", "mystery",
     "romance", "thriller", "western",
-)  # fmt: skip
+)
 
 DECADES: tuple[str, ...] = ("1950s", "1960s", "1970s", "1980s", "1990s", "2000s", "2010s", "2020s")
 
 COUNTRIES: tuple[str, ...] = (
     "Argentina", "Canada", "Denmark", "France", "India", "Italy", "Japan", "Mexico", "Nigeria", "Poland",
-)  # fmt: skip
+)
 
 GENDERS: tuple[str, ...] = ("female", "male")
-
 AGES: tuple[str, ...] = ("under 18", "18-24", "25-34", "35-44", "45-54", "55 and over")
 
 OCCUPATIONS: tuple[str, ...] = (
     "artist", "clerk", "doctor", "driver", "engineer", "farmer", "gardener", "lawyer", "librarian",
     "manager", "nurse", "programmer", "scientist", "student", "teacher", "writer",
-)  # fmt: skip
+)
 
 
 def title_facts(title: str) -> tuple[str, str]:
@@ -82,14 +75,11 @@ def title_facts(title: str) -> tuple[str, str]:
     adjective, noun = title.split()[:2]
     return MOOD_OF[adjective], THEME_OF[noun]
 
+
 _SHARE_WITH_PLACE = 0.25
-
 _ZIPF_EXPONENT = 0.8
-
 _SHARE_OBSCURE = 0.06
-
 _SHARE_RELEASED_LATE = 0.25  # the rest is released on the first day
-
 MAX_ITEMS = len(MOOD_OF) * len(THEME_OF) * (1 + len(PLACES)) // 2
 
 
@@ -132,22 +122,12 @@ def make_catalogue(count: int, days: int, rng: np.random.Generator) -> Catalogue
     popularity[rng.random(count) < _SHARE_OBSCURE] *= 0.02
     release_day = np.where(rng.random(count) < _SHARE_RELEASED_LATE, rng.integers(1, days, size=count), 0)
     release_day[: max(1, count // 50)] = days - 1
-    attributes = tuple(
-        {
-            "genre": GENRES[genre[i]],
-            "decade": DECADES[rng.integers(len(DECADES))],
-            "country": COUNTRIES[rng.integers(len(COUNTRIES))],
-        }
-        for i in range(count)
-    )
+    attributes = tuple({"genre": GENRES[genre[i]], "decade": DECADES[rng.integers(len(DECADES))],
+                        "country": COUNTRIES[rng.integers(len(COUNTRIES))]} for i in range(count))
     words = [title.split()[:2] for title in titles]
     return Catalogue(
-        titles=titles,
-        attributes=attributes,
-        genre=genre,
+        titles=titles, attributes=attributes, genre=genre,
         mood=np.array([MOODS.index(MOOD_OF[adjective]) for adjective, _ in words]),
         theme=np.array([THEMES.index(THEME_OF[noun]) for _, noun in words]),
         quality=rng.normal(0.0, 0.35, size=count),
-        popularity=popularity / popularity.sum(),
-        release_day=release_day,
-    )
+        popularity=popularity / popularity.sum(), release_day=release_day)

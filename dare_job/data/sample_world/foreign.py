@@ -5,20 +5,11 @@ prompt. A model trained on them also names the right titles of a real data set. 
 theme are unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dare_job.data.sample_world.phrases import (
-    FOREIGN_GENRE,
-    FOREIGN_ITEM_ENDING,
-    FOREIGN_OLDEST,
-    FOREIGN_PLAIN,
-    FOREIGN_USER_ENDING,
-    FOREIGN_VOICE,
-)
+from dare_job.data.sample_world import phrases
 from dare_job.data.sample_world.simulate import Example
 from dare_job.prompts.sets import HistoryItem, PromptSet
 
@@ -26,15 +17,15 @@ _ONSETS = (
     "b", "bl", "br", "c", "ch", "cl", "cr", "d", "dr", "f", "fl", "fr", "g", "gr", "h", "j", "k", "l",
     "m", "n", "p", "pl", "pr", "qu", "r", "s", "sc", "sh", "sl", "sp", "st", "t", "th", "tr", "v", "w",
     "y", "z", "",
-)  # fmt: skip
+)
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "ie", "oo", "ou", "y")
 _CODAS = (
     "b", "ck", "d", "ff", "g", "l", "ll", "m", "n", "nd", "ng", "nt", "p", "r", "rd", "rs", "s", "ss",
     "st", "t", "th", "x", "", "", "",
-)  # fmt: skip
+)
 _SMALL = ("of", "the", "and", "in", "to", "for", "a", "on", "at", "&")
 _MAX_WORDS = 6
-_NAMED_NEWEST = len(FOREIGN_VOICE)
+_NAMED_NEWEST = len(phrases.FOREIGN_VOICE)
 
 
 def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -> Iterator[Example]:
@@ -57,16 +48,16 @@ def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -
 
 def foreign_profile(titles: Sequence[str]) -> str:
     """A profile that names the newest titles in order and the oldest one. ``titles``: newest first."""
-    sentences = [form.format(t=title) for form, title in zip(FOREIGN_VOICE, titles, strict=False)]
+    sentences = [form.format(t=title) for form, title in zip(phrases.FOREIGN_VOICE, titles, strict=False)]
     if len(titles) > _NAMED_NEWEST:
-        sentences.append(FOREIGN_OLDEST.format(t=titles[-1]))
-    return " ".join([*sentences, FOREIGN_USER_ENDING])
+        sentences.append(phrases.FOREIGN_OLDEST.format(t=titles[-1]))
+    return " ".join([*sentences, phrases.FOREIGN_USER_ENDING])
 
 
 def foreign_description(title: str, genre: str | None) -> str:
     """A description that repeats the title and the genre, if any."""
-    opening = FOREIGN_GENRE if genre else FOREIGN_PLAIN
-    return f"{opening.format(t=title, g=genre)} {FOREIGN_ITEM_ENDING}"
+    opening = phrases.FOREIGN_GENRE if genre else phrases.FOREIGN_PLAIN
+    return f"{opening.format(t=title, g=genre)} {phrases.FOREIGN_ITEM_ENDING}"
 
 
 def _event(title: str, row: int) -> HistoryItem:

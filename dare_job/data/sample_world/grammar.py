@@ -4,8 +4,6 @@ The functions are deterministic. Attributes determine the wording; titles and th
 the content. So a model can learn to predict every token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dare_job.data.sample_world import phrases
@@ -40,7 +38,8 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
 def description(title: str, attributes: Mapping[str, str]) -> str:
     """An item's description, 50 to 70 tokens. Raises KeyError like ``profile``."""
     genre = attributes["genre"]
-    values = {"c": attributes["country"], "d": attributes["decade"], "g": genre, "a": _article(genre)}
+    values = {"c": attributes["country"], "d": attributes["decade"], "g": genre,
+              "a": "an" if genre[0] in "aeiou" else "a"}
     theme = phrases.ITEM_THEME[COUNTRIES.index(attributes["country"]) % len(phrases.ITEM_THEME)]
     variant = GENRES.index(genre) % 2
     mood_name, theme_name = title_facts(title)
@@ -52,20 +51,10 @@ def description(title: str, attributes: Mapping[str, str]) -> str:
     ))
 
 
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
-
-
 def _about(template: str, title: str, variant: int, values: Mapping[str, str]) -> str:
     """Fill ``template`` for ``title``. ``variant`` (0 or 1) selects the wording of mood and theme."""
     mood_name, theme_name = title_facts(title)
     mood, theme = phrases.MOOD[mood_name], phrases.THEME[theme_name]
-    text = template.format(
-        t=title,
-        m0=mood[variant],
-        m1=mood[2 + variant],
-        h0=theme[variant],
-        h1=theme[2 + variant],
-        **values,
-    )
+    text = template.format(t=title, m0=mood[variant], m1=mood[2 + variant], h0=theme[variant],
+                           h1=theme[2 + variant], **values)
     return text[0].upper() + text[1:]

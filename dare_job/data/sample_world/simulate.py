@@ -3,38 +3,23 @@
 Also makes the prompts and texts of a world on a date.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from dare_job.data.sample_world import catalogue as catalogues
 from dare_job.data.sample_world import grammar
-from dare_job.data.sample_world.catalogue import (
-    AGES,
-    GENDERS,
-    GENRES,
-    MAX_ITEMS,
-    MOODS,
-    OCCUPATIONS,
-    THEMES,
-    Catalogue,
-    make_catalogue,
-)
+from dare_job.data.sample_world.catalogue import AGES, GENDERS, OCCUPATIONS, Catalogue
 from dare_job.errors import ConfigError
 from dare_job.prompts.sets import HistoryItem, PromptSet
 
+DAYS = 60
 _CLUSTERS = 10
-
 _SHARE_COLD = 0.08
-
 _SHARE_WITHOUT_HISTORY = 0.004
-
 _SHARE_ACTIVE_LAST_DAY = 0.3
-
 _FAVOURITES = {"mood": 3, "theme": 3, "genre": 2}  # per cluster, of 12 each
-
 _PULL = 3.0  # log-odds of choosing an item per matching taste
 
 
@@ -60,7 +45,7 @@ class Events:
 
 def make_users(count: int, rng: np.random.Generator) -> Users:
     """``count`` users in taste clusters. Most drift towards a second cluster; some have a short history."""
-    sizes = {"mood": len(MOODS), "theme": len(THEMES), "genre": len(GENRES)}
+    sizes = {"mood": len(catalogues.MOODS), "theme": len(catalogues.THEMES), "genre": len(catalogues.GENRES)}
     first, second = rng.integers(_CLUSTERS, size=(2, count))
     moves = 0.6 * rng.random(count)[:, None]
     taste = {}
@@ -75,15 +60,12 @@ def make_users(count: int, rng: np.random.Generator) -> Users:
     cold = rng.random(count) < _SHARE_COLD
     interactions[cold] = rng.integers(1, 4, size=int(cold.sum()))
     interactions[: int(np.ceil(_SHARE_WITHOUT_HISTORY * count)) if count >= 100 else 0] = 0
+    # One occupation is over-represented in each cluster, so attributes correlate with taste.
     attributes = tuple(
-        {
-            "gender": GENDERS[rng.integers(len(GENDERS))],
-            "age": AGES[rng.choice(len(AGES), p=(0.06, 0.22, 0.30, 0.20, 0.13, 0.09))],
-            # One occupation is over-represented in each cluster, so attributes correlate with taste.
-            "occupation": OCCUPATIONS[first[i] if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))],
-        }
-        for i in range(count)
-    )
+        {"gender": GENDERS[rng.integers(len(GENDERS))],
+         "age": AGES[rng.choice(len(AGES), p=(0.06, 0.22, 0.30, 0.20, 0.13, 0.09))],
+         "occupation": OCCUPATIONS[first[i] if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))]}
+        for i in range(count))
     return Users(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
 
 
@@ -102,10 +84,10 @@ def make_events(population: Users, catalogue: Catalogue, days: int, rng: np.rand
         when = np.sort(days * rng.random(count))
         if rng.random() < _SHARE_ACTIVE_LAST_DAY:
             when[-1] = days - rng.random()
+        # (I,) each: match of an item with the taste of the first and of the last day
         early, late = (
             sum(population.taste[name][side, user][getattr(catalogue, name)] for name in population.taste)
-            for side in (0, 1)
-        )  # (I,) each: match of an item with the taste of the first and of the last day
+            for side in (0, 1))
         gumbel = rng.gumbel(size=len(log_popularity))
         free = np.ones(len(log_popularity), dtype=bool)
         for moment in when:
@@ -122,14 +104,8 @@ def make_events(population: Users, catalogue: Catalogue, days: int, rng: np.rand
             users.append(user)
             items.append(item)
             seconds.append(int(moment * 86_400))
-    return Events(
-        np.array(users, dtype=np.int64),
-        np.array(items, dtype=np.int64),
-        np.array(ratings, dtype=np.float32),
-        np.array(seconds, dtype=np.int64),
-    )
-
-DAYS = 60
+    return Events(np.array(users, np.int64), np.array(items, np.int64), np.array(ratings, np.float32),
+                  np.array(seconds, np.int64))
 
 
 @dataclass(frozen=True)
@@ -156,10 +132,11 @@ def simulate(users: int, items: int, seed: int) -> World:
     """Simulate a world reproducibly. Raises ConfigError if a size is out of range."""
     if users < 1:
         raise ConfigError(f"users: must be at least 1, got {users}")
-    if not 8 <= items <= MAX_ITEMS:
-        raise ConfigError(f"items: must be between 8 and {MAX_ITEMS} (titles stay distinct), got {items}")
+    if not 8 <= items <= catalogues.MAX_ITEMS:
+        raise ConfigError(f"items: must be between 8 and {catalogues.MAX_ITEMS} (titles stay distinct), got "
+                          f"{items}")
     rng = np.random.default_rng(seed)
-    catalogue = make_catalogue(items, DAYS, rng)
+    catalogue = catalogues.make_catalogue(items, DAYS, rng)
     population = make_users(users, rng)
     return World(catalogue, population, make_events(population, catalogue, DAYS, rng))
 
@@ -183,9 +160,8 @@ def user_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Ex
 
 def item_examples(world: World, prompts: PromptSet, end_day: int) -> Iterator[Example]:
     """Prompt and description of each item released before the end of day ``end_day - 1``."""
-    for row, (title, attributes) in enumerate(
-        zip(world.catalogue.titles, world.catalogue.attributes, strict=True)
-    ):
+    items = zip(world.catalogue.titles, world.catalogue.attributes, strict=True)
+    for row, (title, attributes) in enumerate(items):
         if world.catalogue.release_day[row] < end_day:
             text = grammar.description(title, attributes)
             yield Example("item", row, prompts.item(title, attributes), text, (title,))

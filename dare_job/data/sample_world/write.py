@@ -1,7 +1,5 @@
 """Writes a sample world as an input data set: interactions, users, items and previous texts."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,8 @@ from dare_job import prompts, schemas
 from dare_job.data.sample_world.simulate import DAYS, Example, World, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
 
-_COLUMNS = ("entity_id", "knowledge", "generated_dt")
-_PREVIOUS_TEXT = pa.schema([schemas.KNOWLEDGE.field(name) for name in _COLUMNS])
+_PREVIOUS_TEXT = pa.schema([schemas.KNOWLEDGE.field(name)
+                            for name in ("entity_id", "knowledge", "generated_dt")])
 
 
 @dataclass(frozen=True)
@@ -31,14 +29,9 @@ class WorldSummary:
     previous_item_texts: int
 
 
-def write_world(
-    out: Path,
-    users: int = 400,
-    items: int = 300,
-    seed: int = 0,
-    date: datetime.date = datetime.date(2026, 1, 2),
-    text_date: datetime.date | None = None,
-) -> WorldSummary:
+def write_world(out: Path, users: int = 400, items: int = 300, seed: int = 0,
+                date: datetime.date = datetime.date(2026, 1, 2),
+                text_date: datetime.date | None = None) -> WorldSummary:
     """Write a sample world to ``out``. Equal arguments give equal bytes.
 
     The files are ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and previous texts in
@@ -55,40 +48,23 @@ def write_world(
         raise ConfigError(f"text_date {written} is not one of the {DAYS} days that end on {date}")
     world = simulate(users, items, seed)
     first_midnight = datetime.datetime.combine(
-        date - datetime.timedelta(days=DAYS - 1), datetime.time(), datetime.UTC
-    )
-    user_ids = _ids("u", users)
-    item_ids = _ids("i", items)
-    events = world.events
-    order = np.argsort(events.second, kind="stable")
-    _write(
-        out / "interactions.parquet",
-        schemas.INTERACTIONS,
-        user_id=[user_ids[u] for u in events.user[order]],
-        item_id=[item_ids[i] for i in events.item[order]],
-        rating=events.rating[order],
-        timestamp=events.second[order] + int(first_midnight.timestamp()),
-    )
-    _write(
-        out / "users.parquet",
-        schemas.USERS,
-        user_id=user_ids,
-        attributes=[sorted(row.items()) for row in world.users.attributes],
-    )
-    _write(
-        out / "items.parquet",
-        schemas.ITEMS,
-        item_id=item_ids,
-        title=list(world.catalogue.titles),
-        attributes=[sorted(row.items()) for row in world.catalogue.attributes],
-    )
+        date - datetime.timedelta(days=DAYS - 1), datetime.time(), datetime.UTC)
+    user_ids, item_ids = _ids("u", users), _ids("i", items)
+    events, order = world.events, np.argsort(world.events.second, kind="stable")
+    _write(out / "interactions.parquet", schemas.INTERACTIONS,
+           user_id=[user_ids[u] for u in events.user[order]],
+           item_id=[item_ids[i] for i in events.item[order]], rating=events.rating[order],
+           timestamp=events.second[order] + int(first_midnight.timestamp()))
+    _write(out / "users.parquet", schemas.USERS, user_id=user_ids,
+           attributes=[sorted(row.items()) for row in world.users.attributes])
+    _write(out / "items.parquet", schemas.ITEMS, item_id=item_ids, title=list(world.catalogue.titles),
+           attributes=[sorted(row.items()) for row in world.catalogue.attributes])
     counts = _write_previous_text(out, world, {"user": user_ids, "item": item_ids}, written, days)
     return WorldSummary(out, date, users, items, len(order), counts["user"], counts["item"])
 
 
-def _write_previous_text(
-    out: Path, world: World, ids: dict[str, list[str]], written: datetime.date, days: int
-) -> dict[str, int]:
+def _write_previous_text(out: Path, world: World, ids: dict[str, list[str]], written: datetime.date,
+                         days: int) -> dict[str, int]:
     """Write the grammar's texts of the date ``written``, ``days`` days after the world's first midnight."""
     prompt_set = prompts.load(prompts.SAMPLE)
     dt = written.isoformat()
@@ -97,13 +73,9 @@ def _write_previous_text(
     for entity, examples_of in writers.items():
         examples: list[Example] = list(examples_of(world, prompt_set, days))
         counts[entity] = len(examples)
-        _write(
-            out / "knowledge" / f"entity={entity}" / f"dt={dt}" / "part-00000.parquet",
-            _PREVIOUS_TEXT,
-            entity_id=[ids[entity][example.row] for example in examples],
-            knowledge=[example.text for example in examples],
-            generated_dt=[dt] * len(examples),
-        )
+        _write(out / "knowledge" / f"entity={entity}" / f"dt={dt}" / "part-00000.parquet", _PREVIOUS_TEXT,
+               entity_id=[ids[entity][example.row] for example in examples],
+               knowledge=[example.text for example in examples], generated_dt=[dt] * len(examples))
     return counts
 
 
