@@ -18,6 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 Key = TypeVar("Key")
+_ITERATIONS = 25
+_POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
+_MIN_THREADED_WORK = 1e10  # n * k * d; for less work, threads cost more than they save on busy cores
+_MAX_RESTART_WORK = 2e9  # n * k * d up to which the best of three starts is used
+_MAX_FLAT = 512  # maximum clusters without branches
+_CLUSTERS_PER_BRANCH = 64
+_ROUNDS, _PROBES = 2, 8  # final rounds after branches; with them the inertia equals that of flat k-means
+_BLOCK = 1_000_000  # points per search
 
 
 def quotas(sizes: Mapping[Key, int], count: int) -> dict[Key, int]:
@@ -46,18 +54,10 @@ def quotas(sizes: Mapping[Key, int], count: int) -> dict[Key, int]:
 
 
 def farthest_points(vectors: np.ndarray, count: int) -> list[int]:
-    """Farthest-point sampling: the medoid, then repeatedly the row farthest from those already chosen.
+    """Farthest-point sampling of vectors (n, d): min(count, n) row numbers.
 
-    The medoid is the row nearest to the mean (L2). Ties go to the first row. A smaller ``count``
-    gives a prefix of the result.
-
-    Parameters
-    ----------
-    vectors : (n, d)
-
-    Returns
-    -------
-    min(count, n) row numbers
+    The first is the medoid, the row nearest to the mean (L2); each other is the row farthest from those
+    already chosen. Ties go to the first row. A smaller ``count`` gives a prefix of the result.
     """
     if not len(vectors) or count < 1:
         return []
@@ -76,22 +76,6 @@ def _squared(points: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """Squared distances (n,). Without a matrix product, so they do not depend on the number of threads."""
     return ((points - centre) ** 2).sum(axis=1)
 
-_ITERATIONS = 25
-
-_POINTS_PER_CENTROID = 1024  # faiss's 256 leaves large data with a higher inertia than scikit-learn's
-
-_MIN_THREADED_WORK = 1e10  # n * k * d; for less work, threads cost more than they save on busy cores
-
-_MAX_RESTART_WORK = 2e9  # n * k * d up to which the best of three starts is used
-
-_MAX_FLAT = 512  # maximum clusters without branches
-
-_CLUSTERS_PER_BRANCH = 64  # clusters per branch
-
-_ROUNDS, _PROBES = 2, 8  # final rounds after branches; with them the inertia equals that of flat k-means
-
-_BLOCK = 1_000_000  # points per search
-
 
 def cluster_count(count: int, target_size: int, clusters: int | Literal["auto"] = "auto") -> int:
     """k for ``count`` points: ``clusters``, or by ``target_size`` if that is "auto"; at most ``count``."""
@@ -100,17 +84,12 @@ def cluster_count(count: int, target_size: int, clusters: int | Literal["auto"] 
 
 
 def cluster(vectors: np.ndarray, k: int, seed: int,
-           advance: Callable[[int], object] = lambda points: None) -> np.ndarray:
-    """k-means with branches above ``_MAX_FLAT`` clusters. Reproducible for the same seed.
+            advance: Callable[[int], object] = lambda points: None) -> np.ndarray:
+    """k-means of vectors (n, d), with branches above ``_MAX_FLAT`` clusters: each row's cluster, (n,) int64.
 
-    Parameters
-    ----------
-    vectors : (n, d) float32
+    Reproducible for the same seed.
+
     advance : called with the number of points in each finished branch, for a progress bar
-
-    Returns
-    -------
-    Cluster of each row, (n,) int64
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if k <= _MAX_FLAT:

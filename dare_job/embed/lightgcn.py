@@ -20,6 +20,11 @@ from torch.nn import functional
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
+_MIN_STEPS = 16  # per epoch; with fewer, small data is undertrained
+_MAX_STEPS = 64  # per epoch; each step propagates over the whole graph, so large data needs larger batches
+_MIN_THREADED_PAIRS = 1_000_000  # pairs from which torch may use all its threads
+_L2 = 1e-4
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -40,9 +45,8 @@ class Pairs:
 
     def without(self, dropped: np.ndarray) -> "Pairs":
         """The same users and items without some pairs. ``dropped``: indices of pairs (D,)."""
-        rest = np.ones(len(self.user), dtype=bool)
-        rest[dropped] = False
-        return replace(self, user=self.user[rest], item=self.item[rest], last=self.last[rest])
+        user, item, last = (np.delete(part, dropped) for part in (self.user, self.item, self.last))
+        return replace(self, user=user, item=item, last=last)
 
 
 def read_pairs(path: AnyPath, before: int) -> Pairs:
@@ -83,14 +87,6 @@ def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     rank[order] = np.arange(len(order))
     return coded.dictionary.take(pa.array(order)), rank[coded.indices.to_numpy()]
 
-_MIN_STEPS = 16  # per epoch; with fewer, small data is undertrained
-
-_MAX_STEPS = 64  # per epoch; each step propagates over the whole graph, so large data needs larger batches
-
-_MIN_THREADED_PAIRS = 1_000_000  # pairs from which torch may use all its threads
-
-_L2 = 1e-4
-
 
 @dataclass(frozen=True)
 class Vectors:
@@ -119,12 +115,6 @@ def train(pairs: Pairs, settings: Training, device: str | None = None,
 
     Adjusts ``batch_size`` so that an epoch has 16 to 64 steps.
     """
-    with _threads_for(len(pairs.user)):
-        return _train(pairs, settings, device, on_epoch)
-
-
-def _train(pairs: Pairs, settings: Training, device: str | None,
-           on_epoch: Callable[[], None]) -> Vectors:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     random = torch.Generator().manual_seed(settings.seed)
     count = len(pairs.users) + len(pairs.items)
@@ -135,20 +125,21 @@ def _train(pairs: Pairs, settings: Training, device: str | None,
     smallest, largest = (-(-len(user) // steps) for steps in (_MAX_STEPS, _MIN_STEPS))
     batch = max(1, min(max(settings.batch_size, smallest), largest))
     losses = []
-    for _ in range(settings.epochs if len(user) else 0):
-        total = torch.zeros((), device=device)
-        for rows in torch.randperm(len(user), generator=random).split(batch):
-            other = torch.randint(len(pairs.users), count, (len(rows),), generator=random)
-            nodes = torch.stack([user[rows], item[rows], other]).to(device)  # (3, B)
-            loss = step_loss(model, graph, nodes)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            total += loss.detach() * len(rows)
-        losses.append(total.item() / len(user))
-        on_epoch()
-    with torch.no_grad():
-        vectors = model(graph).float().cpu().numpy()
+    with _threads_for(len(user)):
+        for _ in range(settings.epochs if len(user) else 0):
+            total = torch.zeros((), device=device)
+            for rows in torch.randperm(len(user), generator=random).split(batch):
+                other = torch.randint(len(pairs.users), count, (len(rows),), generator=random)
+                nodes = torch.stack([user[rows], item[rows], other]).to(device)  # (3, B)
+                loss = step_loss(model, graph, nodes)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                total += loss.detach() * len(rows)
+            losses.append(total.item() / len(user))
+            on_epoch()
+        with torch.no_grad():
+            vectors = model(graph).float().cpu().numpy()
     return Vectors(vectors[:len(pairs.users)], vectors[len(pairs.users):], losses)
 
 

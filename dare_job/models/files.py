@@ -11,51 +11,54 @@ import json
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError, ModelError
 from dare_job.storage import errors
 from dare_job.storage.local_copy import local_copy
-from dare_job.storage.paths import AnyPath, digest_of, is_local
+from dare_job.storage.paths import AnyPath, atomic_writer, digest_of, is_local
 from dare_job.storage.paths import path as path_of
 
+EMBEDDED = "embedded"
 _LARGE = 1 << 20  # bytes; reading smaller files is faster than the cache
-
 _SETTLED_S = 2.0  # a file that just changed may change again within the resolution of its time stamp
-
 _remembered: dict[str, list] = {}  # resolved path: [size, mtime_ns, ctime_ns, inode, digest]
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json",
+)
+_WEIGHTS = (".safetensors", ".bin")
+_COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+_UNWANTED = ["consolidated*", "*/*"]  # duplicates of the weights in another layout, and exports
+_REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 
 
 def sha256(file: Path) -> str:
     """SHA-256 (hex) of a file's content; links are followed. Raises OSError if it cannot be read."""
     file = Path(os.path.realpath(file, strict=True))
     key = _key(file)
-    if key[0] >= _LARGE and (cached := _find(str(file), key)):
-        return cached
+    known = _cached() if key[0] >= _LARGE else {}
+    if known.get(str(file), [])[:-1] == key:
+        return known[str(file)][-1]
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     settled = time.time() - max(key[1], key[2]) / 1e9 > _SETTLED_S
     if key[0] >= _LARGE and settled and _key(file) == key:
         _remembered[str(file)] = [*key, digest]
-        _write()
+        _write(known | _remembered)
     return digest
 
 
 def _key(file: Path) -> list[int]:
     status = file.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _find(path: str, key: list[int]) -> str | None:
-    for known in (_remembered, _read()):
-        if known.get(path, [])[:-1] == key:
-            _remembered[path] = known[path]
-            return known[path][-1]
-    return None
 
 
 def _cache_file() -> Path:
@@ -65,54 +68,24 @@ def _cache_file() -> Path:
     return base / "dare-job" / "file-digests.json"
 
 
-def _read() -> dict[str, list]:
+def _cached() -> dict[str, list]:
+    """The digests of the file on disk and those in memory."""
     try:
-        known = json.loads(_cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError, RecursionError):
-        return {}
-    if not isinstance(known, dict):
-        return {}
-    return {path: entry for path, entry in known.items() if _is_entry(entry)}
+        entries = json.loads(_cache_file().read_text(encoding="utf-8")).items()
+        stored = {path: entry for path, entry in entries if isinstance(entry, list)}
+    except (OSError, ValueError, RuntimeError, RecursionError, AttributeError):
+        stored = {}
+    return stored | _remembered
 
 
-def _is_entry(entry) -> bool:
-    return (isinstance(entry, list) and len(entry) == 5 and all(isinstance(part, int) for part in entry[:4])
-            and isinstance(entry[4], str) and len(entry[4]) == 64)
-
-
-def _write() -> None:
-    """Add the digests in memory to the file on disk, and drop deleted files. A failure only costs time."""
-    known = {path: entry for path, entry in {**_read(), **_remembered}.items() if os.path.exists(path)}
-    temporary = None
-    try:
+def _write(digests: dict[str, list]) -> None:
+    """Write the digests of existing files to the file on disk. A failure only costs time."""
+    content = json.dumps({path: entry for path, entry in digests.items() if os.path.exists(path)})
+    with suppress(OSError, RuntimeError, ValueError):
         target = _cache_file()
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".digests-", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(known, stream)
-        os.replace(temporary, target)
-    except (OSError, RuntimeError, ValueError):
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-
-EMBEDDED = "embedded"
-
-_TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
-    "chat_template.jinja", "chat_template.json",
-)
-
-_WEIGHTS = (".safetensors", ".bin")
-
-_COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
-
-_WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
-
-_UNWANTED = ["consolidated*", "*/*"]  # duplicates of the weights in another layout, and exports
-
-
-_REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
+        with atomic_writer(target, f".{target.name}.partial") as stream:
+            stream.write(content.encode())
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -126,13 +99,16 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
             parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
-    name               "embedded", a folder, the URL of one, or a hub name ("owner/model", "owner/model@v2")
-    revision           branch, tag or commit of a hub model
-    trust_remote_code  download a hub model's Python code too
-    unwanted           patterns of files of a hub model that are left there
-    parts              the folders in a downloaded one that may hold weights
-    Raises ModelError when the folder is missing or the hub knows no such model, InfrastructureError when the
-    hub cannot be reached and there is no copy here.
+    Raises ModelError if the folder is missing or the hub knows no such model, InfrastructureError if the hub
+    cannot be reached and there is no local copy.
+
+    Parameters
+    ----------
+    name : "embedded", a folder, the URL of one, or a hub name ("owner/model", "owner/model@v2")
+    revision : branch, tag or commit of a hub model
+    trust_remote_code : download a hub model's Python code too
+    unwanted : patterns of files of a hub model that are not downloaded
+    parts : the folders in a downloaded one that may hold weights
     """
     if name == EMBEDDED:
         from dare_job.models import embedded_path
@@ -171,10 +147,9 @@ def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted
             folder = _snapshot(name, revision, [*wanted, *pickles], unwanted)
         return folder
     except LocalEntryNotFoundError:
-        raise InfrastructureError(
-            f"model {name} is no local folder, is not in the hub cache, and the hub cannot be reached; use "
-            "a folder or 'embedded', or run where the hub can be reached"
-        ) from None
+        raise InfrastructureError(f"model {name} is no local folder, is not in the hub cache, and the hub "
+                                  "cannot be reached; use a folder or 'embedded', or run where the hub can "
+                                  "be reached") from None
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         raise ModelError(f"model {name} is no local folder and cannot be downloaded: {error}") from error
 
@@ -227,11 +202,7 @@ def fingerprint(path: str | Path) -> str:
 
     Included are weights, configuration, tokenizer, chat template and the model's own Python code, by suffix;
     notes and subfolders are not. Code that the configuration takes from another repository counts by name.
-
-    Raises
-    ------
-    ModelError
-        The folder holds no model, or a file is missing or cannot be read.
+    Raises ModelError if the folder holds no model, or a file is missing or cannot be read.
     """
     path = Path(path)
     _require(path)
@@ -243,15 +214,12 @@ def fingerprint(path: str | Path) -> str:
 def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path], str] = fingerprint) -> None:
     """Check on an executor that a model's files are those of the driver; each folder is checked once.
 
+    Raises ModelError if the host has no model there, or another one: one table would mix texts of two models.
+
     Parameters
     ----------
     expected : the driver's fingerprint; empty: nothing is checked
     fingerprint : of the kind of model that the folder holds
-
-    Raises
-    ------
-    ModelError
-        The host has no model there, or another one. Texts of two models would end up in one table.
     """
     if not expected:
         return
