@@ -167,15 +167,14 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path,
     """Of little text, a drill and a batch of texts. Again: in another process, where sets have another order.
     """
     smaller = {"_TOKENIZER_WORLDS": 1, "_BATCH_TOKENS": 512, "DRILL_STEPS": 1}
-    script = ("from dare_job.training.embedded import train; "
-              f"vars(train).update({smaller}); train.main()")
+    script = ("import typer; from dare_job.training.embedded import train; "
+              f"vars(train).update({smaller}); typer.run(train.train)")
     first = subprocess.run([sys.executable, "-c", script, "--steps", "2", "--out", tmp_path / "a"],
                            capture_output=True, text=True, check=True).stdout
     for name, value in smaller.items():
         monkeypatch.setattr(train, name, value)
-    for folder, more in (("b", []), ("c", ["--start", str(tmp_path / "a")])):
-        monkeypatch.setattr(sys, "argv", ["train", "--steps", "2", "--out", str(tmp_path / folder), *more])
-        train.main()
+    for folder, start in (("b", None), ("c", tmp_path / "a")):
+        train.train(tmp_path / folder, 2, start=start)
     said = [json.loads(line) for line in (first + capsys.readouterr().out).splitlines()]
     assert [line["steps"] for line in said] == [2, 2, 2]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")

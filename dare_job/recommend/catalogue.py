@@ -1,5 +1,4 @@
-"""The items that can be recommended, as leaves of a trie: exclusions, popularity, and leaves mapped to items.
-"""
+"""The items that can be recommended, as leaves of a trie: exclusions and popularity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,20 +67,17 @@ class Catalogue:
         name : identifies the user's random stream
         other_rows : further items that the user interacted with, which the prompt leaves out
         """
-        return Query(
-            recommender.prompt(history),
-            self.trie.rows[np.asarray(history, np.int64)].tolist(),
-            self._excluded_leaves(_excluded([*history, *other_rows], exclude)),
-            drafter.prompt(history) if drafter else (),
-            name,
-        )
+        return Query(recommender.prompt(history), self.trie.rows[np.asarray(history, np.int64)].tolist(),
+                     self._excluded_leaves(_excluded([*history, *other_rows], exclude)),
+                     drafter.prompt(history) if drafter else (), name)
 
     def top_items(self, leaves: Sequence[int], scores: Sequence[float], rows: Sequence[int],
                   exclude: Sequence[str], k: int) -> Recommendations:
         """Map ranked leaves to the first k items: all items of a leaf by popularity, or one of them.
 
-        k items are always found if ``max_items`` is at least k, since every leaf that is not banned has an
-        item. rows are all items that the user interacted with.
+        There are k items if ``max_items`` is at least k, since every leaf that is not banned has an item.
+
+        rows : all items that the user interacted with
         """
         excluded, items, item_scores = _excluded(rows, exclude), [], []
         for leaf, score in zip(leaves, scores, strict=True):
@@ -93,23 +89,18 @@ class Catalogue:
                 item_scores.append(float(score))
         return Recommendations(items[:k], item_scores[:k])
 
-    def by_popularity(
-        self, exclude: Sequence[str], k: int, other_rows: Sequence[int] = ()
-    ) -> Recommendations:
+    def by_popularity(self, exclude: Sequence[str], k: int,
+                      other_rows: Sequence[int] = ()) -> Recommendations:
         """Recommend the most popular items to a user without history, who interacted with ``other_rows``."""
         excluded = _excluded(other_rows, exclude)
         rows = [row for row in self.popular.tolist() if row not in excluded]
         if DUPLICATES in exclude:
-            first_of_leaf: dict[int, int] = {}
-            for row in rows:
-                first_of_leaf.setdefault(int(self.trie.rows[row]), row)
-            rows = list(first_of_leaf.values())
+            _, firsts = np.unique(self.trie.rows[rows], return_index=True)
+            rows = [rows[place] for place in sorted(firsts)]
         return Recommendations([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
     def max_items(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
-        """Return the maximum number of items that can be recommended to a user who interacted with these
-        rows.
-        """
+        """Return how many items can be recommended at most to a user who interacted with ``rows``."""
         excluded = _excluded(rows, exclude)
         if DUPLICATES in exclude:
             return self.trie.leaves - len(self._excluded_leaves(excluded))

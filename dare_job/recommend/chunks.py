@@ -12,11 +12,14 @@ import socket
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.generate import hangs, shard_plan
@@ -31,7 +34,7 @@ from dare_job.spark.tables import read_parquet, row_count
 from dare_job.storage import paths
 from dare_job.tables import chunk_files
 
-_TASKS_A_SLOT = 4
+_TASKS_PER_SLOT = 4
 _STATS = pa.schema([("chunk", pa.int64()), ("users", pa.int64()), ("busy_s", pa.float64()),
                     ("worker", pa.string())])
 Batches = Iterator[pa.RecordBatch]
@@ -43,7 +46,7 @@ def write(job: Job, task: RecommendTask, count: int, user_count: int) -> list[di
     A chunk that cannot be read is missing. After a run that failed because of too many errors, so is a chunk
     with an error.
 
-    people : number of users in all chunks
+    user_count : number of users in all chunks
     """
     paths.make_folder(task.chunks)
     chunk_files.discard_unreadable(task.chunks, row_count)
@@ -59,18 +62,17 @@ def write(job: Job, task: RecommendTask, count: int, user_count: int) -> list[di
         yield from write_chunks(batches, task)
 
     def attempt() -> list[dict]:
-        left = sorted(set(missing) - _committed(task))
-        return workers.map_in_dedicated_workers(_rows(job, task, left), write_all, schema,
-                                      "recommender").toArrow().to_pylist()
+        rows = _rows(job, task, sorted(set(missing) - _committed(task)))
+        schema = from_arrow_schema(_STATS)
+        return workers.map_in_dedicated_workers(rows, write_all, schema, "recommender").toArrow().to_pylist()
 
-    schema = "chunk long, users long, busy_s double, worker string"
-    each = user_count / count  # about: a hash cuts them
-    counted = progress.counting("recommendations", round(each * len(missing)),
-                                lambda: round(each * (len(_committed(task)) - count + len(missing))))
-    with counted:
-        remaining = hangs.retry_after_hangs(folder, task.plan_token, attempt)
+    users_per_chunk = user_count / count  # approximate: chunks are divided by a hash
+    with progress.counting(
+            "recommendations", round(users_per_chunk * len(missing)),
+            lambda: round(users_per_chunk * (len(_committed(task)) - count + len(missing)))):
+        statistics = hangs.retry_after_hangs(folder, task.plan_token, attempt)
     shard_plan.raise_failure(folder)
-    return remaining
+    return statistics
 
 
 def _committed(task: RecommendTask) -> set[int]:
@@ -95,7 +97,7 @@ def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
     columns = "user_id", "chunk", "history", "others"
     rows = read_parquet(job.spark, paths.path(task.users) / users.ROWS, columns=columns)
     slots = job.spark.sparkContext.defaultParallelism
-    tasks = max(1, min(len(missing), _TASKS_A_SLOT * slots))
+    tasks = max(1, min(len(missing), _TASKS_PER_SLOT * slots))
     rows = rows.join(F.broadcast(wanted), "chunk", "left_semi").select(*columns)
     return rows.repartition(tasks, "chunk").sortWithinPartitions("chunk", "user_id")
 
@@ -104,14 +106,8 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     """In a Spark task: write a file per chunk, and yield its statistics.
 
     An error that concerns every user (a model that does not load) stops all workers. The driver raises
-    it (``shard_plan.raise_failure``).
-
-    Raises
-    ------
-    InfrastructureError
-        This host lacks something.
-    DeviceError
-        The device failed; the users in question are recorded.
+    it (``shard_plan.raise_failure``). Raises InfrastructureError if this host lacks something, DeviceError if
+    the device failed; its users are recorded.
     """
     folder, worker = paths.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
     try:
@@ -127,15 +123,15 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
         path = task.chunks / f"part-{chunk:06d}.parquet"
         if path.exists():  # an earlier attempt of this task wrote it
             continue
-        began, note = time.perf_counter(), partial(hangs.record_hang, task, chunk, worker)
-        watchdog = Watchdog(task.hang_timeout_s, note)
+        began, record_hang = time.perf_counter(), partial(hangs.record_hang, task, chunk, worker)
+        watchdog = Watchdog(task.hang_timeout_s, record_hang)
         try:
             with watchdog.running():
-                made = list(watchdog.watch(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
+                written = list(watchdog.watch(writer, writer.rows(rows, hangs.hang_reasons(task, chunk))))
         except DeviceError as error:
-            note(error.ids, str(error))
+            record_hang(error.ids, str(error))
             raise
-        table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in made], CANDIDATES)
+        table = pa.Table.from_pylist([row | {"run_id": task.run_id} for row in written], CANDIDATES)
         chunk_files.write_table(path, table)
         stats = {"chunk": chunk, "users": len(rows), "busy_s": time.perf_counter() - began, "worker": worker}
         yield pa.RecordBatch.from_pylist([stats], schema=_STATS)
@@ -143,13 +139,6 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
 
 def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str], list[str]]]]]:
     """(chunk, users) of batches that are sorted by chunk."""
-    number, waiting = None, []
-    for batch in batches:
-        for row in batch.to_pylist():
-            if number is not None and row["chunk"] != number:
-                yield number, waiting
-                waiting = []
-            number = row["chunk"]
-            waiting.append((row["user_id"], row["history"], row["others"]))
-    if waiting:
-        yield number, waiting
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for chunk, users_of_chunk in groupby(rows, itemgetter("chunk")):
+        yield chunk, [(row["user_id"], row["history"], row["others"]) for row in users_of_chunk]

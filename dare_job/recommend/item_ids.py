@@ -7,7 +7,7 @@ writes, {"format": 1, "sizes": [256, ...], "items": {the same}}, which also coun
 import gzip
 import json
 import re
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,8 @@ from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
 FORMAT = 1
-
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of the levels, the first one outermost
-
 _MAX_CODES = 1 << 20  # per level; rejects damaged files before they allocate much memory
-
 _TOKEN = re.compile(r"<([a-z])_(0|[1-9][0-9]{0,8})>")
 
 
@@ -41,18 +38,6 @@ class ItemIds:
     codes: np.ndarray
     sizes: tuple[int, ...]
 
-    def __post_init__(self):
-        if self.codes.shape != (len(self.items), len(self.sizes)) or not self.codes.size:
-            raise ConfigError(f"ids of {len(self.items)} items with {len(self.sizes)} levels, but codes of "
-                              f"shape {self.codes.shape}: give one row an item and one column a level")
-        if len(self.sizes) > len(LETTERS):
-            raise ConfigError(f"ids of {len(self.sizes)} levels: at most {len(LETTERS)} levels are supported")
-        outside = (self.codes < 0) | (self.codes >= np.asarray(self.sizes))
-        if outside.any():
-            row, level = map(int, np.argwhere(outside)[0])
-            raise ConfigError(f"item {self.items[row]!r} has code {self.codes[row, level]} in level {level}, "
-                              f"which has {self.sizes[level]} codes")
-
     @property
     def length(self) -> int:
         """Tokens per id, L."""
@@ -63,38 +48,26 @@ class ItemIds:
         """Row of each item."""
         return {item: row for row, item in enumerate(self.items)}
 
-    @cached_property
-    def shared(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """Rows of the items of every id, ascending."""
-        rows_of_id: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for row, codes in enumerate(self.codes.tolist()):
-            rows_of_id[tuple(codes)].append(row)
-        return {codes: tuple(rows) for codes, rows in rows_of_id.items()}
+    def same_codes(self, other: "ItemIds") -> bool:
+        """Whether both have the same items in the same order, with the same codes."""
+        return self.items == other.items and np.array_equal(self.codes, other.codes)
 
     def tokens(self, row: int) -> list[str]:
         """Return the L token strings of a row."""
         return [token(level, code) for level, code in enumerate(self.codes[row].tolist())]
 
     def vocabulary(self) -> list[str]:
-        """Return the token strings of all ``sum(sizes)`` codes level by level, including codes that no item
-        uses.
-        """
+        """Return the token strings of all codes level by level, including codes that no item uses."""
         return [token(level, code) for level, size in enumerate(self.sizes) for code in range(size)]
 
     @classmethod
     def load(cls, path: str | Path) -> "ItemIds":
         """Read JSON, gzipped or not.
 
-        Raises
-        ------
-        ConfigError
-            The file does not exist.
-        DataError
-            Its content is invalid.
+        Raises ConfigError if the file does not exist, DataError if its content is invalid.
         """
         path = Path(path)
-        table, sizes = _sections(_read(path), path)
-        return _from_table(table, sizes, path)
+        return _from_table(*_sections(_read(path), path), path)
 
     def save(self, path: str | Path) -> None:
         """Write JSON atomically, with the items in order."""
@@ -121,17 +94,15 @@ def _read(path: Path) -> dict:
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"item ids {path} is not valid JSON ({error}): write the file again") from None
     if not isinstance(table, dict):
-        raise DataError(
-            f"item ids {path}: expected a JSON object with items as keys, not {type(table).__name__}"
-        )
+        raise DataError(f"item ids {path}: expected a JSON object with items as keys, not "
+                        f"{type(table).__name__}")
     return table
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict:
     table = dict(pairs)
     if len(table) < len(pairs):
-        names: set[str] = set()
-        duplicate = next(name for name, _ in pairs if name in names or names.add(name))
+        duplicate, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"key {duplicate!r} occurs twice")
     return table
 
@@ -149,31 +120,26 @@ def _sections(content: dict, path: Path) -> tuple[dict, list | None]:
 def _from_table(table: dict, sizes: list | None, path: Path) -> ItemIds:
     if not table:
         raise DataError(f"item ids {path} holds no items: write it again from a table with items")
-    first, expected = next(iter(table.items()))
-    length = len(expected) if isinstance(expected, list) else 0
-    if not 1 <= length <= len(LETTERS):
-        raise DataError(f"item ids {path}: item {first!r} has {expected!r}; it needs a list of 1 to "
-                        f"{len(LETTERS)} tokens")
-    codes = np.array([_codes(item, tokens, length, first, path) for item, tokens in table.items()], np.int32)
+    first = next(iter(table.values()))
+    length = len(first) if isinstance(first, list) else 0
+    codes = np.array([_codes(item, tokens, length, path) for item, tokens in table.items()], np.int32)
     if sizes is None:
         sizes = (codes.max(axis=0) + 1).tolist()
     if len(sizes) != length or not all(type(size) is int and 0 < size <= _MAX_CODES for size in sizes):
         raise DataError(f"item ids {path}: sizes {sizes} do not fit ids of {length} tokens; each level needs "
                         f"one of 1 to {_MAX_CODES}")
-    out_of_range = np.argwhere(codes >= np.asarray(sizes))
-    if len(out_of_range):
-        row, level = map(int, out_of_range[0])
+    if len(unknown := np.argwhere(codes >= np.asarray(sizes))):
+        row, level = unknown[0].tolist()
         raise DataError(f"item ids {path}: item {list(table)[row]!r} has the unknown token "
                         f"{token(level, int(codes[row, level]))}: level {LETTERS[level]} has "
                         f"{sizes[level]} codes, from 0")
     return ItemIds(tuple(table), codes, tuple(sizes))
 
 
-def _codes(item: str, tokens: object, length: int, first: str, path: Path) -> list[int]:
-    if not isinstance(tokens, list) or len(tokens) != length:
-        has = f"{len(tokens)} tokens" if isinstance(tokens, list) else repr(tokens)
-        raise DataError(f"item ids {path}: item {item!r} has {has} and item {first!r} {length}; every id "
-                        "needs the same number of tokens: quantise all items in one run")
+def _codes(item: str, tokens: object, length: int, path: Path) -> list[int]:
+    if not isinstance(tokens, list) or len(tokens) != length or not 1 <= length <= len(LETTERS):
+        raise DataError(f"item ids {path}: item {item!r} has {tokens!r}; every id needs a list of the same "
+                        f"number of tokens, 1 to {len(LETTERS)}: quantise all items in one run")
     codes = []
     for level, text in enumerate(tokens):
         match = _TOKEN.fullmatch(text) if isinstance(text, str) else None

@@ -1,6 +1,4 @@
-"""Publishes the date's recommendations: chunk files become files by user, which are checked before readers
-see them.
-"""
+"""Publishes the date's recommendations: chunk files become files by user, which are checked first."""
 
 import hashlib
 import secrets
@@ -8,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.errors import DataError
 from dare_job.job import Job
@@ -21,7 +20,6 @@ _USERS_PER_FILE = 100_000
 _STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()),
                     ("sha256", pa.string()), *((name, pa.int64()) for name in (
                         "users", "errors", "popular", "forwards", "accepted")), ("problem", pa.string())])
-_SQL = {pa.int64(): "long", pa.string(): "string"}
 SUMS = ("rows", "users", "errors", "popular", "forwards", "accepted")
 Batches = Iterator[pa.RecordBatch]
 
@@ -29,39 +27,30 @@ Batches = Iterator[pa.RecordBatch]
 def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tuple[dict, dict]:
     """Write the table of candidates to a folder.
 
+    Raises DataError if a user is missing, occurs twice, or has neither k items nor an error.
+
     Returns
     -------
     files : rows, bytes and sha256 by file name, for the manifest
     sums : totals over all files, by the names in ``SUMS``
-
-    Raises
-    ------
-    DataError
-        A user is missing, occurs twice, or has neither k items nor an error.
     """
     table = read_parquet(job.spark, chunks, columns=CANDIDATES.names)
-    partitioned = table.repartition(1 + users // _USERS_PER_FILE, "user_id").sortWithinPartitions(
-        "user_id", "rank"
-    )
+    partitioned = table.repartition(1 + users // _USERS_PER_FILE, "user_id")
+    partitioned = partitioned.sortWithinPartitions("user_id", "rank")
     target, prefix = str(folder.resolve()), f"part-{secrets.token_hex(4)}"
 
     def write_all(batches: Batches) -> Batches:
         yield from _write(batches, target, prefix, k)
 
-    names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
     with executors.one_line_errors():
-        file_records = partitioned.mapInArrow(write_all, names).toArrow().to_pylist()
+        file_records = partitioned.mapInArrow(write_all, from_arrow_schema(_STATS)).toArrow().to_pylist()
     sums = {name: sum(row[name] for row in file_records) for name in SUMS}
     problem = next((row["problem"] for row in file_records if row["problem"]), None)
     if problem or sums["users"] != users:
-        raise DataError(
-            f"{chunks}: {problem or 'recommendations are incomplete'} ({sums['users']} of {users} users); "
-            "remove the folder and run the stage recommend again"
-        )
-    manifest_files = {
-        row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in file_records
-    }
-    return dict(sorted(manifest_files.items())), sums
+        raise DataError(f"{chunks}: {problem or 'recommendations are incomplete'} ({sums['users']} of "
+                        f"{users} users); remove the folder and run the stage recommend again")
+    files = {row["file"]: {name: row[name] for name in ("rows", "bytes", "sha256")} for row in file_records}
+    return dict(sorted(files.items())), sums
 
 
 def _write(batches: Batches, folder: str, prefix: str, k: int) -> Batches:
@@ -93,15 +82,13 @@ def statistics(table: pa.Table) -> dict[str, int]:
 
 
 def find_problem(table: pa.Table, k: int) -> str | None:
-    """Return what is wrong with sorted rows of CANDIDATES, or None if each user has ranks 1 to k or one
-    error.
-    """
+    """Return what is wrong with rows of CANDIDATES; None if each user has ranks 1 to k or one error."""
     users = table.group_by("user_id").aggregate([
         ("rank", "count"), ("rank", "min"), ("rank", "max"), ("item_id", "count_distinct"),
         ("error", "count"), ("user_id", "count")])
     for row in users.to_pylist():
         complete = (row["rank_count"] == row["rank_max"] == row["item_id_count_distinct"] == k
-                 and row["rank_min"] == 1 and not row["error_count"])
+                    and row["rank_min"] == 1 and not row["error_count"])
         failed = row["error_count"] == row["user_id_count"] == 1
         if not complete and not failed:
             return f"recommendations are incomplete for user {row['user_id']!r}"

@@ -13,8 +13,7 @@ from dare_job.recommend.vocabulary import Recommender
 
 _LOG = logging.getLogger("dare_job")
 MODEL, POPULARITY = "model", "popularity"  # source of a user's recommendations
-Known = tuple[str, list[int], list[int]]  # user_id, rows of the history and of what else was taken
-_NO_HANGS: Mapping[str, Sequence[str]] = {}
+User = tuple[str, list[int], list[int]]  # user_id, item rows of the history, rows of other interactions
 
 
 class BatchRecommender:
@@ -40,8 +39,8 @@ class BatchRecommender:
         return self._active
 
     def rows(self, users: Sequence[tuple[str, Sequence[str], Sequence[str]]],
-             hung: Mapping[str, Sequence[str]] = _NO_HANGS) -> Iterator[dict]:
-        """Recommend to users.
+             hung: Mapping[str, Sequence[str]]) -> Iterator[dict]:
+        """Yield k rows per user, or one with ``error``; without run_id. Raises DeviceError.
 
         Users with prompts of similar length share batches. A user without an item that has an id gets the
         most popular items; a user for whom fewer than k items are left gets an error. Users during whose
@@ -51,15 +50,6 @@ class BatchRecommender:
         ----------
         users : (user_id, item ids of the history, oldest first, other items the user interacted with)
         hung : reasons per user whose batch ended a worker; a user who ended one alone is given up
-
-        Yields
-        ------
-        row : k rows per user, or one with ``error``; without run_id
-
-        Raises
-        ------
-        DeviceError
-            The device failed.
         """
         waiting, isolated = [], []
         for user, *interacted in users:
@@ -78,11 +68,8 @@ class BatchRecommender:
             batch_rows = self._batch(batch, initial_batch_size)
             if batch_rows is None:
                 self.batch_size = max(1, len(batch) // 2)
-                _LOG.warning(
-                    "out of memory with a batch of %d users: the batch size is %d from now on",
-                    len(batch),
-                    self.batch_size,
-                )
+                _LOG.warning("out of memory with a batch of %d users: the batch size is %d from now on",
+                             len(batch), self.batch_size)
                 memory.release(self.search.node_scores.target)
                 continue
             yield from batch_rows
@@ -98,7 +85,7 @@ class BatchRecommender:
         return (f"fewer than {self.k} items are left, {left}, after recommend.exclude: lower recommend.k, or "
                 "exclude less")
 
-    def _batch(self, users: list[Known], initial_batch_size: int) -> list[dict] | None:
+    def _batch(self, users: list[User], initial_batch_size: int) -> list[dict] | None:
         """Recommend to one batch; None if memory ran out with more than one user.
 
         The batch size becomes ``initial_batch_size`` again if memory ran out for a single user.
@@ -119,7 +106,7 @@ class BatchRecommender:
             _LOG.warning("a batch failed, so its users are retried one by one: %s", describe(error))
         return [row for user in users for row in self._batch([user], initial_batch_size)]
 
-    def _search(self, users: list[Known]) -> list[dict]:
+    def _search(self, users: list[User]) -> list[dict]:
         queries: list[Query] = [
             self.catalogue.query(self.recommender, rows, self.exclude, self.drafter, user, others)
             for user, rows, others in users]
@@ -127,9 +114,8 @@ class BatchRecommender:
         for at, (user, rows, others) in enumerate(users):
             recommendations = self.catalogue.top_items(result.leaves[at].tolist(), result.scores[at].tolist(),
                                                        [*rows, *others], self.exclude, self.k)
-            rows_out += _rows(
-                user, recommendations, MODEL, int(result.forwards[at]), int(result.accepted[at])
-            )
+            rows_out += _rows(user, recommendations, MODEL, int(result.forwards[at]),
+                              int(result.accepted[at]))
         return rows_out
 
 

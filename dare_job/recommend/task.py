@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from dare_job.config.recommend import RecommendSettings
@@ -10,12 +10,7 @@ from dare_job.decode.model.loading import device as device_of
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.drafts import ModelScorer, Scorer, TrieDrafter
-from dare_job.decode.trie_search.item_weights import (
-    LeafScorer,
-    PopularityWeights,
-    TransitionWeights,
-    UniformWeights,
-)
+from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights, TransitionWeights
 from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
@@ -33,41 +28,24 @@ from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
 
 TRIE, POPULARITY, TRANSITIONS = "trie", "popularity", "transitions"
-
 WITHOUT_MODEL = (TRIE, POPULARITY, TRANSITIONS)
-
 Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
 def open_drafter(recommender: Recommender, folder: Path) -> Recommender:
-    """Open the draft recommender of a folder.
-
-    Raises
-    ------
-    ConfigError
-        Its item ids differ from the recommender's.
-    """
+    """Open the draft recommender of a folder. Raises ConfigError if its item ids are others."""
     drafter = Recommender.open(folder)
-    same_ids = (
-        drafter.ids.items == recommender.ids.items and (drafter.ids.codes == recommender.ids.codes).all()
-    )
-    if not same_ids:
-        raise ConfigError(
-            f"recommend.drafter = {folder}: its item ids differ from those of {recommender.folder}; "
-            "train it with the same item_ids.json"
-        )
+    if not drafter.ids.same_codes(recommender.ids):
+        raise ConfigError(f"recommend.drafter = {folder}: its item ids differ from those of "
+                          f"{recommender.folder}; train it with the same item_ids.json")
     return drafter
 
 
 def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender | None, dtype: str,
            device: str) -> Scorer:
-    """Make a scorer: one of ``WITHOUT_MODEL``, which learn from ``sequences`` of leaves, or the model
-    ``recommender``.
-    """
+    """Make a scorer: one of ``WITHOUT_MODEL``, learned from sequences of leaves, or a model's."""
     if name in WITHOUT_MODEL:
-        weights_type = {TRIE: UniformWeights, POPULARITY: PopularityWeights, TRANSITIONS: TransitionWeights}[
-            name
-        ]
+        weights_type = TransitionWeights if name == TRANSITIONS else PopularityWeights
         weights = weights_type(trie) if name == TRIE else weights_type(trie, sequences())
         return LeafScorer(Vocabulary(trie, [0] * trie.length, device_of(device)), weights)
     model = Target.load(recommender.folder, dtype, device)
@@ -76,13 +54,7 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 def make_search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
                 drafter: Recommender | None, device: str, seed: int = 0) -> TopK:
-    """Load the models and make the search that the settings ask for.
-
-    Raises
-    ------
-    ModelError
-        A model cannot be loaded.
-    """
+    """Load the models and make the search that the settings ask for. Raises ModelError."""
     target = Target.load(recommender.folder, settings.dtype, device)
     k, drafter_search, draft_depth = min(settings.k, trie.leaves), None, None  # no more beams than ids
     arguments = target, trie, recommender.first_code_token, k
@@ -96,7 +68,7 @@ def make_search(settings: RecommendSettings, recommender: Recommender, trie: Tri
         return SampledTopK(*arguments, settings.temperature, drafter_search, settings.verify, settings.scores,
                            seed=seed)
     if drafter_search and settings.draft_depth == "auto":
-        draft_depth = DraftDepth(None, trie.length, settings.draft_width)
+        draft_depth = DraftDepth(trie.length, settings.draft_width)
     return TopK(*arguments, drafter_search, settings.scores, draft_depth)
 
 
@@ -121,13 +93,7 @@ class ModelSource:
                                                      models_files.files))
 
     def here(self) -> Path:
-        """Return the folder on this host, in a Spark task.
-
-        Raises
-        ------
-        ModelError
-            This host has a different model in the folder.
-        """
+        """Return the folder on this host, in a Spark task. Raises ModelError if another model is there."""
         if self.archive:
             return Path(shipping.unpack_archive(self.archive))
         models_files.require_same_files(self.folder, self.sha256)
@@ -191,12 +157,9 @@ def _load(task: RecommendTask, gpu: str | None) -> BatchRecommender:
     folder = paths.path(task.users)
     catalogue = Catalogue.build(recommender.ids, users.counts(folder, recommender.ids))
 
-    def sequences():
-        return users.sequences(folder, recommender.ids, catalogue.trie.rows)
-
+    sequences = partial(users.sequences, folder, recommender.ids, catalogue.trie.rows)
     with engines.memory_errors("the recommender"):
         search = make_search(settings, recommender, catalogue.trie, sequences, drafter,
                              workers.select_device(task.device, gpu), task.seed)
-    return BatchRecommender(
-        search, catalogue, recommender, drafter, settings.exclude, settings.k, settings.batch_size
-    )
+    return BatchRecommender(search, catalogue, recommender, drafter, settings.exclude, settings.k,
+                            settings.batch_size)

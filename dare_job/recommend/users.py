@@ -25,9 +25,7 @@ def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dic
     ``history.min_rating``). ``items`` holds item_id and interactions. A user's chunk depends on the user and
     the number of chunks alone.
 
-    Returns
-    -------
-    record : the done-record, with the numbers of users and chunks
+    Returns the done-record, with the numbers of users and chunks.
     """
     if not is_done(folder, fingerprint) or not _is_readable(folder):
         record: dict = {}
@@ -78,14 +76,9 @@ def _users(job: Job, source: AnyPath, interactions: DataFrame) -> DataFrame:
 
 def counts(folder: AnyPath, ids: ItemIds) -> np.ndarray:
     """Return the interactions float64 (N,) of each row of the ids."""
-    table = paths.parquet_dataset(folder / COUNTS).to_table()
-    result = np.zeros(len(ids.items))
-    for item, interactions in zip(
-        table["item_id"].to_pylist(), table["interactions"].to_pylist(), strict=True
-    ):
-        if (row := ids.rows.get(item)) is not None:
-            result[row] = interactions
-    return result
+    table = paths.parquet_dataset(folder / COUNTS).to_table(columns=["item_id", "interactions"])
+    by_item = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return np.array([by_item.get(item, 0) for item in ids.items], np.float64)
 
 
 def sequences(folder: AnyPath, ids: ItemIds, leaves: np.ndarray) -> list[list[int]]:

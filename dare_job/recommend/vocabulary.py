@@ -47,18 +47,17 @@ class Recommender:
     tokens: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "tokens", tokens_of(self.ids, self.first_code_token))
+        if len(self.first_code_token) != self.ids.length:
+            raise ModelError(f"ids have {self.ids.length} levels, but first_code_token has "
+                             f"{len(self.first_code_token)} entries")
+        tokens = self.ids.codes + np.asarray(self.first_code_token, np.int32)
+        object.__setattr__(self, "tokens", tokens.astype(np.int32))
 
     @classmethod
     def open(cls, folder: str | Path) -> "Recommender":
         """Open a recommender's folder.
 
-        Raises
-        ------
-        ConfigError
-            The folder is no recommender's.
-        ModelError
-            Its parts do not fit together.
+        Raises ConfigError if the folder is no recommender's, ModelError if its parts do not fit together.
         """
         folder = Path(folder)
         record = _record(folder)
@@ -71,10 +70,8 @@ class Recommender:
             raise ModelError(f"{folder / RECORD} has a missing or invalid field ({error!r}): train the "
                              "recommender again") from None
         if (max_token := int(recommender.tokens.max())) >= (vocabulary_size := vocabulary_of(folder)):
-            raise ModelError(
-                f"{folder}: item tokens go to {max_token}, but the model knows {vocabulary_size}: its "
-                f"{record['item_ids']} or {RECORD} is another model's"
-            )
+            raise ModelError(f"{folder}: item tokens go to {max_token}, but the model knows "
+                             f"{vocabulary_size}: its {record['item_ids']} or {RECORD} is another model's")
         return recommender
 
     def write(self, folder: Path) -> None:
@@ -86,53 +83,25 @@ class Recommender:
             "prompt": {"begin": list(self.begin), "separator": list(self.separator)}})
 
     def prompt(self, history: Sequence[int]) -> list[int]:
-        """Return the prompt's token ids for a history of item rows, oldest first."""
-        return history_prompt(history, self.tokens, self.max_history_items, self.begin, self.separator)
+        """Return the prompt's token ids for a history of item rows, oldest first.
 
-
-def tokens_of(ids: ItemIds, first_code_token: Sequence[int]) -> np.ndarray:
-    """Return the token ids int32 (N, L) of all items.
-
-    Raises
-    ------
-    ModelError
-        The number of entries of first_code_token is not the number of levels.
-    """
-    if len(first_code_token) != ids.length:
-        raise ModelError(
-            f"ids have {ids.length} levels, but first_code_token has {len(first_code_token)} entries"
-        )
-    return (ids.codes + np.asarray(first_code_token, np.int32)).astype(np.int32)
-
-
-def history_prompt(history: Sequence[int], tokens: np.ndarray, max_history_items: int,
-                   begin: Sequence[int] = (), separator: Sequence[int] = ()) -> list[int]:
-    """Return [begin] + tokens of the newest ``max_history_items`` rows of the history, oldest first +
-    [separator].
-
-    tokens is int (N, L). The next L tokens that the model generates are an item.
-    """
-    newest = np.asarray(history, np.int64)[max(0, len(history) - max_history_items):]
-    return [*begin, *tokens[newest].reshape(-1).tolist(), *separator]
+        The next L tokens that the model generates are an item.
+        """
+        newest = np.asarray(history, np.int64)[max(0, len(history) - self.max_history_items):]
+        return [*self.begin, *self.tokens[newest].reshape(-1).tolist(), *self.separator]
 
 
 def extend(tokenizer, ids: ItemIds) -> tuple[int, ...]:
     """Add a token for each code to a tokenizer, in place; return the first token of each level.
 
-    Raises
-    ------
-    ConfigError
-        The tokenizer already has some of them, so a level's tokens would not be consecutive.
+    Raises ConfigError if the tokenizer already has some of them, as a level's tokens must be consecutive.
     """
     before, names = len(tokenizer), ids.vocabulary()
     tokenizer.add_tokens(names)
-    token_ids = tokenizer.convert_tokens_to_ids(names)
-    wrong = [name for place, name in enumerate(names) if token_ids[place] != before + place]
-    if wrong:
-        raise ConfigError(
-            f"the tokenizer already has the token {wrong[0]}: start from a model without item tokens, "
-            "or continue training that recommender with its own ids"
-        )
+    for expected, name in enumerate(names, before):
+        if tokenizer.convert_tokens_to_ids(name) != expected:
+            raise ConfigError(f"the tokenizer already has the token {name}: start from a model without item "
+                              "tokens, or continue training that recommender with its own ids")
     return tuple(int(before + start) for start in np.cumsum((0, *ids.sizes[:-1])))
 
 

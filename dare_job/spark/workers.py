@@ -14,9 +14,14 @@ import socket
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from dare_job.errors import InfrastructureError
 from dare_job.spark.session import is_local
+
+RESOURCE = "gpu"
+_LOG = logging.getLogger("dare_job")
+_NAME = "DARE_JOB_WORKERS"  # Spark does not reuse workers across different environments
 
 
 def task_threads(spark) -> int:
@@ -31,10 +36,6 @@ def task_threads(spark) -> int:
     share = len(os.sched_getaffinity(0)) // context.defaultParallelism
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]  # "4,2" is for nested parallel regions
     return max(cpus, min(share, int(limit)) if limit.isdigit() else share)
-
-RESOURCE = "gpu"
-
-_LOG = logging.getLogger("dare_job")
 
 
 def warn_gpu_sharing(spark) -> None:
@@ -97,13 +98,13 @@ def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int
     ------
     InfrastructureError : torch has no device with this address
     """
-    places = [place.strip() for place in visible.split(",")] if visible else None
+    listed = [name.strip() for name in visible.split(",")] if visible else None
     if not address.isdigit():
         names = [uuid.removeprefix("GPU-") for uuid in uuids]
         if address.removeprefix("GPU-") in names:
             return names.index(address.removeprefix("GPU-"))
-    elif places is None or all(place.isdigit() for place in places):
-        index = int(address) if places is None else places.index(address) if address in places else -1
+    elif listed is None or all(name.isdigit() for name in listed):
+        index = int(address) if listed is None else listed.index(address) if address in listed else -1
         if 0 <= index < len(uuids):
             return index
     hidden = f", CUDA_VISIBLE_DEVICES is {visible}" if visible else ""
@@ -112,10 +113,8 @@ def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int
         f"{', '.join(uuids) or 'no GPU'}{hidden}: install torch with CUDA and the driver on every host, use "
         "conf/gpu_discovery.sh as the discovery script, or set model.device=cpu")
 
-_NAME = "DARE_JOB_WORKERS"  # Spark does not reuse workers across different environments
 
-
-def map_in_dedicated_workers(frame: DataFrame, function: Callable, schema: str,
+def map_in_dedicated_workers(frame: DataFrame, function: Callable, schema: StructType | str,
                              name: str = "model") -> DataFrame:
     """``frame.mapInArrow`` in Python workers that run nothing else, one per slot of an executor.
 

@@ -12,9 +12,9 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def require_at_least(settings: Any, **least: int) -> None:
+def require_at_least(settings: Any, **minimums: int) -> None:
     """Check fields of settings against their minimum values. Raises ConfigError."""
-    for name, bound in least.items():
+    for name, bound in minimums.items():
         if getattr(settings, name) < bound:
             raise ConfigError(f"{option(name)} is {getattr(settings, name)}; it must be at least {bound}")
 
@@ -26,10 +26,10 @@ def require_below_one(settings: Any, *names: str) -> None:
             raise ConfigError(f"{option(name)} is {getattr(settings, name):g}; it must be from 0 to below 1")
 
 
-def require_each(asked: str, values: Iterable[int]) -> None:
+def require_each(flag: str, values: Iterable[int]) -> None:
     """Check all numbers of an option that takes any number of them. Raises ConfigError."""
-    if (found := min(values, default=1)) < 1:
-        raise ConfigError(f"{asked}: {found} is among them; each must be at least 1")
+    if (smallest := min(values, default=1)) < 1:
+        raise ConfigError(f"{flag}: {smallest} is among them; each must be at least 1")
 
 
 def require_heads(width: int, heads: int) -> None:
@@ -44,13 +44,13 @@ def require_rate(rate: float) -> None:
         raise ConfigError(f"--rate is {rate:g}; it must be above 0 and at most 1")
 
 
-def require_folder(asked: str, place: Path | None) -> None:
+def require_folder(flag: str, path: Path | None) -> None:
     """Check that a path is a folder or does not exist. Raises ConfigError."""
-    if place is not None and place.exists() and not place.is_dir():
-        raise ConfigError(f"{asked} {place} is a file; name a folder")
+    if path is not None and path.exists() and not path.is_dir():
+        raise ConfigError(f"{flag} {path} is a file; name a folder")
 
 
-def require_temperatures(asked: str, values: Iterable[float], greedy: bool = True) -> None:
+def require_temperatures(flag: str, values: Iterable[float], greedy: bool = True) -> None:
     """Check temperatures; greedy: 0 is allowed. Raises ConfigError."""
     from dare_job.decode.settings import Warp
 
@@ -58,6 +58,6 @@ def require_temperatures(asked: str, values: Iterable[float], greedy: bool = Tru
         try:
             Warp(value)
         except ConfigError as error:
-            raise ConfigError(f"{asked}: {error}") from error
+            raise ConfigError(f"{flag}: {error}") from error
         if value == 0 and not greedy:
-            raise ConfigError(f"{asked}: temperature 0 does not sample; it must be above 0")
+            raise ConfigError(f"{flag}: temperature 0 does not sample; it must be above 0")

@@ -173,10 +173,10 @@ class _Run:
 
     def train(self, counter: progress.Counter) -> None:
         state, schedule = self.state, self.schedule
-        stops = self.training.validate is not None and not schedule.keep_last
+        stops_early = self.training.validate is not None and not schedule.keep_last
         if schedule.keep_start and not state.validation:
             self._validate()
-        while state.epoch < schedule.epochs and not (stops and state.stale >= schedule.patience):
+        while state.epoch < schedule.epochs and not (stops_early and state.stale >= schedule.patience):
             self._epoch(counter)
             self.training.after_epoch(state.epoch)
             if self.training.validate:
@@ -187,7 +187,7 @@ class _Run:
                           "" if state.stale else " (best)")
             state.epoch, state.step = state.epoch + 1, 0
             self._save()
-        if stops:
+        if stops_early:
             load_weights(self.best, _kept(self.model), "best")
 
     def _epoch(self, counter: progress.Counter) -> None:

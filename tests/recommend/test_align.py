@@ -32,7 +32,7 @@ HISTORIES = [history for history, _ in EXAMPLES]
 def _made(**settings):
     chosen = Settings(**{"k": 3, "beams": 6, **settings})
     target, draft = untrained(IDS, 0), untrained(IDS, 5, width=8, layers=1)
-    by = search_engine(target), search_engine(draft, learns=True)
+    by = search_engine(target), search_engine(draft, trained=True)
     return by, draft, chosen, teacher_paths.make(*by, TRIE, EXAMPLES, chosen)
 
 
@@ -82,7 +82,7 @@ def test_beams_of_a_mixture_are_the_best_of_all_ids():
     ids = some_ids(items=12, sizes=(2, 3, 3))
     scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.from_codes(ids.codes)
     paths = torch.from_numpy(trie.paths(np.arange(trie.leaves))).long()
-    by = [search_engine(scorer, learns=True) for scorer in scorers]
+    by = [search_engine(scorer, trained=True) for scorer in scorers]
     said = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
     for share in (0.0, 0.3, 1.0):
         with torch.no_grad():
@@ -111,7 +111,7 @@ def test_lessons_of_every_step():
 def test_fewer_items_than_k():
     ids = some_ids(items=5, sizes=(2, 3))
     scorer, view = untrained(ids), Vocabulary(Trie.from_codes(ids.codes), [0, 0])
-    chosen, by = Settings(loss="s", k=7, beams=9), search_engine(scorer, learns=True)
+    chosen, by = Settings(loss="s", k=7, beams=9), search_engine(scorer, trained=True)
     found = teacher_paths.make(by, by, view.trie, [(np.array([0]), 1)], chosen)
     assert found.counted[0, :7].all(1).sum() == 4  # items with ids of their own
     assert objective(scorer, view, [np.array([0])], found, chosen).isfinite()

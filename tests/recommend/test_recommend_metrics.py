@@ -30,5 +30,5 @@ def test_intervals_cover_the_truth():
     """95 of 100 intervals in the mean: fewer than 87 has odds of about 1 in 1,000."""
     rng = np.random.default_rng(0)
     found = [evaluation.bootstrap(rng.random(200) < 0.2, seed) for seed in range(100)]
-    assert sum(one.low <= 0.2 <= one.high for one in found) >= 87
-    assert all(one.low <= one.mean <= one.high for one in found)
+    assert sum(one["low"] <= 0.2 <= one["high"] for one in found) >= 87
+    assert all(one["low"] <= one["mean"] <= one["high"] for one in found)

@@ -136,8 +136,6 @@ def test_what_was_rated_below_was_not_taken(tmp_path):
         "below_min_rating"] == 0  # nothing was rated
     with pytest.raises(ConfigError, match="--min-rating: the sequences of .* have no ratings"):
         Source(_text(tmp_path), min_rating=3.5).read(IDS)
-    with pytest.raises(ConfigError, match="--split 'random': choose given"):
-        Source(folder, "random").read(IDS)
 
 
 @pytest.mark.parametrize("content", [

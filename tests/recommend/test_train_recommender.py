@@ -150,7 +150,7 @@ def test_seen_items_are_left_out(world, trained):
 
 
 def test_fewer_beams_than_a_list_has_items_are_refused(world, trained):
-    with pytest.raises(ConfigError, match="--beams 2 find no list of 5 items"):
+    with pytest.raises(ConfigError, match="--beams 2 is below the largest --k, 5"):
         _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--recommender",
              f"ours={trained[0]}", "--k", "1,5", "--beams", 2)
 
@@ -196,7 +196,7 @@ def test_a_history_that_the_positions_do_not_hold(world, plain, tmp_path):
 
 
 def test_low_rank_updates_need_a_model(world, tmp_path):
-    with pytest.raises(ConfigError, match="--lora 4 updates a model that is there: name it with --base"):
+    with pytest.raises(ConfigError, match="--lora 4 updates an existing model: name it with --base"):
         _train(world, tmp_path / "r", "--lora", 4)
     with pytest.raises(ConfigError, match="--history is 0; it must be at least 1"):
         _train(world, tmp_path / "r", "--history", 0)

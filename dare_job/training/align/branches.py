@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import Query
@@ -32,77 +34,56 @@ def log_probabilities(model: torch.nn.Module, recommender: Recommender, historie
     They are float32 (B, S, L, C), normalized over the whole vocabulary; levels with fewer than C codes are
     padded with ``NEVER``.
     """
-    ids, there = _prompts(recommender, histories, model.device)
+    prompts = [torch.tensor(recommender.prompt(history), device=model.device) for history in histories]
+    ids, real = (pad_sequence(rows, batch_first=True, padding_side="left")
+                 for rows in (prompts, [torch.ones_like(prompt, dtype=torch.bool) for prompt in prompts]))
     users, branches, length = codes.shape
     first = torch.tensor(recommender.first_code_token, device=ids.device)
     nodes = (codes + first)[..., :-1].reshape(users, -1)
-    logits = model(
+    logs = model(
         input_ids=torch.cat((ids, nodes), 1),
-        attention_mask=_additive(_seen(there, branches, length - 1), model.dtype),
-        position_ids=_positions(there, branches, length - 1),
-        use_cache=False, logits_to_keep=1 + nodes.shape[1]).logits
-    widest, found = max(recommender.ids.sizes), []
-    inner = logits[:, 1:].unflatten(1, (branches, length - 1)) if length > 1 else None
-    for level in range(length):
-        behind = logits[:, :1].expand(-1, branches, -1) if level == 0 else inner[:, :, level - 1]
-        logs = _log_codes(behind, recommender, level)
-        found.append(torch.nn.functional.pad(logs, (0, widest - logs.shape[-1]), value=NEVER))
-    return torch.stack(found, 2)
+        attention_mask=_attention_mask(real, branches, length - 1, model.dtype),
+        position_ids=_positions(real, branches, length - 1),
+        use_cache=False, logits_to_keep=1 + nodes.shape[1]).logits.float().log_softmax(-1)
+    levels, sizes = [], recommender.ids.sizes
+    for level, (start, size) in enumerate(zip(recommender.first_code_token, sizes, strict=True)):
+        # the prompt's last token comes before all branches, of which each has L - 1 nodes
+        parents = logs[:, level::length - 1] if level else logs[:, :1].expand(-1, branches, -1)
+        levels.append(pad(parents[..., start:start + size], (0, max(sizes) - size), value=NEVER))
+    return torch.stack(levels, 2)
 
 
-def _seen(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
-    """Which token attends to which, bool (B, P + S * depth, P + S * depth)."""
-    users, width = there.shape
-    found = torch.zeros(users, width + branches * depth, width + branches * depth, dtype=torch.bool)
-    found[:, :width, :width] = torch.ones(width, width, dtype=torch.bool).tril()
-    if depth:
-        found[:, width:, width:] = torch.block_diag(*[torch.ones(depth, depth).tril()] * branches).bool()
-    found = found.to(there.device)
-    found[:, width:, :width] = True
-    found[:, :, :width] &= there[:, None]
-    return found
+def _attention_mask(real: torch.Tensor, branches: int, depth: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive attention mask (B, 1, P + S * depth, P + S * depth); real (B, P): tokens without padding."""
+    width = real.shape[1]
+    prompt, branch = (torch.ones(size, size, device=real.device).tril() for size in (width, depth))
+    attends = torch.block_diag(prompt, *[branch] * branches).bool()
+    attends[width:, :width] = True
+    attends = attends.repeat(len(real), 1, 1)
+    attends[:, :, :width] &= real[:, None]
+    return torch.zeros(attends.shape, dtype=dtype, device=real.device).masked_fill(
+        ~attends, torch.finfo(dtype).min)[:, None]
 
 
-def _positions(there: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
+def _positions(real: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
     """Positions int64 (B, P + S * depth) of the prompt's tokens, from 0 without padding, and the nodes."""
-    depths = torch.arange(depth, device=there.device).repeat(branches)
-    return torch.cat(((there.cumsum(1) - 1).clamp_min(0), there.sum(1, keepdim=True) + depths), 1)
+    depths = torch.arange(depth, device=real.device).repeat(branches)
+    return torch.cat(((real.cumsum(1) - 1).clamp_min(0), real.sum(1, keepdim=True) + depths), 1)
 
 
-def _prompts(recommender: Recommender, histories: Sequence[np.ndarray],
-            device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids int64 (B, P), padded on the left, and which of them are no padding, bool (B, P)."""
-    found = [recommender.prompt(history) for history in histories]
-    width = max(map(len, found))
-    ids = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in found], device=device)
-    lengths = torch.tensor([len(prompt) for prompt in found], device=device)
-    return ids, torch.arange(width, device=device) >= width - lengths[:, None]
-
-
-def _log_codes(logits: torch.Tensor, recommender: Recommender, level: int) -> torch.Tensor:
-    """Log-probabilities float32 (..., C) of a level's codes from logits (..., V), over all tokens."""
-    first = recommender.first_code_token[level]
-    return logits.float().log_softmax(-1)[..., first:first + recommender.ids.sizes[level]]
-
-
-def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Additive attention mask (B, 1, Q, K) of a boolean one (B, Q, K)."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(
-        ~seen, torch.finfo(dtype).min)[:, None]
-
-
-def search_engine(scorer: Scorer, learns: bool = False) -> Engine:
+def search_engine(scorer: Scorer, trained: bool = False) -> Engine:
     """A model prepared for search: its attention replaced, its weights prepacked.
 
-    learns : the model is still trained, so a copy with its current weights is prepared
+    trained : the model is still trained, so a copy with its current weights is prepared
     """
     model, recommender = scorer
-    return Target(copy.deepcopy(model) if learns else model, check=False, static=False), recommender
+    return Target(copy.deepcopy(model) if trained else model, check=False, static=False), recommender
 
 
-def top_k_search(by: Engine, trie: Trie, k: int) -> TopK:
+def top_k_search(engine: Engine, trie: Trie, k: int) -> TopK:
     """Search for the k best ids, or all if there are fewer."""
-    return TopK(by[0], trie, by[1].first_code_token, min(k, trie.leaves))
+    model, recommender = engine
+    return TopK(model, trie, recommender.first_code_token, min(k, trie.leaves))
 
 
 class MixedTopK(TopK):
@@ -125,7 +106,7 @@ class _Mixture:
 
     def __init__(self, readers: Sequence[NodeScores], shares: Sequence[float]):
         self._readers = readers
-        self._logs = [math.log(share) if share else -math.inf for share in shares]
+        self._log_shares = [math.log(share) if share else -math.inf for share in shares]
 
     @property
     def reads(self) -> list[np.ndarray]:
@@ -133,8 +114,8 @@ class _Mixture:
 
     def begin(self, prompts: Sequence[Sequence[Sequence[int]]]) -> None:
         """prompts : of each row, one per reader"""
-        for reader, own in zip(self._readers, zip(*prompts, strict=True), strict=True):
-            reader.begin(own)
+        for reader, prompts_of_reader in zip(self._readers, zip(*prompts, strict=True), strict=True):
+            reader.begin(prompts_of_reader)
 
     def has(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         return self._readers[0].has(rows, nodes)
@@ -144,6 +125,6 @@ class _Mixture:
             reader.read(rows, nodes)
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
-        found = [reader.children(rows, nodes) for reader in self._readers]
-        mixed = torch.stack([logs + share for (*_, logs), share in zip(found, self._logs, strict=True)])
-        return *found[0][:2], mixed.logsumexp(0)
+        children = [reader.children(rows, nodes) for reader in self._readers]
+        shares = zip(children, self._log_shares, strict=True)
+        return *children[0][:2], torch.stack([logs + share for (*_, logs), share in shares]).logsumexp(0)

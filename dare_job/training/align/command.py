@@ -63,15 +63,15 @@ def run(options: Options) -> dict:
     tokenizer = _tokenizer(options.draft)
     sequences, folder = options.data.read(target[1].ids), training_folder(options.to)
     inputs = [data_digest(sequences), fingerprint(options.target), fingerprint(options.draft)]
-    data = _alignment_data(search_engine(target), search_engine(draft, learns=True), sequences, options,
+    data = _alignment_data(search_engine(target), search_engine(draft, trained=True), sequences, options,
                            inputs)
     before = _accepted(draft, data, settings)
     results = {}
     for alpha in SEARCHED_ALPHAS if settings.alpha is None else (settings.alpha,):
-        chosen = replace(settings, alpha=alpha)
+        settings_of_alpha = replace(settings, alpha=alpha)
         model, _ = _open_recommender(options.draft, options.device)
-        record = align((model, draft[1]), data, chosen,
-                       Checkpoint(folder / f"alpha-{alpha:g}", digest([*inputs, asdict(chosen)])))
+        record = align((model, draft[1]), data, settings_of_alpha,
+                       Checkpoint(folder / f"alpha-{alpha:g}", digest([*inputs, asdict(settings_of_alpha)])))
         results[alpha] = (model, record, _accepted((model, draft[1]), data, settings))
         _LOG.info("alpha %g: %.3f accepted steps, %.3f before", alpha, results[alpha][2], before)
     alpha = max(results, key=lambda value: results[value][2])
@@ -81,8 +81,8 @@ def run(options: Options) -> dict:
               "training": record,
               "accepted_steps": {"before": round(before, 4), "after": round(after, 4), "k": settings.k,
                                  "beams": settings.beams, "users": len(data.held_out)},
-              "parameters": sum(weight.numel() for weight in model.parameters()),
-              "target": str(options.target), **options.data.told(sequences),
+              "parameters": model.num_parameters(),
+              "target": str(options.target), **options.data.record(sequences),
               "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
     write_folder(options.to, model.cpu(), tokenizer, draft[1], report)
     shutil.rmtree(folder, ignore_errors=True)
@@ -98,8 +98,8 @@ def align(draft: Scorer, data: AlignmentData, settings: Settings,
     def batches(number: int) -> list[torch.Tensor]:
         rng = np.random.default_rng((settings.seed, number))
         order = np.argsort(lengths + rng.random(len(lengths)) * 2, kind="stable")  # by length
-        found = torch.from_numpy(order).split(settings.batch)
-        return [found[place] for place in rng.permutation(len(found))]
+        parts = torch.from_numpy(order).split(settings.batch)
+        return [parts[place] for place in rng.permutation(len(parts))]
 
     def loss(rows: torch.Tensor) -> torch.Tensor:
         histories = [data.examples[row][0] for row in rows.tolist()]
@@ -125,7 +125,7 @@ def _alignment_data(target: Engine, draft: Engine, sequences: Sequences, options
     held_out = [history for history, _ in validation_rows(sequences, settings.held_out, settings.seed)]
     mixed = [settings.mix, inputs[2]] if settings.loss == "s" else "of the target"
     key = digest([inputs[:2], mixed, {name: getattr(settings, name) for name in _TEACHER_SETTINGS}])
-    own = training_folder(options.to) / "lessons.safetensors"
+    own = training_folder(options.to) / "teacher-paths.safetensors"
     paths = teacher_paths.load_or_make(options.teacher_paths, own, key,
                                        lambda: teacher_paths.make(target, draft, trie, pairs, settings))
     best = teacher_paths.best_prefixes(target, trie, held_out, settings.k)
@@ -133,8 +133,8 @@ def _alignment_data(target: Engine, draft: Engine, sequences: Sequences, options
 
 
 def _accepted(draft: Scorer, data: AlignmentData, settings: Settings) -> float:
-    by = search_engine(draft, learns=True)
-    drafted = teacher_paths.best_prefixes(by, data.vocabulary.trie, data.held_out, settings.beams)
+    engine = search_engine(draft, trained=True)
+    drafted = teacher_paths.best_prefixes(engine, data.vocabulary.trie, data.held_out, settings.beams)
     return float(teacher_paths.accepted_steps(data.target_prefixes, drafted).mean())
 
 
@@ -151,7 +151,6 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _require_same(target: Recommender, draft: Recommender) -> None:
-    same = target.ids.items == draft.ids.items and np.array_equal(target.ids.codes, draft.ids.codes)
-    if not same or target.ids.sizes != draft.ids.sizes:
+    if not target.ids.same_codes(draft.ids) or target.ids.sizes != draft.ids.sizes:
         raise ConfigError(f"{draft.folder} has other item ids than {target.folder}: train the draft with the "
                           "target's item_ids.json")

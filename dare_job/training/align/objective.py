@@ -30,8 +30,8 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
     log_p_k : float (...), log p of the K-th sequence at this level, after its own prefix
     density : False drops the second term ("w/o DR"), which leaves the reverse KL over V
     """
-    log_q, log_p, there = _top(log_q, valid, k, log_q, log_p)
-    q = log_q.exp() * there
+    log_q, log_p, kept = _top(log_q, valid, k, log_q, log_p)
+    q = log_q.exp() * kept
     reference = log_p_k[..., None] if density else log_q
     return (q * (reference - log_p)).sum(-1)
 
@@ -41,8 +41,8 @@ def at_speed_r(log_q: torch.Tensor, log_p: torch.Tensor, valid: torch.Tensor, k:
 
     Equation 8 of the same paper. Relaxed sampling accepts one sample with probability 1 minus this.
     """
-    log_q, log_p, there = _top(log_p, valid, k, log_q, log_p)
-    q, p = (one.masked_fill(~there, -torch.inf).softmax(-1) for one in (log_q, log_p))
+    log_q, log_p, kept = _top(log_p, valid, k, log_q, log_p)
+    q, p = (logs.masked_fill(~kept, -torch.inf).softmax(-1) for logs in (log_q, log_p))
     return 0.5 * (p - q).abs().sum(-1)
 
 
@@ -62,9 +62,10 @@ def likelihood(log_q: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     return -log_q.gather(-1, codes[..., None])[..., 0]
 
 
-def _top(by: torch.Tensor, valid: torch.Tensor, k: int, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Values of ``others`` at the K largest valid entries, and finally whether each of them is valid."""
-    best = by.detach().masked_fill(~valid, -torch.inf).topk(min(k, by.shape[-1])).indices
+def _top(scores: torch.Tensor, valid: torch.Tensor, k: int,
+         *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Values of ``others`` at the K largest valid scores, and finally whether each of them is valid."""
+    best = scores.detach().masked_fill(~valid, -torch.inf).topk(min(k, scores.shape[-1])).indices
     return *(other.gather(-1, best) for other in others), valid.gather(-1, best)
 
 
@@ -98,30 +99,29 @@ def _aligning(log_q: torch.Tensor, codes: torch.Tensor, paths: TeacherPaths, voc
     if settings.loss in ("wordkd", "tvdkd"):
         loss = word_kd if settings.loss == "wordkd" else tvd_kd
         return loss(log_q[:, -1], log_p[:, -1]).mean()
-    drawn = slice(None, -1)
-    if settings.loss == "seqkd":
-        found = likelihood(log_q[:, drawn], codes[:, drawn])
+    log_q, log_p, codes = log_q[:, :-1], log_p[:, :-1], codes[:, :-1]  # without the real next item
+    if settings.constrained and settings.loss != "seqkd":
+        valid, k = _valid(codes, vocabulary, log_q.shape[-1]), settings.k
     else:
-        valid, k = _valid(codes[:, drawn], vocabulary, log_q.shape[-1]), settings.k
-        if not settings.constrained:
-            valid, k = log_q[:, drawn] != NEVER, log_q.shape[-1]
-        if settings.loss == "s":
-            log_p_k = paths.log_p_k[:, drawn].to(log_q.device)
-            found = at_speed_s(log_q[:, drawn], log_p[:, drawn], log_p_k, valid, k, settings.density)
-        else:
-            found = at_speed_r(log_q[:, drawn], log_p[:, drawn], valid, k)
-    counted = paths.counted[:, drawn].to(log_q.device)
-    return (found * counted).sum() / counted.sum().clamp_min(1)
+        valid, k = log_q != NEVER, log_q.shape[-1]
+    if settings.loss == "seqkd":
+        losses = likelihood(log_q, codes)
+    elif settings.loss == "s":
+        losses = at_speed_s(log_q, log_p, paths.log_p_k[:, :-1].to(log_q.device), valid, k, settings.density)
+    else:
+        losses = at_speed_r(log_q, log_p, valid, k)
+    counted = paths.counted[:, :-1].to(log_q.device)
+    return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 
-def _valid(codes: torch.Tensor, vocabulary: Vocabulary, widest: int) -> torch.Tensor:
+def _valid(codes: torch.Tensor, vocabulary: Vocabulary, max_codes: int) -> torch.Tensor:
     """Codes that lead to an item after each prefix, bool (B, S, L, C)."""
-    nodes, found = torch.full_like(codes[..., 0], ROOT), []
+    nodes, valid = torch.full_like(codes[..., 0], ROOT), []
     for code in codes.unbind(-1):
-        children, there = vocabulary.children(nodes)
+        children, exists = vocabulary.children(nodes)
         tokens = vocabulary.token[children]  # a place without a child repeats the first child
-        found.append(torch.zeros(*nodes.shape, widest, dtype=torch.bool, device=codes.device).scatter(
-            -1, tokens, True))
-        chosen = ((tokens == code[..., None]) & there).int().argmax(-1, keepdim=True)
+        none = torch.zeros(*nodes.shape, max_codes, dtype=torch.bool, device=codes.device)
+        valid.append(none.scatter(-1, tokens, True))
+        chosen = ((tokens == code[..., None]) & exists).int().argmax(-1, keepdim=True)
         nodes = children.gather(-1, chosen)[..., 0]  # without a match the first child, which is masked
-    return torch.stack(found, 2)
+    return torch.stack(valid, 2)

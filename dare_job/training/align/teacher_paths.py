@@ -45,7 +45,7 @@ def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.
     paper's D').
     """
     best = top_k_search(target, trie, settings.k)
-    chosen = MixedTopK(target, draft, settings.mix, trie, settings.k) if settings.loss == "s" else None
+    mixed = MixedTopK(target, draft, settings.mix, trie, settings.k) if settings.loss == "s" else None
     parts = []
     with progress.counting("teacher paths", len(examples), unit="histories") as counter:
         for at in range(0, len(examples), BATCH_USERS):
@@ -53,40 +53,41 @@ def make(target: Engine, draft: Engine, trie: Trie, examples: Sequence[tuple[np.
             queries = [Query(target[1].prompt(history), draft_prompt=draft[1].prompt(history))
                        for history, _ in batch]
             prefixes = best.search(queries).prefixes
-            drawn = chosen.search(queries).prefixes if chosen else prefixes
-            parts.append(_of_batch(target, trie, batch, prefixes, drawn, settings))
+            trained = mixed.search(queries).prefixes if mixed else prefixes
+            parts.append(_of_batch(target, trie, batch, prefixes, trained, settings))
             counter.advance(len(batch))
     return TeacherPaths(*map(torch.cat, zip(*parts, strict=True)))
 
 
 @torch.inference_mode()
-def _of_batch(target: Engine, trie: Trie, examples, best: np.ndarray, drawn: np.ndarray,
+def _of_batch(target: Engine, trie: Trie, examples, best: np.ndarray, trained: np.ndarray,
               settings: Settings) -> TeacherPaths:
-    """best, drawn : int64 (B, L, K), prefixes of the target's beams and of the beams to train on"""
+    """best, trained : int64 (B, L, K), prefixes of the target's beams and of the beams to train on"""
     width = 1 if settings.top_one else settings.k
     levels = range(1, trie.length + 1) if settings.all_steps else [trie.length]
-    sequences = [_sequences(trie, drawn[:, level - 1, :width], level, width) for level in levels]
+    sequences = [_sequences(trie, trained[:, level - 1, :width], level, width) for level in levels]
     lasts = [_sequences(trie, _last(best[:, level - 1]), level, 1) for level in levels]
-    taken = target[1].ids.codes[[row for _, row in examples]][:, None].astype(np.int64)
-    real = taken, np.ones_like(taken, np.bool_)
+    next_items = target[1].ids.codes[[row for _, row in examples]][:, None].astype(np.int64)
+    real = next_items, np.ones_like(next_items, np.bool_)
     codes, counted = (torch.from_numpy(np.concatenate(part, 1))
                       for part in zip(*sequences, real, *lasts, strict=True))
     codes = codes.to(target[0].device)
     log_p = log_probabilities(target[0].model, target[1], [history for history, _ in examples], codes)
     rows = codes.shape[1] - len(levels)
     log_p_k = log_p[:, rows:].gather(-1, codes[:, rows:, :, None])[..., 0].cpu() * counted[:, rows:]
-    whose = [*np.repeat(np.arange(len(levels)), width), len(levels) - 1]
+    level_of_row = [*np.repeat(np.arange(len(levels)), width), len(levels) - 1]
     return TeacherPaths(codes[:, :rows].int().cpu(), counted[:, :rows], log_p[:, :rows].half().cpu(),
-                   log_p_k[:, whose])
+                   log_p_k[:, level_of_row])
 
 
 def _sequences(trie: Trie, nodes: np.ndarray, level: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes int64 (B, width, L) of nodes (B, <= width) of a level, padded with 0, and where they count."""
     codes = np.zeros((len(nodes), width, trie.length), np.int64)
     counted = np.zeros(codes.shape, np.bool_)
-    there = nodes != NONE
-    codes[:, :nodes.shape[1], :level] = trie.prefixes(np.where(there, nodes, ROOT), level) * there[..., None]
-    counted[:, :nodes.shape[1], :level] = there[..., None]
+    exists = nodes != NONE
+    prefixes = trie.prefixes(np.where(exists, nodes, ROOT), level)
+    codes[:, :nodes.shape[1], :level] = prefixes * exists[..., None]
+    counted[:, :nodes.shape[1], :level] = exists[..., None]
     return codes, counted
 
 
@@ -101,36 +102,33 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
 
     Raises ConfigError if ``file`` holds something else.
 
-    Parameters
-    ----------
     file : file that the user named; None: ``own``, which may be replaced
     """
-    if found := load_tensors(file or own, fingerprint):
-        return TeacherPaths(**found[0])
+    if saved := load_tensors(file or own, fingerprint):
+        return TeacherPaths(**saved[0])
     if file and file.exists():
         raise ConfigError(f"--teacher-paths {file} exists and is not of these data, models and settings: "
                           "name another file, or remove it")
-    made = make_paths()
-    save_tensors(file or own, made._asdict(), fingerprint=fingerprint)
-    return made
+    paths = make_paths()
+    save_tensors(file or own, paths._asdict(), fingerprint=fingerprint)
+    return paths
 
 
-def best_prefixes(by: Engine, trie: Trie, histories: Sequence[np.ndarray], width: int) -> np.ndarray:
+def best_prefixes(engine: Engine, trie: Trie, histories: Sequence[np.ndarray], width: int) -> np.ndarray:
     """The best nodes int64 (U, L - 1, W) of each level except the last, padded with NONE."""
-    search, queries = top_k_search(by, trie, width), [Query(by[1].prompt(history)) for history in histories]
-    batches = [queries[at:at + BATCH_USERS] for at in range(0, len(queries), BATCH_USERS)]
-    return np.concatenate([search.search(batch).prefixes for batch in batches])[:, :-1]
+    search = top_k_search(engine, trie, width)
+    queries = [Query(engine[1].prompt(history)) for history in histories]
+    return np.concatenate([search.search(queries[at:at + BATCH_USERS]).prefixes
+                           for at in range(0, len(queries), BATCH_USERS)])[:, :-1]
 
 
-def accepted_steps(wanted: np.ndarray, drafted: np.ndarray) -> np.ndarray:
+def accepted_steps(targets: np.ndarray, drafted: np.ndarray) -> np.ndarray:
     """Beam steps that strict verification accepts of a first draft, int64 (U).
 
     These are the leading levels whose K prefixes of the target are all among the draft's N. At most L - 1,
     as the target's forward pass gives the last step itself.
 
-    Parameters
-    ----------
-    wanted, drafted : ``best_prefixes`` of target and draft
+    targets, drafted : ``best_prefixes`` of target and draft
     """
-    held = (wanted[..., None] == drafted[:, :, None]).any(-1) | (wanted == NONE)
-    return np.logical_and.accumulate(held.all(-1), axis=1).sum(1)
+    covered = (targets[..., None] == drafted[:, :, None]).any(-1) | (targets == NONE)
+    return np.logical_and.accumulate(covered.all(-1), axis=1).sum(1)

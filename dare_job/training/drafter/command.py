@@ -14,9 +14,8 @@ from dare_job.publish import prompted_texts
 from dare_job.storage import atomic
 from dare_job.training.checkpoint import write_model
 from dare_job.training.drafter import teacher
-from dare_job.training.drafter import train as drafter_train
 from dare_job.training.drafter.settings import Options
-from dare_job.training.drafter.train import network, train
+from dare_job.training.drafter.train import greedy, network, train
 from dare_job.training.loop import versions
 from dare_job.workspace import write_json
 
@@ -29,31 +28,31 @@ def run(options: Options) -> dict:
     """Train and write the folder whole, or leave what was there. Returns its manifest, and where it is."""
     began, settings = time.monotonic(), options.settings
     _require_place(options.to)
-    found = prompted_texts.source(options.out, options.date)
-    folder = _target_folder(options, found.model())
+    source = prompted_texts.source(options.out, options.date)
+    folder = _target_folder(options, source.model())
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
-    learned, held = prompted_texts.read(found, tokenizer, tokenizer_hash(folder), settings.rows,
-                                        settings.held_out, options.chat_template)
-    if all(len(row.text) >= settings.context for row in learned):
-        raise DataError(f"no text of {found.dt} is shorter than --context {settings.context}: raise that")
+    rows, held_out = prompted_texts.read(source, tokenizer, tokenizer_hash(folder), settings.rows,
+                                         settings.held_out, options.chat_template)
+    if all(len(row.text) >= settings.context for row in rows):
+        raise DataError(f"no text of {source.dt} is shorter than --context {settings.context}: raise that")
     target = Target.load(folder, options.dtype, options.device, options.trust_remote_code)
-    _LOG.info("%d texts of %s to learn from, %d to measure on", len(learned), found.dt, len(held))
+    _LOG.info("%d texts of %s to train on, %d to evaluate on", len(rows), source.dt, len(held_out))
     model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
-    most = _new_tokens(found)
-    before = drafter_train.greedy(target, model, held, most) if held else None
-    taught = teacher.teacher_rows(target, learned, settings.kept, settings.temperature)
-    record = train(model, taught, settings, "cuda" if target.device.type == "cuda" else "cpu")
+    max_new_tokens = _max_new_tokens(source)
+    before = greedy(target, model, held_out, max_new_tokens) if held_out else None
+    teacher_rows = teacher.teacher_rows(target, rows, settings.kept, settings.temperature)
+    record = train(model, teacher_rows, settings, target.device.type)
     staging = atomic.stage_folder(options.to)
     with atomic.remove_on_error(staging):
         write_model(model, tokenizer, model.generation_config, staging)
         saved = Target.load(staging, device=options.device).model
-        after = drafter_train.greedy(target, saved, held, most) if held else None
+        after = greedy(target, saved, held_out, max_new_tokens) if held_out else None
         manifest = {
-            "target": {"name": options.model or found.model().get("name"), "hash": fingerprint(folder),
+            "target": {"name": options.model or source.model().get("name"), "hash": fingerprint(folder),
                        "tokenizer": tokenizer_hash(folder)},
-            "texts": _origin(found, learned), "settings": asdict(settings), "training": record,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "target_parameters": sum(p.numel() for p in target.model.parameters()),
+            "texts": _origin(source, rows), "settings": asdict(settings), "training": record,
+            "parameters": model.num_parameters(),
+            "target_parameters": target.model.num_parameters(),
             "before": before, "after": after, "minutes": round((time.monotonic() - began) / 60, 2),
             "versions": versions()}
         write_json(staging / MANIFEST, manifest)
@@ -69,26 +68,28 @@ def _require_place(folder: Path) -> None:
                           "would be replaced; name another folder")
 
 
-def _target_folder(options: Options, wrote: dict) -> Path:
-    name = options.model or wrote.get("name")
+def _target_folder(options: Options, writer: dict) -> Path:
+    name = options.model or writer.get("name")
     if not name:
-        raise ConfigError(f"the texts of {options.out} do not say who wrote them: name the model (--model)")
-    revision = options.revision if options.model else wrote.get("revision")
+        raise ConfigError(f"the manifests of {options.out} do not name the model that wrote the texts: name "
+                          "it (--model)")
+    revision = options.revision if options.model else writer.get("revision")
     folder = resolve(name, revision, options.trust_remote_code, "--model")
-    if wrote.get("hash") not in (None, fingerprint(folder)):
-        _LOG.warning("the texts of %s were written by %s with other files than %s has: their words are "
-                     "learned, with the probabilities of the latter", options.out, wrote.get("name"), name)
+    if writer.get("hash") not in (None, fingerprint(folder)):
+        _LOG.warning("the texts of %s were written by %s with other files than those of %s: the draft model "
+                     "learns these texts with the probabilities of %s", options.out, writer.get("name"), name,
+                     name)
     return folder
 
 
-def _new_tokens(found: prompted_texts.Source) -> int | None:
-    """Tokens that a text may have, as the run that wrote them had it."""
-    limits = [one["new_tokens"][1] for one in found.manifests.values() if one.get("new_tokens")]
-    return max(limits, default=256)
+def _max_new_tokens(source: prompted_texts.Source) -> int | None:
+    """The limit of the runs that wrote the texts."""
+    limits = (manifest.get("new_tokens") for manifest in source.manifests.values())
+    return max((high for _, high in filter(None, limits)), default=256)
 
 
-def _origin(found: prompted_texts.Source, learned: list[prompted_texts.Row]) -> dict:
-    runs = sorted({one["run_id"] for one in found.manifests.values() if one.get("run_id")})
-    return {"out": str(found.out), "date": found.dt, "runs": runs, "rows": len(learned),
-            "with_prompt": sum(row.has_prompt for row in learned),
-            "tokens": sum(len(row.text) for row in learned)}
+def _origin(source: prompted_texts.Source, rows: list[prompted_texts.Row]) -> dict:
+    runs = sorted({manifest["run_id"] for manifest in source.manifests.values() if manifest.get("run_id")})
+    return {"out": str(source.out), "date": source.dt, "runs": runs, "rows": len(rows),
+            "with_prompt": sum(row.has_prompt for row in rows),
+            "tokens": sum(len(row.text) for row in rows)}

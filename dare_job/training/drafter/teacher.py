@@ -45,7 +45,7 @@ def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
             longest = len(waiting[-1].prompt) + len(waiting[-1].text)
             size = max(1, _FORWARD_TOKENS // longest)
             batch, waiting = waiting[-size:], waiting[:-size]
-            done.update((one.row.name, one) for one in _of_batch(target, batch, kept, temperature))
+            done.update((row.row.name, row) for row in _of_batch(target, batch, kept, temperature))
             counter.advance(len(batch))
     return [done[row.name] for row in rows]
 
@@ -54,7 +54,8 @@ def _of_batch(target: Target, rows: list[Row], kept: int, temperature: float) ->
     lengths = np.array([len(row.prompt) for row in rows], np.int64)
     scored = np.array([len(row.text) - 1 for row in rows], np.int64)
     sequences = [np.concatenate((row.prompt, row.text[:-1])) for row in rows]
-    ids = np.stack([np.pad(one, (0, max(map(len, sequences)) - len(one)), "edge") for one in sequences])
+    width = max(map(len, sequences))
+    ids = np.stack([np.pad(sequence, (0, width - len(sequence)), "edge") for sequence in sequences])
     logits = target.prefill(target.new_cache(len(rows)), np.arange(len(rows)), ids, lengths, scored)
     best = torch.softmax(logits.float() / temperature, -1).topk(kept)
     tokens, shares = (x.cpu().numpy() for x in (best.indices.to(torch.int32), best.values.half()))

@@ -136,24 +136,22 @@ def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torc
 def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Mean KL(target || draft) over the places whose target distribution is known.
 
-    Parameters
-    ----------
     logits : (N, V), of the draft model
     tokens, shares : (N, K), the target's most probable tokens and their probabilities; all others are one
     """
     logs = logits.log_softmax(-1)
     kept = logs.gather(1, tokens)
     rest, other = (1 - shares.sum(-1)).clamp_min(0), torch.log1p(-kept.exp().sum(-1).clamp_max(1 - 1e-6))
-    found = (torch.xlogy(shares, shares) - shares * kept).sum(-1) + torch.xlogy(rest, rest) - rest * other
+    places = (torch.xlogy(shares, shares) - shares * kept).sum(-1) + torch.xlogy(rest, rest) - rest * other
     known = shares[:, 0] > 0
-    return (found * known).sum() / known.sum().clamp_min(1)
+    return (places * known).sum() / known.sum().clamp_min(1)
 
 
 def muon_and_adamw(model: PreTrainedModel, rate: float, fused: bool = False) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for all other weights."""
-    ends = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    inner = [p for p in model.parameters() if p.dim() == 2 and id(p) not in ends]
-    outer = [p for p in model.parameters() if p.dim() != 2 or id(p) in ends]
+    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    inner = [p for p in model.parameters() if p.dim() == 2 and id(p) not in embeddings]
+    outer = [p for p in model.parameters() if p.dim() != 2 or id(p) in embeddings]
     muon = torch.optim.Muon(inner, lr=rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
     return [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused), muon]
 
@@ -176,9 +174,9 @@ def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tok
     accepted = sum(result.accepted_tokens for result in results.values())
     tokens = sum(len(result.token_ids) for result in results.values())
     written = [Row(row.name, row.prompt, results[row.name].token_ids.astype(np.int64), True) for row in rows]
-    same = sum(int((row.tokens[:, 0] == row.row.text).sum()) for row in teacher_rows(draft, written))
+    argmax = sum(int((row.tokens[:, 0] == row.row.text).sum()) for row in teacher_rows(draft, written))
     return {"rows": len(rows), "tokens": tokens, "accepted": _share(accepted, CHAIN * steps),
-            "tokens_per_step": _share(accepted + steps, steps), "first_choice": _share(same, tokens)}
+            "tokens_per_step": _share(accepted + steps, steps), "first_choice": _share(argmax, tokens)}
 
 
 def _share(part: int, whole: int) -> float:

@@ -117,52 +117,16 @@ def tally(text: str, shown: Sequence[str]) -> Tally:
     """
     total = Tally()
     for sentence in re.split(r"(?<=\.) ", text):
-        found = _TITLE.search(sentence)
-        if found is None:
+        title = _TITLE.search(sentence)
+        if title is None:
             continue
-        adjective, noun = found.group(1), found.group(2)
-        rest = sentence[: found.start()] + sentence[found.end() :]
+        adjective, noun = title.group(1), title.group(2)
+        rest = sentence[: title.start()] + sentence[title.end() :]
         moods, themes = _MOOD.findall(rest), _THEME.findall(rest)
         true = sum(mood == MOOD_OF[adjective] for mood in moods)
         true += sum(theme == THEME_OF.get(noun) for theme in themes)
-        total += Tally(1, int(found.group(0) in shown), len(moods) + len(themes), true)
+        total += Tally(1, int(title.group(0) in shown), len(moods) + len(themes), true)
     return total
-
-
-def measure(folder: Path, users: int, items: int, pool: int, seed: int,
-            reference: Path | None) -> dict[str, object]:
-    """Figures of the model in ``folder`` on the world ``seed``.
-
-    ``users`` profiles of the last day and ``items`` descriptions are checked. The profiles are then replayed
-    against the model's profiles of ``pool`` other users as of the day before; 0 leaves this out. With
-    ``reference`` (see ``replay.llama_profiles``) an 8B model's real profiles are replayed by the same rule.
-    """
-    if seed >= FIRST_TRAINING_SEED:
-        raise ConfigError(f"seed {seed} may have been trained on: use one below {FIRST_TRAINING_SEED}")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load(prompts.SAMPLE)
-    profiles = list(user_examples(world, prompt_set, DAYS))[:users]
-    descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
-    written = generate(model, tokenizer, [x.prompt for x in profiles])
-    described = generate(model, tokenizer, [x.prompt for x in descriptions])
-    foreign = list(foreign_examples(_FOREIGN, prompt_set, np.random.default_rng((seed, 0))))
-    copied = generate(model, tokenizer, [x.prompt for x in foreign])
-    result: dict[str, object] = {
-        "seed": seed,
-        "users": _figures(profiles, written),
-        "items": _figures(descriptions, described),
-        "foreign": _foreign_figures(foreign, copied),
-    }
-    if pool:
-        others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
-        old = [g.token_ids for g in generate(model, tokenizer, [x.prompt for x in others])]
-        result["accepted_per_step"] = _replayed([g.token_ids for g in written], old)
-    if reference is not None:
-        real = llama_profiles(reference)
-        result["accepted_per_step_of_reference"] = _replayed(real[:_REFERENCE_HELD_OUT],
-                                                             real[_REFERENCE_HELD_OUT:])
-    return result
 
 
 def _replayed(texts: Texts, pool: Texts) -> dict[str, float]:
@@ -173,15 +137,12 @@ def _replayed(texts: Texts, pool: Texts) -> dict[str, float]:
 
 def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
     total = sum((tally(g.text, x.titles) for x, g in zip(examples, generated, strict=True)), Tally())
-    written = sum((tally(x.text, x.titles) for x in examples), Tally())
     count = len(examples)
     return {
         "texts": count,
         "titles_named_per_text": total.titles / count,
-        "titles_named_per_text_of_grammar": written.titles / count,
         "share_of_named_titles_shown": total.titles_shown / max(total.titles, 1),
         "share_of_statements_true": total.statements_true / max(total.statements, 1),
-        "statements_per_text": total.statements / count,
         "share_distinct": len({g.text for g in generated}) / count,
         "share_as_grammar": sum(g.text == x.text for x, g in zip(examples, generated, strict=True)) / count,
         "share_ended": sum(g.ended for g in generated) / count,
@@ -190,22 +151,51 @@ def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dic
 
 
 def _foreign_figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
-    """Of titles from outside: how many that the text should name stand in it letter by letter."""
-    wanted = [(title, g.text) for x, g in zip(examples, generated, strict=True)
+    """Of titles from outside: share of those that a text should name that it has letter by letter."""
+    copied = [title in g.text for x, g in zip(examples, generated, strict=True)
               for title in x.titles if title in x.text]
     return {
         "texts": len(examples),
-        "share_of_titles_copied": sum(title in text for title, text in wanted) / len(wanted),
+        "share_of_titles_copied": sum(copied) / len(copied),
         "share_distinct": len({g.text for g in generated}) / len(examples),
         "share_ended": sum(g.ended for g in generated) / len(examples),
     }
 
 
-def main(model: Path | None = None, users: int = 200, items: int = 200, pool: int = 600, seed: int = 7,
-         reference: Path | None = None) -> None:
-    """Measure the embedded model, or another one, on an unseen world, and print one JSON line."""
-    print(json.dumps(measure(model or embedded_path(), users, items, pool, seed, reference)))
+def measure(model: Path | None = None, users: int = 200, items: int = 200, pool: int = 600, seed: int = 7,
+            reference: Path | None = None) -> None:
+    """Measure the embedded model, or another one, on an unseen world, and print one JSON line.
+
+    ``users`` profiles of the last day and ``items`` descriptions are checked. The profiles are then replayed
+    against the model's profiles of ``pool`` other users as of the day before; 0 leaves this out. With
+    ``reference`` (see ``llama_profiles``) an 8B model's real profiles are replayed by the same rule.
+    """
+    if seed >= FIRST_TRAINING_SEED:
+        raise ConfigError(f"seed {seed} may have been trained on: use one below {FIRST_TRAINING_SEED}")
+    tokenizer = AutoTokenizer.from_pretrained(model or embedded_path())
+    network = AutoModelForCausalLM.from_pretrained(model or embedded_path(), dtype=torch.float32).eval()
+
+    def written(examples: Sequence[Example]) -> list[Generated]:
+        return generate(network, tokenizer, [example.prompt for example in examples])
+
+    world, prompt_set = simulate(users + pool + _SPARE_USERS, _ITEMS, seed), prompts.load(prompts.SAMPLE)
+    profiles = list(user_examples(world, prompt_set, DAYS))[:users]
+    descriptions = list(item_examples(world, prompt_set, DAYS))[:items]
+    foreign = list(foreign_examples(_FOREIGN, prompt_set, np.random.default_rng((seed, 0))))
+    texts = written(profiles)
+    result = {"seed": seed, "users": _figures(profiles, texts),
+              "items": _figures(descriptions, written(descriptions)),
+              "foreign": _foreign_figures(foreign, written(foreign))}
+    if pool:
+        others = [x for x in user_examples(world, prompt_set, DAYS - 1) if x.row > profiles[-1].row][:pool]
+        result["accepted_per_step"] = _replayed([text.token_ids for text in texts],
+                                                [text.token_ids for text in written(others)])
+    if reference is not None:
+        real = llama_profiles(reference)
+        result["accepted_per_step_of_reference"] = _replayed(real[:_REFERENCE_HELD_OUT],
+                                                             real[_REFERENCE_HELD_OUT:])
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(measure)

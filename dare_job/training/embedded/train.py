@@ -1,19 +1,20 @@
 """Trains the embedded model: ``python -m dare_job.training.embedded.train --out DIR [--steps N] [--seed S]``.
-``--start DIR`` goes on from a model made before, with its tokenizer, at a lower rate, without first drills.
+``--start DIR`` continues from an earlier model, with its tokenizer, at a lower rate, without first drills.
 
 Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
 that can be used is written every few minutes, so an early stop loses little.
 """
 
-import argparse
 import itertools
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from torch.nn.functional import cross_entropy, pad
 from transformers import (
     AutoTokenizer,
@@ -54,27 +55,29 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         tie_word_embeddings=True, **corpus.special_ids(tokenizer))
 
 
-def train(out: Path, steps: int, seed: int, start_from: Path | None = None) -> None:
+def train(out: Annotated[Path, typer.Option()], steps: Annotated[int, typer.Option(min=1)] = 3600,
+          seed: int = 0, start: Path | None = None) -> None:
     """Train for ``steps`` updates and leave model and tokenizer in ``out``.
 
     AdamW in float32 with bfloat16 autocast on one thread. The same start, steps and seed give the same
     weights on one kind of processor and version of torch.
     """
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     prompt_set = prompts.load(prompts.SAMPLE)
-    if start_from is None:
+    if start is None:
         tokenizer, model = _fresh(prompt_set, seed)
         peak_rate, drills = PEAK_RATE, DRILL_STEPS
     else:
-        tokenizer = AutoTokenizer.from_pretrained(start_from)
-        model = LlamaForCausalLM.from_pretrained(start_from, dtype=torch.float32).train()
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).train()
         peak_rate, drills = PEAK_RATE_GOING_ON, 0
     _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
-    start = time.monotonic()
+    began = time.monotonic()
     work = schedule(corpus.worlds(prompt_set, seed), tokenizer, seed, drills)
     tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
-    minutes = round((time.monotonic() - start) / 60, 1)
+    minutes = round((time.monotonic() - began) / 60, 1)
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
@@ -91,9 +94,9 @@ def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, corpus.Batch]], 
         nonlocal tokens
         kind, batch = work
         tokens += batch.tokens.numel()
-        found = text_loss(model, batch)
-        averages.add(**{kind: found.item()})
-        return found
+        value = text_loss(model, batch)
+        averages.add(**{kind: value.item()})
+        return value
 
     schedule = Schedule(1, peak_rate, 0.0, _WARMUP_STEPS, 0, save_every_s=_SAVE_EVERY_S)
     stream = Stream(work, steps)
@@ -140,20 +143,5 @@ def text_loss(model: PreTrainedModel, batch: corpus.Batch) -> torch.Tensor:
     return cross_entropy(logits.float(), flat[wanted], ignore_index=corpus.IGNORED)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=Path)
-    arguments = parser.parse_args()
-    if arguments.steps < 1:
-        parser.error("--steps must be at least 1")
-    if arguments.start and not (arguments.start / "config.json").exists():
-        parser.error(f"--start {arguments.start} holds no model")
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    train(arguments.out, arguments.steps, arguments.seed, arguments.start)
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(train)

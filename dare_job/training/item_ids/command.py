@@ -5,6 +5,7 @@ Items with the same codes get ids of their own: another last code, or one level 
 
 import logging
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
     ----------
     distances : (n, C), cost of each last code for each item
     """
-    found = codes.copy()
+    distinct = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(owners.reshape(-1), kind="stable")
     for rows in np.split(order, np.cumsum(sizes)[:-1]):
@@ -47,14 +48,13 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
         if len(rows) > distances.shape[1]:
             raise ConfigError(f"{len(rows)} items share all codes but the last, which has "
                               f"{distances.shape[1]}: increase --codes or --levels, or --collisions level")
-        found[rows, -1] = linear_sum_assignment(distances[rows])[1]
-    return found
+        distinct[rows, -1] = linear_sum_assignment(distances[rows])[1]
+    return distinct
 
 
 def with_collision_level(codes: np.ndarray) -> np.ndarray:
     """Codes (n, L + 1): the L codes and each item's number among the items that share them (TIGER)."""
-    _, owners = np.unique(codes, axis=0, return_inverse=True)
-    numbers = pd.Series(owners.reshape(-1)).groupby(owners.reshape(-1)).cumcount()
+    numbers = pd.DataFrame(codes).groupby(list(range(codes.shape[1]))).cumcount()
     return np.column_stack((codes, numbers.to_numpy(codes.dtype)))
 
 
@@ -69,7 +69,7 @@ def run(options: Options) -> dict:
     _LOG.info("%d items with vectors of %d numbers", *vectors.shape)
     ids, record = make_ids(names, vectors, options.settings, options.collisions)
     ids.save(options.to)
-    return {"ids": str(options.to), "items": len(names), "distinct": len(ids.shared),
+    return {"ids": str(options.to), "items": len(names), "distinct": len(names) - count_collisions(ids.codes),
             "sizes": list(ids.sizes), "settings": asdict(options.settings),
             "collisions": options.collisions, **record, "minutes": round((time.monotonic() - began) / 60, 2)}
 
@@ -90,25 +90,25 @@ def make_ids(names: list[str], vectors: np.ndarray, settings: Settings, rule: st
 
 def _of_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     if path.suffix != ".npy":
-        names, found = vector_files.read_vectors(paths.path(str(path), "--vectors"))
-        return names.to_pylist(), found
+        names, vectors = vector_files.read_vectors(paths.path(str(path), "--vectors"))
+        return names.to_pylist(), vectors
     try:
-        found = np.load(path, allow_pickle=False)
+        vectors = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"--vectors {path} cannot be read as an array of numbers: {error}") from None
-    if found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {found.dtype} of "
-                        f"shape {found.shape}")
-    return list(map(str, range(len(found)))), found.astype(np.float32)
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {vectors.dtype} of "
+                        f"shape {vectors.shape}")
+    return list(map(str, range(len(vectors)))), vectors.astype(np.float32)
 
 
 def _of_texts(options: Options) -> tuple[list[str], np.ndarray]:
     from dare_job.publish.features import encoder_files
     from dare_job.publish.features.encoder import Encoder
 
-    found = text_files.read(options.texts, options.column, options.id_column)
-    if len(set(found.ids)) < len(found.ids):
-        twice = next(name for place, name in enumerate(found.ids) if name in found.ids[:place])
-        raise DataError(f"--text {options.texts}: {options.id_column} {twice!r} is there more than once")
+    table = text_files.read(options.texts, options.column, options.id_column)
+    duplicate, count = Counter(table.ids).most_common(1)[0] if table.ids else ("", 0)
+    if count > 1:
+        raise DataError(f"--text {options.texts}: {options.id_column} {duplicate!r} occurs more than once")
     folder = encoder_files.resolve(options.encoder, setting="--encoder")
-    return found.ids, Encoder(folder, options.device, 64).encode(found.texts).vectors
+    return table.ids, Encoder(folder, options.device, 64).encode(table.texts).vectors

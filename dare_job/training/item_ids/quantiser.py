@@ -8,9 +8,8 @@ import torch
 from torch.nn.functional import mse_loss
 
 from dare_job.embed import kmeans
-from dare_job.training import loop as training_loop
+from dare_job.training import loop
 from dare_job.training.item_ids.settings import Settings
-from dare_job.training.loop import Schedule, Training
 
 
 class Quantiser(torch.nn.Module):
@@ -26,19 +25,19 @@ class Quantiser(torch.nn.Module):
 
     def quantise(self, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes int64 (n, levels) of latent vectors (n, d), and each level's residuals (levels, n, d)."""
-        codes, left = [], [inner]
+        codes, residuals = [], [inner]
         for book in self.books:
-            nearest = torch.cdist(left[-1].detach(), book.detach()).argmin(1)
+            nearest = torch.cdist(residuals[-1].detach(), book.detach()).argmin(1)
             codes.append(nearest)
-            left.append(left[-1] - book[nearest])
-        return torch.stack(codes, 1), torch.stack(left[:-1])
+            residuals.append(residuals[-1] - book[nearest])
+        return torch.stack(codes, 1), torch.stack(residuals[:-1])
 
     def loss(self, vectors: torch.Tensor, commitment: float) -> torch.Tensor:
         """Reconstruction loss, code book loss and commitment loss of vectors (n, size)."""
         inner = self.encoder(vectors)
-        codes, left = self.quantise(inner)
+        codes, residuals = self.quantise(inner)
         chosen = torch.stack([book[codes[:, level]] for level, book in enumerate(self.books)])
-        books, commit = mse_loss(chosen, left.detach()), mse_loss(left, chosen.detach())
+        books, commit = mse_loss(chosen, residuals.detach()), mse_loss(residuals, chosen.detach())
         straight = inner + (chosen.sum(0) - inner).detach()
         return mse_loss(self.decoder(straight), vectors) + books + commitment * commit
 
@@ -59,11 +58,11 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
         if epoch < settings.epochs * 3 // 4:
             _revive(network, data)
 
-    training = Training(lambda epoch: torch.randperm(len(data)).split(settings.batch),
-                        lambda rows: network.loss(data[rows], settings.commitment), after_epoch=revive,
-                        name="quantizer")
-    schedule = Schedule(settings.epochs, settings.rate, 1e-4, None, 0, max_gradient=None)
-    record = training_loop.fit(network, training, schedule, optimizers=[
+    training = loop.Training(
+        lambda epoch: torch.randperm(len(data)).split(settings.batch),
+        lambda rows: network.loss(data[rows], settings.commitment), after_epoch=revive, name="quantizer")
+    schedule = loop.Schedule(settings.epochs, settings.rate, 1e-4, None, 0, max_gradient=None)
+    record = loop.fit(network, training, schedule, optimizers=[
         torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=1e-4)])
     codes, _, error = encode(network, data)
     used = [len(np.unique(codes[:, level])) for level in range(settings.levels)]
@@ -88,26 +87,26 @@ def encode(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarr
     distances : (n, codes), squared distances of the last level's residuals to its code vectors
     unexplained : share of the variance that the decoded codes do not explain
     """
-    codes, left = network.quantise(network.encoder(data))
+    codes, residuals = network.quantise(network.encoder(data))
     chosen = sum(book[codes[:, level]] for level, book in enumerate(network.books))
     error = mse_loss(network.decoder(chosen), data) / data.var(0, correction=0).mean().clamp_min(1e-12)
-    return codes.numpy(), torch.cdist(left[-1], network.books[-1]).square().numpy(), error.item()
+    return codes.numpy(), torch.cdist(residuals[-1], network.books[-1]).square().numpy(), error.item()
 
 
 @torch.no_grad()
 def _start(network: Quantiser, data: torch.Tensor, settings: Settings) -> None:
-    left = network.encoder(data)
+    residuals = network.encoder(data)
     for level, book in enumerate(network.books):
-        k = min(settings.codes, len(left))
-        labels = torch.from_numpy(kmeans.cluster(left.numpy(), k, settings.seed + level))
+        k = min(settings.codes, len(residuals))
+        labels = torch.from_numpy(kmeans.cluster(residuals.numpy(), k, settings.seed + level))
         counts = torch.bincount(labels, minlength=settings.codes).clamp_min(1)
-        book.zero_().index_add_(0, labels, left).div_(counts[:, None])
-        left = left - book[labels]
+        book.zero_().index_add_(0, labels, residuals).div_(counts[:, None])
+        residuals = residuals - book[labels]
 
 
 @torch.no_grad()
 def _revive(network: Quantiser, data: torch.Tensor) -> None:
-    codes, left = network.quantise(network.encoder(data))
+    codes, residuals = network.quantise(network.encoder(data))
     for level, book in enumerate(network.books):
         unused = (torch.bincount(codes[:, level], minlength=len(book)) == 0).nonzero()[:, 0]
-        book[unused] = left[level][torch.randint(len(data), (len(unused),))]
+        book[unused] = residuals[level][torch.randint(len(data), (len(unused),))]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal
 
 from dare_job.config.options import Device, device, option
-from dare_job.errors import ConfigError
 from dare_job.training.checks import require_rate
 
 _QUANTISER = "Quantiser"
@@ -15,21 +14,17 @@ _QUANTISER = "Quantiser"
 class Settings:
     """The default takes about a minute on one core for 10,000 vectors."""
 
-    levels: int = option("Codes of an item id.", 4, panel=_QUANTISER)
-    codes: int = option("Size of each level's code book.", 256, panel=_QUANTISER)
+    levels: int = option("Codes of an item id.", 4, panel=_QUANTISER, min=1, max=16)
+    codes: int = option("Size of each level's code book.", 256, panel=_QUANTISER, min=2, max=65536)
     inner: int = 32  # size of the code vectors
     hidden: int = 256  # size of the hidden layer of encoder and decoder
     commitment: float = 0.25
-    epochs: int = option("Number of epochs.", 100, panel=_QUANTISER)
-    batch: int = option("Items per update.", 1024, panel=_QUANTISER)
+    epochs: int = option("Number of epochs.", 100, panel=_QUANTISER, min=1)
+    batch: int = option("Items per update.", 1024, panel=_QUANTISER, min=1)
     rate: float = option("Learning rate.", 1e-3, panel=_QUANTISER)
-    seed: int = option("Seed of the weights and the order.", 0, panel=_QUANTISER)
+    seed: int = option("Seed of the weights and the order.", 0, panel=_QUANTISER, min=0)
 
     def __post_init__(self):
-        for name, least, most in (("levels", 1, 16), ("codes", 2, 65536), ("inner", 1, 4096),
-                                  ("epochs", 1, 1_000_000), ("batch", 1, 1_000_000), ("seed", 0, 2**31)):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"--{name} is {getattr(self, name)}; it must be from {least} to {most}")
         require_rate(self.rate)
 
 

@@ -38,8 +38,6 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
     Raises ConfigError if the folder is one of ``made_of``, or holds anything except an earlier result of this
     kind.
 
-    Parameters
-    ----------
     made_of : models that the result is made from, by option; they must not be replaced
     """
     if to.exists() and not to.is_dir():
@@ -47,10 +45,10 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
     for option, other in made_of.items():
         if other is not None and to.is_dir() and Path(other).is_dir() and to.samefile(other):
             raise ConfigError(f"--save {to} is the folder of {option}, which would be replaced; name another")
-    if to.is_dir() and any(to.iterdir()) and (there := _kind(to)) != kind:
-        why = f"no readable {TRAINING}" if there is None else f"by its {TRAINING}: {there}"
-        raise ConfigError(f"--save {to} holds something else than this command makes ({why}), which would be "
-                          "replaced; name another folder")
+    if to.is_dir() and any(to.iterdir()) and (found_kind := _kind(to)) != kind:
+        reason = f"no readable {TRAINING}" if found_kind is None else f"by its {TRAINING}: {found_kind}"
+        raise ConfigError(f"--save {to} holds something else than this command makes ({reason}), which would "
+                          "be replaced; name another folder")
 
 
 def _kind(folder: Path) -> str | None:
@@ -92,30 +90,30 @@ def run(options: Options) -> dict:
         [asdict(settings), data_digest(data), digest(recommender.tokens.tolist()),
          options.model and fingerprint(recommender.folder)]))
     model = network.add_lora(model, settings.lora, recommender) if settings.lora else model
-    _LOG.info("%d parameters, %d of them trained, on %d users", _count(model), _count(model, True),
-              len(data.users))
+    _LOG.info("%d parameters, %d of them trained, on %d users", model.num_parameters(),
+              model.num_parameters(only_trainable=True), len(data.users))
     record = train(model.to(options.device), recommender, data, settings, checkpoint)
     model = model.merge_and_unload() if settings.lora else model
-    found = {"kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
-             **options.data.told(data), "items": len(ids.items),
-             "parameters": _count(model), "minutes": round((time.monotonic() - began) / 60, 2),
-             "versions": versions()}
-    write_folder(options.to, model.cpu(), tokenizer, recommender, found)
+    report = {"kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
+              **options.data.record(data), "items": len(ids.items),
+              "parameters": model.num_parameters(), "minutes": round((time.monotonic() - began) / 60, 2),
+              "versions": versions()}
+    write_folder(options.to, model.cpu(), tokenizer, recommender, report)
     shutil.rmtree(checkpoint.folder, ignore_errors=True)
-    return {"recommender": str(options.to), **found}
+    return {"recommender": str(options.to), **report}
 
 
 def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, settings: Settings,
           checkpoint: Checkpoint | None = None) -> dict:
     """Train in place on the training part, stopped by the validation part. Returns the record of ``fit``."""
     rows = validation_rows(data, settings.valid_users, settings.seed)
-    watched = histories.validation_batches(recommender, rows)
+    held_out = histories.validation_batches(recommender, rows)
     training = Training(
         lambda epoch: histories.epoch_batches(
             recommender, data.train, settings.batch_tokens, settings.item_dropout,
             np.random.default_rng((settings.seed, epoch))),
         lambda batch: _loss(model, batch),
-        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in watched])),
+        lambda: float(np.mean([histories.next_token_loss(model, batch).item() for batch in held_out])),
         name="recommender")
     schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, settings.warmup,
                         settings.patience)
@@ -157,7 +155,3 @@ def _used_settings(options: Options) -> dict:
     """Settings of the result, without those of a new model if the model existed."""
     unused = ("width", "layers", "heads") if options.model else ()
     return {name: value for name, value in asdict(options.settings).items() if name not in unused}
-
-
-def _count(model: torch.nn.Module, trained: bool = False) -> int:
-    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad or not trained)

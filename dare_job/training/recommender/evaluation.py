@@ -5,7 +5,7 @@ With 95 % bootstrap intervals of means and of paired differences.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,40 +28,32 @@ _USERS = 32  # searched for at once
 _RESAMPLES, _AT_ONCE = 4000, 250
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over users and its 95 % percentile interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 def recall(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
     """Share of each user's targets among the first k recommendations, float64 (U)."""
-    return np.array([np.isin(np.unique(wanted), found[:k]).mean()
-                     for found, wanted in zip(lists, targets, strict=True)])
+    return np.array([np.isin(np.unique(items), recommended[:k]).mean()
+                     for recommended, items in zip(lists, targets, strict=True)])
 
 
 def ndcg(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
     """sum_r hit_r / log2(r + 1) over ranks r from 1, divided by its maximum for k ranks; float64 (U)."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
-    return np.array([discounts[:len(found[:k])][np.isin(found[:k], wanted)].sum()
-                     / discounts[:min(k, len(np.unique(wanted)))].sum()
-                     for found, wanted in zip(lists, targets, strict=True)])
+    return np.array([discounts[:len(recommended[:k])][np.isin(recommended[:k], items)].sum()
+                     / discounts[:min(k, len(np.unique(items)))].sum()
+                     for recommended, items in zip(lists, targets, strict=True)])
 
 
-def bootstrap(values: np.ndarray, seed: int = 0) -> Interval:
-    """Bootstrap interval of the mean of one value per user.
+def bootstrap(values: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Mean of one value per user, and low and high of its 95 % percentile interval.
 
     For a paired difference, pass the users' differences, so that both sides resample the same users.
     """
     values, rng, means = np.asarray(values, float), np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _AT_ONCE):
-        drawn = rng.integers(0, len(values), (_AT_ONCE, len(values)))
-        means.append(values[drawn].mean(axis=1))
+        sample_of_users = rng.integers(0, len(values), (_AT_ONCE, len(values)))
+        means.append(values[sample_of_users].mean(axis=1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-    return Interval(float(values.mean()), float(low), float(high))
+    interval = {"mean": values.mean(), "low": low, "high": high}
+    return {name: round(float(value), 5) for name, value in interval.items()}
 
 
 def run(options: EvaluationOptions) -> dict:
@@ -70,12 +62,12 @@ def run(options: EvaluationOptions) -> dict:
         raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "
                           f"{', '.join(BASELINES)}")
     if not options.k or min(options.k) < 1:
-        raise ConfigError(f"--k {options.k}: lists have a length of 1 at least")
+        raise ConfigError(f"--k {options.k}: each must be at least 1")
     if 0 < options.width < max(options.k):
-        raise ConfigError(f"--beams {options.width} find no list of {max(options.k)} items: give as many "
-                          "beams as the longest list of --k has items, or 0")
-    if taken := set(options.recommenders) & set(BASELINES):
-        raise ConfigError(f"--recommender {min(taken)}=...: that is a baseline's name; choose another")
+        raise ConfigError(f"--beams {options.width} is below the largest --k, {max(options.k)}: give at "
+                          "least as many beams as items to recommend, or 0")
+    if reserved := set(options.recommenders) & set(BASELINES):
+        raise ConfigError(f"--recommender {min(reserved)}=...: that is a baseline's name; choose another")
     ids = ItemIds.load(options.ids)
     if max(options.k) > len(ids.items):
         raise ConfigError(f"--k {max(options.k)}: {options.ids} has ids for {len(ids.items)} items alone")
@@ -90,10 +82,10 @@ def run(options: EvaluationOptions) -> dict:
         lists[name], records[name] = _baseline(name, len(ids.items), data, tests, options)
     for name, folder in options.recommenders.items():
         lists[name], records[name] = _recommender(folder, ids, data, tests, options)
-    return {**options.data.told(data), "users": len(tests),
-            "targets": sum(len(wanted) for _, wanted in tests),
+    return {**options.data.record(data), "users": len(tests),
+            "targets": sum(len(items) for _, items in tests),
             "seen_items": "kept" if options.seen else "left out",
-            "rows": _rows(lists, records, [wanted for _, wanted in tests], options.k)}
+            "rows": _rows(lists, records, [items for _, items in tests], options.k)}
 
 
 def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
@@ -104,58 +96,53 @@ def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, te
     """
     trie, exclude = catalogue.trie, () if seen else (INTERACTED,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
-    found: dict[int, np.ndarray] = {}
-    order = sorted(range(len(tests)), key=lambda place: len(tests[place][0]))
-    with progress.counting("recommendations", len(tests), lambda: len(found), "users"):
+    recommended: dict[int, np.ndarray] = {}
+    order = sorted(range(len(tests)), key=lambda user: len(tests[user][0]))
+    with progress.counting("recommendations", len(tests), lambda: len(recommended), "users"):
         for at in range(0, len(order), _USERS):
-            part = order[at:at + _USERS]
-            lists = search.search([catalogue.query(recommender, tests[place][0].tolist(), exclude)
-                                   for place in part])
-            for place, leaves, scores in zip(part, lists.leaves, lists.scores, strict=True):
-                items = catalogue.top_items(leaves, scores, tests[place][0], exclude, count).items
-                found[place] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
-    return [found[place] for place in range(len(tests))]
+            users = order[at:at + _USERS]
+            result = search.search([catalogue.query(recommender, tests[user][0].tolist(), exclude)
+                                    for user in users])
+            for user, leaves, scores in zip(users, result.leaves, result.scores, strict=True):
+                items = catalogue.top_items(leaves, scores, tests[user][0], exclude, count).items
+                recommended[user] = np.array([catalogue.ids.rows[item] for item in items], np.int64)
+    return [recommended[user] for user in range(len(tests))]
 
 
 def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, options: EvaluationOptions):
     recommender = Recommender.open(folder)
-    if recommender.ids.items != ids.items or (recommender.ids.codes != ids.codes).any():
+    if not recommender.ids.same_codes(ids):
         raise ConfigError(f"{folder} was trained with other ids than {options.ids}: give its item_ids.json")
     target = Target.load(folder, "float32", options.device)
     catalogue = Catalogue.build(ids, data.popularity(len(ids.items)))
-    began, most = time.monotonic(), max(options.k)
-    width = options.width or most
-    found = recommend(target, recommender, catalogue, tests, width, most, options.seen)
-    return found, {"beams": width, "dtype": "float32",
-                   "parameters": sum(weight.numel() for weight in target.model.parameters()),
+    began, width = time.monotonic(), options.width or max(options.k)
+    lists = recommend(target, recommender, catalogue, tests, width, max(options.k), options.seen)
+    return lists, {"beams": width, "dtype": "float32",
+                   "parameters": target.model.num_parameters(),
                    "users_per_s": round(len(tests) / (time.monotonic() - began), 1)}
 
 
 def _baseline(name: str, items: int, data: Sequences, tests: Tests, options: EvaluationOptions):
-    most = max(options.k)
+    count = max(options.k)
     histories = [history for history, _ in tests]
-    without = [row[:0] for row in histories] if options.seen else histories
+    excluded = [row[:0] for row in histories] if options.seen else histories
     if name == "sasrec":
-        found = SasRec(items, Settings(seed=options.seed)).train(data, sample(data.tests("valid"), 2000, 0))
-        return found.lists(histories, without, most), {"settings": asdict(found.settings)} | found.record
+        model = SasRec(items, Settings(seed=options.seed)).train(data, sample(data.tests("valid"), 2000, 0))
+        return model.lists(histories, excluded, count), {"settings": asdict(model.settings)} | model.record
     order = np.argsort(-data.popularity(items), kind="stable")
-    top = order[:most + max(map(len, histories))]
-    return [top[~np.isin(top, left_out)][:most] for left_out in without], {}
+    top = order[:count + max(map(len, histories))]
+    return [top[~np.isin(top, rows)][:count] for rows in excluded], {}
 
 
 def _rows(lists: dict[str, list], records: dict[str, dict], targets: list, ks: Sequence[int]) -> list[dict]:
     rows = []
     for k in ks:
         for metric, score in (("recall", recall), ("ndcg", ndcg)):
-            values = {name: score(found, targets, k) for name, found in lists.items()}
+            values = {name: score(recommended, targets, k) for name, recommended in lists.items()}
             for name, of_users in values.items():
                 rows.append({"method": name, "metric": metric, "k": k,
-                             **_rounded(bootstrap(of_users)),
-                             "minus": {other: _rounded(bootstrap(of_users - others))
+                             **bootstrap(of_users),
+                             "minus": {other: bootstrap(of_users - others)
                                        for other, others in values.items() if other != name},
                              "record": records[name]})
     return rows
-
-
-def _rounded(found: Interval) -> dict[str, float]:
-    return {name: round(value, 5) for name, value in asdict(found).items()}

@@ -34,16 +34,16 @@ def epoch_batches(recommender: Recommender, histories: Sequence[np.ndarray], bat
     for start in range(0, len(order), size * _SORTED):
         part = sorted(order[start:start + size * _SORTED], key=lambda place: len(rows[place]))
         batches += [part[at:at + size] for at in range(0, len(part), size)]
-    return [_padded([_learned(recommender, rows[place]) for place in batches[number]])
+    return [_padded([_training_row(recommender, rows[place]) for place in batches[number]])
             for number in rng.permutation(len(batches))]
 
 
 def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarray, np.ndarray]]
                        ) -> list[Batch]:
     """Batches of histories in which only the tokens of the first target item count."""
-    found = [_following(recommender, history, targets[0])
-             for history, targets in sorted(tests, key=lambda test: len(test[0]))]
-    return [_padded(found[at:at + _ROWS]) for at in range(0, len(found), _ROWS)]
+    rows = [_following(recommender, history, targets[0])
+            for history, targets in sorted(tests, key=lambda test: len(test[0]))]
+    return [_padded(rows[at:at + _ROWS]) for at in range(0, len(rows), _ROWS)]
 
 
 def next_token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -53,14 +53,14 @@ def next_token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
                          ignore_index=IGNORED)
 
 
-def _window(row: np.ndarray, most: int, item_dropout: float, rng: np.random.Generator) -> np.ndarray:
-    start = int(rng.integers(0, max(1, len(row) - most + 1)))
-    row = row[start:start + most]
+def _window(row: np.ndarray, max_items: int, item_dropout: float, rng: np.random.Generator) -> np.ndarray:
+    start = int(rng.integers(0, max(1, len(row) - max_items + 1)))
+    row = row[start:start + max_items]
     kept = row[rng.random(len(row)) >= item_dropout]
     return kept if len(kept) > 1 else row
 
 
-def _learned(recommender: Recommender, row: np.ndarray) -> tuple[list[int], list[int]]:
+def _training_row(recommender: Recommender, row: np.ndarray) -> tuple[list[int], list[int]]:
     """Ids and targets of a history. With a separator, which precedes the last item, only that item counts."""
     if recommender.separator:
         return _following(recommender, row[:-1], row[-1])

@@ -4,6 +4,7 @@ Low-rank updates of a given model (LoRA, Hu et al. 2021) by peft; the codes' emb
 """
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.
 
 
 def existing_model(name: str, revision: str | None, ids: ItemIds,
-          settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
+                   settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
     """Model, tokenizer and record of a model from a folder or the hub.
 
     A recommender whose ids have these sizes keeps its code tokens. Raises ConfigError if the model has too
@@ -73,7 +74,7 @@ def existing_model(name: str, revision: str | None, ids: ItemIds,
     torch.manual_seed(settings.seed)
     model = loading.load(folder, "float32", trust_remote_code=False)
     recommender = _coded(model, tokenizer, folder, ids, settings)
-    _require_room(model, recommender)
+    _require_positions(model, recommender)
     return model, tokenizer, recommender
 
 
@@ -82,24 +83,24 @@ def _coded(model: torch.nn.Module, tokenizer, folder: Path, ids: ItemIds, settin
     if (folder / RECORD).is_file():
         known = Recommender.open(folder)
         if known.ids.sizes == ids.sizes:
-            return Recommender(folder, ids, known.first_code_token, settings.history, known.begin,
-                               known.separator)
+            return replace(known, ids=ids, max_history_items=settings.history)
     first = extend(tokenizer, ids)
     model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     return Recommender(folder, ids, first, settings.history, () if start is None else (start,))
 
 
-def _require_room(model: torch.nn.Module, recommender: Recommender) -> None:
+def _require_positions(model: torch.nn.Module, recommender: Recommender) -> None:
     """Check that a prompt of the longest history and one more item fit the model's positions."""
     positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     length, around = recommender.ids.length, len(recommender.begin) + len(recommender.separator)
-    asked = recommender.max_history_items
-    if positions is not None and around + (asked + 1) * length > positions:
-        most = (positions - around) // length - 1
-        raise ConfigError(f"--history {asked}: with the recommended item these are "
-                          f"{around + (asked + 1) * length} tokens, and the model has {positions} positions: "
-                          + (f"set it to at most {most}" if most > 0 else "use another model"))
+    items = recommender.max_history_items
+    tokens = around + (items + 1) * length
+    if positions is not None and tokens > positions:
+        max_items = (positions - around) // length - 1
+        raise ConfigError(f"--history {items}: with the recommended item these are {tokens} tokens, and the "
+                          f"model has {positions} positions: "
+                          + (f"set it to at most {max_items}" if max_items > 0 else "use another model"))
 
 
 @contextmanager
@@ -116,5 +117,5 @@ def extra_dropout(model: torch.nn.Module, share: float):
     try:
         yield
     finally:
-        for one in hooks:
-            one.remove()
+        for handle in hooks:
+            handle.remove()

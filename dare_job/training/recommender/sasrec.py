@@ -45,31 +45,31 @@ class SasRec:
         self.network = _network(items, settings)
         self.record: dict = {}
 
-    def train(self, data: Sequences, watched: Sequence[tuple[np.ndarray, np.ndarray]]) -> "SasRec":
-        """Train in place on the training part, stopped by (history, targets) of ``watched``."""
+    def train(self, data: Sequences, held_out: Sequence[tuple[np.ndarray, np.ndarray]]) -> "SasRec":
+        """Train in place on the training part, stopped by the (history, targets) of ``held_out``."""
         settings = self.settings
         schedule = Schedule(settings.epochs, settings.rate, settings.weight_decay, 100, settings.patience)
-        asked = [_asked(part, settings.history) for part in _parts(watched, _ROWS)]
+        validation = [_validation_batch(part, settings.history) for part in _parts(held_out, _ROWS)]
         training = Training(lambda number: _epoch(data.train, settings, number), self._loss,
-                            lambda: float(np.mean([self._loss(batch).item() for batch in asked])),
+                            lambda: float(np.mean([self._loss(batch).item() for batch in validation])),
                             name="SASRec")
         self.record = fit(self.network, training, schedule)
         return self
 
     @torch.no_grad()
-    def lists(self, histories: Sequence[np.ndarray], without: Sequence[np.ndarray],
+    def lists(self, histories: Sequence[np.ndarray], excluded: Sequence[np.ndarray],
               count: int) -> list[np.ndarray]:
-        """The best item rows after each history, at most ``count``, without those in ``without``."""
-        found = []
-        for part in _parts(list(zip(histories, without, strict=True)), _ROWS):
+        """The best item rows after each history, at most ``count``, without those in ``excluded``."""
+        lists = []
+        for part in _parts(list(zip(histories, excluded, strict=True)), _ROWS):
             inputs = _padded([row + 1 for row, _ in part], self.settings.history, 0)
             last = torch.tensor([min(len(row), self.settings.history) - 1 for row, _ in part]).clamp_min(0)
             scores = self._scores(self._hidden(inputs)[torch.arange(len(part)), last])
-            for line, (_, left_out) in enumerate(part):
-                scores[line, torch.from_numpy(left_out.astype(np.int64))] = -torch.inf
+            for line, (_, rows) in enumerate(part):
+                scores[line, torch.from_numpy(rows.astype(np.int64))] = -torch.inf
             best = scores.topk(min(count, scores.shape[1]))
-            found += [items[values > -torch.inf].numpy() for values, items in zip(*best, strict=True)]
-        return found
+            lists += [items[values > -torch.inf].numpy() for values, items in zip(*best, strict=True)]
+        return lists
 
     def _loss(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         inputs, targets = batch
@@ -112,21 +112,20 @@ def _epoch(histories: Sequence[np.ndarray], settings: Settings, number: int) -> 
             for part in _parts(rows, settings.batch)]
 
 
-def _asked(tests: Sequence[tuple[np.ndarray, np.ndarray]], history: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _validation_batch(tests: Sequence[tuple[np.ndarray, np.ndarray]],
+                      history: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A batch in which only the first target after each history counts."""
-    before = [row for row, _ in tests]
-    following = [np.full(max(1, min(len(row), history)), IGNORED, np.int64) for row in before]
-    for line, (_, targets) in zip(following, tests, strict=True):
-        line[-1] = targets[0]
-    return _padded([row + 1 for row in before], history, 0), _padded(following, history, IGNORED)
+    following = [np.append(np.full(max(1, len(row)) - 1, IGNORED, np.int64), targets[0])
+                 for row, targets in tests]
+    return _padded([row + 1 for row, _ in tests], history, 0), _padded(following, history, IGNORED)
 
 
 def _padded(rows: Sequence[np.ndarray], width: int, filler: int) -> torch.Tensor:
     """The newest ``width`` entries of each row, int64 (B, width), padded on the right."""
-    found = np.full((len(rows), width), filler, np.int64)
+    padded = np.full((len(rows), width), filler, np.int64)
     for line, row in enumerate(rows):
-        found[line, :len(row[-width:])] = row[-width:]
-    return torch.from_numpy(found)
+        padded[line, :len(row[-width:])] = row[-width:]
+    return torch.from_numpy(padded)
 
 
 def _parts(rows: Sequence, size: int) -> list:

@@ -27,7 +27,6 @@ from dare_job.data.readers.parquet import parquet_files, table_path
 from dare_job.errors import ConfigError, DataError, describe
 from dare_job.recommend.item_ids import ItemIds
 
-PARTS = ("train", "valid", "test")
 _NEEDED = ("user_id", "item_id", "timestamp")
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
 _MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
@@ -42,9 +41,9 @@ def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
     """
     parts = [_file(path) for path in files]
     whole = pd.concat(parts, ignore_index=True)
-    there = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, LATEST_S)
-    kept = whole[there & ~whole["odd"]]
-    return kept.drop(columns="odd").reset_index(drop=True), len(whole) - len(kept)
+    complete = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, LATEST_S)
+    valid = whole[complete & ~whole["wrong_rating"]].drop(columns="wrong_rating")
+    return valid.reset_index(drop=True), len(whole) - len(valid)
 
 
 def _file(path: Path) -> pd.DataFrame:
@@ -54,12 +53,12 @@ def _file(path: Path) -> pd.DataFrame:
             if missing := [name for name in _NEEDED if name not in names]:
                 raise DataError(f"{path}: column {missing[0]} is missing")
             table = file.read(columns=[*_NEEDED, *(["rating"] if "rating" in names else [])])
-            rating = table["rating"] if "rating" in names else pa.nulls(len(table), pa.float64())
-            number = _numbers(rating)
+            column = table["rating"] if "rating" in names else pa.nulls(len(table), pa.float64())
+            rating = _numbers(column)
             return pd.DataFrame({
                 "user": _text(table["user_id"]), "item": _text(table["item_id"]),
-                "time": _seconds(table["timestamp"]), "rating": number,
-                "odd": rating.is_valid().to_numpy(zero_copy_only=False) & ~np.isfinite(number)})
+                "time": _seconds(table["timestamp"]), "rating": rating,
+                "wrong_rating": column.is_valid().to_numpy(zero_copy_only=False) & ~np.isfinite(rating)})
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {describe(error)}") from error
 
@@ -69,18 +68,18 @@ def _text(column: pa.ChunkedArray) -> pd.Series:
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         number = _numbers(column)
         whole = np.isfinite(number) & (number == np.floor(number))
-        return pd.Series([str(int(one)) if there else None for one, there in zip(number, whole, strict=True)],
-                         dtype=object)
-    found = column.cast("string").to_pandas()
-    return found.where(found.notna() & found.str.strip().ne(""), None)
+        texts = [str(int(value)) if valid else None for value, valid in zip(number, whole, strict=True)]
+        return pd.Series(texts, dtype=object)
+    text = column.cast("string").to_pandas()
+    return text.where(text.notna() & text.str.strip().ne(""), None)
 
 
 def _seconds(column: pa.ChunkedArray) -> np.ndarray:
     """Times as float64 seconds, NaN if invalid."""
     if not pa.types.is_timestamp(column.type):
         return np.floor(_numbers(column))
-    a_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-    return np.floor(_numbers(column.cast("int64")) / a_second)
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+    return np.floor(_numbers(column.cast("int64")) / per_second)
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -110,8 +109,8 @@ class Sequences:
         """
         whole = [np.concatenate(parts) for parts in zip(self.train, self.valid, self.test, strict=True)]
         empty = np.zeros(0, np.int32)
-        cut = [(row[:-2], row[-2:-1], row[-1:]) if len(row) >= 3 else (row, empty, empty) for row in whole]
-        return Sequences(self.users, *(tuple(part) for part in zip(*cut, strict=True)), self.counts)
+        split = [(row[:-2], row[-2:-1], row[-1:]) if len(row) >= 3 else (row, empty, empty) for row in whole]
+        return Sequences(self.users, *zip(*split, strict=True), self.counts)
 
     def tests(self, part: str = "test") -> list[tuple[np.ndarray, np.ndarray]]:
         """(history, targets) of the users with items in a part: the items before it, and those in it."""
@@ -147,15 +146,15 @@ def _text_file(folder: Path, part: str) -> Path | None:
 
 
 def _from_text(folder: Path, ids: ItemIds, first_item: int) -> Sequences:
-    parts = {part: _lines(folder, part, ids, first_item) for part in PARTS}
-    users = tuple(dict.fromkeys(user for part in PARTS for user in parts[part]))
+    parts = [_lines(folder, part, ids, first_item) for part in ("train", "valid", "test")]
+    users = tuple(dict.fromkeys(user for part in parts for user in part))
     empty = np.zeros(0, np.int32)
-    return _learnable(Sequences(users, *(tuple(parts[part].get(user, empty) for user in users)
-                                         for part in PARTS)), folder)
+    return _trainable(Sequences(users, *(tuple(part.get(user, empty) for user in users) for part in parts)),
+                      folder)
 
 
 def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, np.ndarray]:
-    path, found = _text_file(folder, part), {}
+    path, by_user = _text_file(folder, part), {}
     if path is None:
         raise DataError(f"--data {folder}: sequential_{part}.txt is missing")
     try:
@@ -164,10 +163,10 @@ def _lines(folder: Path, part: str, ids: ItemIds, first_item: int) -> dict[str, 
                 user, *items = line.split() or [""]
                 rows = _numbered(items, ids, first_item, f"{path}, line {number}")
                 if user:
-                    found[user] = np.concatenate((found.get(user, np.zeros(0, np.int32)), rows))
+                    by_user[user] = np.concatenate((by_user.get(user, np.zeros(0, np.int32)), rows))
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {describe(error)}") from error
-    return found
+    return by_user
 
 
 def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np.ndarray:
@@ -180,22 +179,22 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
 
 def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
     _LOG.info("reading the interactions of %s", path)
-    table, broken = read_interactions(parquet_files(path))
+    table, invalid = read_interactions(parquet_files(path))
     liked = table[~(table["rating"] < (-np.inf if min_rating is None else min_rating))]
     known = liked[liked["item"].isin(ids.rows)]
-    counts = {"interactions": len(table) + broken, "broken": broken,
+    counts = {"interactions": len(table) + invalid, "broken": invalid,
               "below_min_rating": len(table) - len(liked), "without_id": len(liked) - len(known)}
-    if broken:
+    if invalid:
         _LOG.warning("%s: skipped %d of %d interactions without a user, an item or a time, or with a rating "
-                     "that is not a number", path, broken, counts["interactions"])
+                     "that is not a number", path, invalid, counts["interactions"])
     if len(known) < len(liked):
         _require_known(path, liked, known)
     rows = known["item"].map(ids.rows).to_numpy(np.int32)
     names, owners = np.unique(known["user"].to_numpy().astype(str), return_inverse=True)
     order = np.argsort(known["time"].to_numpy(), kind="stable")
-    cuts = [round(share * len(order)) for share in _SHARES]
-    parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, cuts)]
-    return _learnable(Sequences(tuple(names.tolist()), *parts, counts), path)
+    ends = [round(share * len(order)) for share in _SHARES]
+    parts = [_by_user(owners[part], rows[part], len(names)) for part in np.split(order, ends)]
+    return _trainable(Sequences(tuple(names.tolist()), *parts, counts), path)
 
 
 def _require_known(path: Path, liked: pd.DataFrame, known: pd.DataFrame) -> None:
@@ -215,7 +214,7 @@ def _by_user(owners: np.ndarray, rows: np.ndarray, users: int) -> tuple[np.ndarr
     return tuple(np.split(rows[order], borders))
 
 
-def _learnable(found: Sequences, path: Path) -> Sequences:
-    if not any(len(row) > 1 for row in found.train):
+def _trainable(sequences: Sequences, path: Path) -> Sequences:
+    if not any(len(row) > 1 for row in sequences.train):
         raise DataError(f"--data {path}: no user has two items with ids to train on")
-    return found
+    return sequences

@@ -23,21 +23,15 @@ class Source:
     min_rating: float | None = option("Ignore Parquet interactions with lower ratings.", None)
 
     def read(self, ids):
-        """The sequences, as ``sequences.read`` reads them.
-
-        Raises ConfigError if the split is unknown or nothing is there, DataError for bad files.
-        """
+        """The sequences, as ``sequences.read`` reads them, with its errors."""
         from dare_job.training.recommender.sequences import read
 
-        if self.split not in (GIVEN, LEAVE_ONE_OUT):
-            raise ConfigError(f"--split {self.split!r}: choose given (by the files, or by time) or "
-                              "leave-one-out")
-        found = read(self.path, ids, self.first_item, self.min_rating)
-        return found if self.split == GIVEN else found.leave_one_out()
+        sequences = read(self.path, ids, self.first_item, self.min_rating)
+        return sequences if self.split == GIVEN else sequences.leave_one_out()
 
-    def told(self, found) -> dict:
+    def record(self, sequences) -> dict:
         """What the JSON of a command says about the sequences."""
-        return {"split": self.split, "min_rating": self.min_rating, "counts": found.counts}
+        return {"split": self.split, "min_rating": self.min_rating, "counts": sequences.counts}
 
 
 @dataclass(frozen=True)
@@ -84,15 +78,15 @@ class Options:
 
     def __post_init__(self):
         if self.settings.lora and self.model is None:
-            raise ConfigError(f"--lora {self.settings.lora} updates a model that is there: name it with "
-                              "--base, or leave --lora out")
+            raise ConfigError(f"--lora {self.settings.lora} updates an existing model: name it with --base, "
+                              "or leave --lora out")
 
 
 def _named(flag: str, texts: list[str]) -> dict[str, Path]:
-    found = {name: Path(folder) for name, _, folder in (text.partition("=") for text in texts) if folder}
-    if len(found) < len(texts):
+    folders = {name: Path(folder) for name, _, folder in (text.partition("=") for text in texts) if folder}
+    if len(folders) < len(texts):
         raise ConfigError(f"{flag} {', '.join(texts)}: write NAME=FOLDER, each name once")
-    return found
+    return folders
 
 
 @dataclass(frozen=True)

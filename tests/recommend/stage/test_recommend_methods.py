@@ -46,7 +46,7 @@ def items(folders, drafter: str | None, seed: int = 0, users=USERS, counts=None,
     search = make_search(settings, recommender, catalogue.trie, lambda: histories, small, "cpu", seed)
     found: dict[str, list[str]] = {}
     for row in BatchRecommender(search, catalogue, recommender, small, settings.exclude, settings.k,
-                                settings.batch_size).rows(users):
+                                settings.batch_size).rows(users, {}):
         found.setdefault(row["user_id"], []).append(row["error"] or row["item_id"])
     return found
 
