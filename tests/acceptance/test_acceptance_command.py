@@ -156,10 +156,9 @@ def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, m
 @pytest.mark.parametrize(
     ("lines", "more", "message"),
     [
-        (None, (), "does not exist"),
+        (None, (), "cannot be read"),
         ("", (), "holds no row"),
         ('{"knowledge": ""}', (), "holds no text"),
-        ('{"knowledge": 3}', (), "row 0: knowledge is '3', no text"),
         ('{"knowledge', (), "cannot be read"),
         ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
         ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),

@@ -110,7 +110,7 @@ def test_many_tokens(n):
     p, q = torch.softmax(logits, -1), torch.softmax(logits + torch.randn(20_000, generator=rng), -1)
     for rule in ("rrs", "greedy", "naive"):
         result, best = rate(rule, "without_replacement", p, q, n, 50), optimum("without_replacement", p, q, n)
-        assert result.value < best + 5 * result.error and result.error < 0.02
+        assert result.value < best + 5 * result.error and result.error < 0.06
     assert rate("rrs", "without_replacement", p, q, n).value > rate("rrs", "iid", p, q, n).value
     assert optimum("iid", p, q, n) >= rate("k_seq", "iid", p, q, n).value > optimum("iid", p, q, 1)
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.tree_search import expected_tokens, fastest, largest, nodes_of
 
 LEVELS, CANDIDATES, NODES = 4, 7, 22
@@ -62,12 +61,3 @@ def test_levels_may_be_limited_and_of_equals_the_smallest_is_taken():
     assert largest(np.zeros((2, 2)), 10).widths == ()
     dear = np.array([1.0, 10, 20])
     assert fastest(rates, 2, dear, np.zeros(4)).widths == ()
-
-
-@pytest.mark.parametrize("rates", [np.full((2, 2), 1.5), np.full((2, 2), -0.1), np.full((2, 2), np.nan),
-                                   np.ones(3)])
-def test_what_are_no_probabilities_are_refused(rates):
-    with pytest.raises(ConfigError, match="probabilities"):
-        largest(rates, 4)
-    with pytest.raises(ConfigError, match="node limit of a tree is -1"):
-        largest(np.ones((1, 1)), -1)

@@ -54,7 +54,7 @@ def _lines(rows: Sequence[dict], axis: str) -> list[Line]:
                             if (row["law"], row["verifier"]) == (distribution, rule))
             if rule_distribution == distribution != rule and points:  # rule greedy attains its optimum
                 lines.append(Line(f"{distribution}: {rule}", colour, _DASHES[rule], points))
-    return [one for one in lines if one.points]
+    return [line for line in lines if line.points]
 
 
 def print_rates(rows: Sequence[dict], console: Console) -> None:
@@ -95,10 +95,10 @@ def run(options: Options) -> dict:
                       options.texts, options.seed, options.chat_template)
     require_same_tokenizer(*tokenizers, vocabulary(folders[1], trust), names)
     target, draft = (Target.load(folder, options.dtype, options.device, trust) for folder in folders)
-    contexts = [one.traits.context for one in (target, draft) if one.traits.context is not None]
+    contexts = [model.traits.context for model in (target, draft) if model.traits.context is not None]
     rows = texts.truncate(rows, min(contexts, default=None))
     places = texts.sample_places(rows, options.positions, options.seed)
-    total, texts_used = sum(map(len, places)), sum(len(one) > 0 for one in places)
+    total, texts_used = sum(map(len, places)), sum(len(row_places) > 0 for row_places in places)
     _LOG.info("%d places of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
     cells = measure.cells(options.temperatures, options.drafts)
     read = texts.read_places(target, draft, rows, places)

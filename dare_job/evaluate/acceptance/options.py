@@ -1,4 +1,4 @@
-"""Settings of ``evaluate.acceptance``: the options of ``dare-job lab acceptance``. Imports no torch."""
+"""Options of ``dare-job lab acceptance``. Imports no torch."""
 
 import re
 from collections.abc import Sequence
@@ -16,27 +16,26 @@ _TEXTS, _TREES = "Texts", "Draft trees"
 
 def _temperatures(flag: str, text: str) -> list[float]:
     try:
-        found = [float(part) for part in words(flag, text)]
+        values = [float(part) for part in words(flag, text)]
     except ValueError:
         raise ConfigError(f"{flag} {text!r} is no list of numbers; write for example 0.1,0.5,1") from None
-    wrong = [value for value in found if value != 0 and not _MIN_TEMPERATURE <= value <= _MAX_TEMPERATURE]
-    if wrong or not found:
+    if not values or not all(value == 0 or _MIN_TEMPERATURE <= value <= _MAX_TEMPERATURE for value in values):
         raise ConfigError(f"{flag} {text!r}: each must be 0 (greedy) or from {_MIN_TEMPERATURE:g} to "
                           f"{_MAX_TEMPERATURE:g}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(values))
 
 
 def _counts(flag: str, text: str) -> list[int]:
     between = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
     if between:
         first, last = map(int, between.groups())
-        found = list(range(first, min(last, _MAX_DRAFTS + 1) + 1))
+        counts = list(range(first, min(last, _MAX_DRAFTS + 1) + 1))
     else:
-        found = numbers(flag, text)
-    if not found or not all(1 <= n <= _MAX_DRAFTS for n in found):
+        counts = numbers(flag, text)
+    if not counts or not all(1 <= n <= _MAX_DRAFTS for n in counts):
         raise ConfigError(f"{flag} {text!r}: each must be from 1 to {_MAX_DRAFTS}, such as 3, 1,2,4 or "
                           f"1..{_MAX_DRAFTS}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(counts))
 
 
 def _shapes(flag: str, text: str) -> list:

@@ -50,7 +50,8 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
         rows, records = [_with_first_token(row) for _, row in ranked], []
     else:
         records = _records(Path(source), column, prompt_column)
-    rows += [_row(*one, tokenizer, chat_template) for one in _sampled(records, count, seed)]
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(records))[:count])
+    rows += [_row(*records[place], tokenizer, chat_template) for place in chosen]
     rows = [row for row in rows if len(row.text)]
     if not rows:
         raise DataError(f"--text {source} holds no text with at least one token")
@@ -74,37 +75,19 @@ def truncate(rows: list[Row], context: int | None) -> list[Row]:
     return truncated
 
 
-def _sampled(rows: list, count: int, seed: int) -> list:
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:count]
-    return [rows[place] for place in np.sort(chosen)]
-
-
 def _sample_world() -> list[tuple]:
     world, prompt_set = simulate(_USERS, _ITEMS, 0), prompts.load(prompts.SAMPLE)
     both = chain(user_examples(world, prompt_set, _DAY), item_examples(world, prompt_set, _DAY))
-    return [(f"{one.entity}:{one.row}", one.prompt, one.text) for one in both]
+    return [(f"{example.entity}:{example.row}", example.prompt, example.text) for example in both]
 
 
 def _records(path: Path, column: str, prompt_column: str | None) -> list[tuple]:
     """Return (name, prompt or None, text) of a file's rows with a text."""
-    if not path.exists():
-        raise DataError(f"--text {path} does not exist: name a jsonl, csv or Parquet file, or the output "
-                        "folder of a run")
-    table = frame(path, [column, *([prompt_column] if prompt_column else [])])
+    table = frame(path, [column, *([prompt_column] if prompt_column else [])]).dropna(subset=[column])
     prompt_name = prompt_column or (_PROMPT if _PROMPT in table.columns else None)
-    records = []
-    for number, text in enumerate(table[column]):
-        prompt = table[prompt_name].iloc[number] if prompt_name else None
-        for name, value in ((column, text), (prompt_name, prompt)):
-            if not isinstance(value, str) and not _missing(value):
-                raise DataError(f"{path}, row {number}: {name} is {str(value)[:40]!r}, no text")
-        if not _missing(text) and text:
-            records.append((str(number), None if _missing(prompt) else prompt, text))
-    return records
-
-
-def _missing(value) -> bool:
-    return value is None or value != value  # missing values of a table are NaN
+    prompts = table[prompt_name] if prompt_name else [None] * len(table)
+    return [(str(number), prompt if isinstance(prompt, str) else None, str(text))
+            for number, prompt, text in zip(table.index, prompts, table[column], strict=True) if text]
 
 
 def _row(name: str, prompt: str | None, text: str, tokenizer, chat_template: str) -> Row:
@@ -152,8 +135,8 @@ def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.
             continue
         logits = [_logits(model, row, row_places) for model in (target, draft)]
         logits[1] = over_vocabulary(logits[1], target.vocabulary)
-        for name, one in zip(("target", "draft model"), logits, strict=True):
-            if not one.amax(-1).isfinite().all():
+        for name, model_logits in zip(("target", "draft model"), logits, strict=True):
+            if not model_logits.amax(-1).isfinite().all():
                 raise ModelError(f"text {row.name}: the logits of the {name} are not finite: its weights are "
                                  "damaged, or its dtype is too narrow; try --dtype float32")
         yield Places(number, *logits)

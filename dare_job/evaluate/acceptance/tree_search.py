@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dare_job.errors import ConfigError
-
 
 class BestTree(NamedTuple):
     """A tree shape.
@@ -51,10 +49,7 @@ def nodes_of(widths: tuple[int, ...]) -> int:
 
 
 def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> BestTree:
-    """Return the tree within the node and depth limits with the greatest E; of ties the smallest.
-
-    Raises ConfigError if rates are no probabilities.
-    """
+    """Return the tree within the node and depth limits with the greatest E; of ties the smallest."""
     return _best(_trees(rates, nodes, depth))
 
 
@@ -82,10 +77,6 @@ def _best(trees: Iterator[BestTree]) -> BestTree:
 
 def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[BestTree]:
     """Yield the tree with the greatest E for each feasible number of levels and nodes."""
-    if rates.ndim != 2 or not ((rates >= 0) & (rates <= 1)).all():
-        raise ConfigError("acceptance rates must be probabilities by level and number of candidates")
-    if nodes < 0:
-        raise ConfigError(f"the node limit of a tree is {nodes}; it must be at least 0")
     yield BestTree((), 1.0)
     for levels in range(1, min(nodes, len(rates) if depth is None else min(depth, len(rates))) + 1):
         value, chosen = np.full(nodes + 1, -np.inf), []

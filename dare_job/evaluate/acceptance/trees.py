@@ -116,6 +116,6 @@ def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseSh
     if not len(accepted):
         raise ModelError("no tree was drafted, since every text ends with its first token: choose another "
                          "--text")
-    average, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(one) for one in steps]))
+    average, error = mean(accepted, np.repeat(np.arange(len(steps)), [len(row_steps) for row_steps in steps]))
     return {"accepted": average, "error": None if math.isnan(error) else error, "steps": len(accepted),
             "node_rate": None if sampling.rule == TRAVERSAL else engine.accepted / max(1, engine.verified)}
