@@ -1,18 +1,15 @@
-"""Does the engine write what transformers writes with this model? The command ``dare-job check``."""
+"""``dare-job check``: compares the engine's greedy tokens with those of transformers."""
 
 import json
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer
 
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.latency import latency_ms
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -35,21 +32,21 @@ BUILT_IN = (
 
 
 def read_prompts(file: Path) -> list[tuple[str, str]]:
-    """(prompt, where it stands) of a file: JSON lines with "prompt" where the first begins with a brace, else
-    plain lines. Blank lines are left out.
+    """(prompt, its place) of a file's lines that are not blank: JSON with "prompt" if the first begins with a
+    brace, else plain text.
 
-    Raises DataError naming the file and the line: not to be read, no prompt, or one that is no text.
+    Raises DataError naming the file and the line if it cannot be read or has no valid prompt.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").split("\n")  # JSON texts may hold other line ends
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"prompts file {file} cannot be read: {error}") from None
-    found = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
-    if not found:
+    prompts = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
+    if not prompts:
         raise DataError(f"prompts file {file} holds no prompt: every line is empty")
-    if not found[0][0].lstrip().startswith("{"):
-        return found
-    return [(_prompt_of(line, place), place) for line, place in found]
+    if not prompts[0][0].lstrip().startswith("{"):
+        return prompts
+    return [(_prompt_of(line, place), place) for line, place in prompts]
 
 
 def _prompt_of(line: str, place: str) -> str:
@@ -62,49 +59,45 @@ def _prompt_of(line: str, place: str) -> str:
     return prompt
 
 
-_NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # of the largest logit: a few roundings
-_QUERIES, _BATCHES = (1, 4, 16, 64), (1, 8)
+_NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # relative to the largest logit
+_BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
 
 def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revision: str | None = None,
               dtype: str = "float32", device: str = "auto", max_new_tokens: int = 48,
               chat_template: str = "auto", trust_remote_code: bool = False,
               console: Console | None = None) -> dict:
-    """Strict decoding against transformers' greedy ``generate`` on the same prompts and weights.
+    """Compare strict decoding with transformers' greedy ``generate`` on the same prompts and weights.
 
-    Drafts come from an oracle that knows ``generate``'s answer and hides it among wrong branches, so that
-    trees, compaction and refill are exercised whatever the model says. Runs one row at a time, then batches
-    of rows of different lengths with fewer slots than rows, with and without drafts.
+    Drafts contain ``generate``'s tokens among wrong branches, so that trees, compaction and the request
+    scheduler are exercised with every model. Rows are decoded singly, then in batches with fewer slots than
+    rows, with and without drafts.
 
-    prompts  file with one prompt a line, or JSON lines with "prompt"; None: a few built-in ones
-    rows     how many prompts, repeated where there are fewer; cut to what the context leaves for them
-    Returns {"equal", "rows", "first_difference", "latency_ms"}. In float32 equal means every token. In
-    bfloat16 and float16 a row may leave ``generate``'s text at a near-tie: two logits that lie within 3 % and
-    0.4 % of the largest logit's size of each other. Each is shown with its gap; ``first_difference`` is a
-    real difference where there is one, else the first near-tie, else None. Raises ModelError, also where the
-    context leaves no room to compare; DataError; ConfigError.
+    prompts  file with one prompt per line, or JSON lines with "prompt"; None: built-in ones
+    rows     number of prompts, repeated if there are fewer, and truncated to the context
+    Returns {"equal", "rows", "first_difference"}. In float32 all tokens must be equal. In bfloat16 and
+    float16 a row may differ after a near-tie: two logits within 3 % and 0.4 % of the largest logit.
+    ``first_difference`` is a real difference if there is one, else the first near-tie or None.
+    Raises ModelError, also if the context is too short to compare; DataError; ConfigError.
     """
     console = console or Console(stderr=True)
     path = resolve(model, revision, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code)
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
                   f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
-    room = _room(target, max_new_tokens)
-    texts = [text[:room] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
+    max_prompt = _max_prompt(target, max_new_tokens)
+    texts = [text[:max_prompt] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
     expected = [_generate(target, text, max_new_tokens) for text in texts]
     differences = []
-    for batch, nodes in ((1, 0), (1, 16), (3, 0), (3, 16)):
-        written = _write(target, texts, expected, batch, nodes, max_new_tokens)
+    for batch, nodes in _BATCHES:
+        decoded = _decode(target, texts, expected, batch, nodes, max_new_tokens)
         differences += [
-            _difference(target, texts, expected, written[row], row, batch, nodes, dtype)
-            for row in range(len(texts)) if not np.array_equal(written[row], expected[row])
+            _difference(target, texts, expected, decoded[row], row, batch, nodes, dtype)
+            for row in range(len(texts)) if not np.array_equal(decoded[row], expected[row])
         ]
     _report(console, differences, len(texts))
-    latency = latency_ms(target, _BATCHES, _QUERIES)
-    _print_curve(console, latency)
     wrong = [d for d in differences if not d["near_tie"]]
-    return {"equal": not wrong, "rows": len(texts), "first_difference": (wrong or differences or [None])[0],
-            "latency_ms": latency}
+    return {"equal": not wrong, "rows": len(texts), "first_difference": (wrong or differences or [None])[0]}
 
 
 def _context(target: Target) -> str:
@@ -112,20 +105,20 @@ def _context(target: Target) -> str:
     if traits.context is None:
         return "context without limit"
     if traits.max_length is None:
-        return f"context {traits.context}, which texts may pass"
+        return f"context {traits.context}, which texts may exceed"
     return f"context {traits.context}, where texts end: {traits.reason}"
 
 
-def _room(target: Target, max_new_tokens: int) -> int:
-    """Tokens that a prompt may have. Raises ModelError where the context is too short for any."""
+def _max_prompt(target: Target, max_new_tokens: int) -> int:
+    """Maximum tokens of a prompt. Raises ModelError if the context is too short for any."""
     traits = target.traits
     if traits.max_length is None:
         return traits.context or 1 << 30
-    room = traits.max_length - max_new_tokens
-    if room < 1:
+    tokens = traits.max_length - max_new_tokens
+    if tokens < 1:
         raise ModelError(f"{traits.reason} is {traits.context}: the context is too short to compare "
-                         f"{max_new_tokens} tokens behind a prompt; it must be at least {max_new_tokens}")
-    return room
+                         f"{max_new_tokens} tokens after a prompt; it must be at least {max_new_tokens}")
+    return tokens
 
 
 def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust: bool) -> list[np.ndarray]:
@@ -138,8 +131,8 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
         texts = read_prompts(file)
     texts = [texts[i % len(texts)] for i in range(rows)]
     ids = [prompt_ids(tokenizer, text, chat_template) for text, _ in texts]
-    for found, (_, place) in zip(ids, texts, strict=True):
-        if not len(found):
+    for tokens, (_, place) in zip(ids, texts, strict=True):
+        if not len(tokens):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
     return ids
 
@@ -147,29 +140,17 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
 @torch.inference_mode()
 def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
     ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
-    with target.as_transformers() as model, _full_float32():
+    with target.as_transformers() as model:
         out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
                              attention_mask=torch.ones_like(ids),
                              pad_token_id=target.generation_config.pad_token_id or 0)
     return out[0, len(prompt):].cpu().numpy()
 
 
-@contextmanager
-def _full_float32():
-    """No TF32, which would make equality a matter of luck."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _write(target: Target, texts, expected, batch: int, nodes: int, max_new_tokens: int) -> dict:
+def _decode(target: Target, texts, expected, batch: int, nodes: int, max_new_tokens: int) -> dict:
     drafter = OracleDrafter(dict(enumerate(expected)), target.vocabulary) if nodes else None
     settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=batch, nodes=nodes)
-    with _full_float32():
-        results = list(Engine(target, settings, drafter).run(Request(i, t) for i, t in enumerate(texts)))
+    results = list(Engine(target, settings, drafter).run(Request(i, t) for i, t in enumerate(texts)))
     for result in results:
         if result.error:
             raise ModelError(f"prompt {result.id} cannot be decoded: {result.error}")
@@ -177,21 +158,21 @@ def _write(target: Target, texts, expected, batch: int, nodes: int, max_new_toke
 
 
 @torch.inference_mode()
-def _difference(target: Target, texts, expected, written, row: int, batch: int, nodes: int,
+def _difference(target: Target, texts, expected, decoded, row: int, batch: int, nodes: int,
                 dtype: str) -> dict:
-    """Where a row first leaves ``generate``'s text, and how far apart the two tokens' logits are there."""
-    theirs = expected[row]
-    same = min(len(theirs), len(written))
-    place = next((i for i in range(same) if theirs[i] != written[i]), same)
-    found = {"row": row, "position": place, "batch": batch, "nodes": nodes}
-    if place == same:
-        return {**found, "expected": None, "written": None, "logit_gap": None, "near_tie": False}
-    ids = torch.from_numpy(np.concatenate((texts[row], theirs[:place])).astype(np.int64))[None]
+    """The first token of a row that differs from ``generate``'s, and the gap of the two tokens' logits."""
+    tokens = expected[row]
+    length = min(len(tokens), len(decoded))
+    place = next((i for i in range(length) if tokens[i] != decoded[i]), length)
+    difference = {"row": row, "position": place, "batch": batch, "nodes": nodes}
+    if place == length:
+        return {**difference, "expected": None, "written": None, "logit_gap": None, "near_tie": False}
+    ids = torch.from_numpy(np.concatenate((texts[row], tokens[:place])).astype(np.int64))[None]
     with target.as_transformers() as model:
         logits = model(input_ids=ids.to(target.device), use_cache=False).logits[0, -1].float()
-    gap = (logits[theirs[place]] - logits[written[place]]).item()
+    gap = (logits[tokens[place]] - logits[decoded[place]]).item()
     size = logits.abs().max().item()
-    return {**found, "expected": int(theirs[place]), "written": int(written[place]), "logit_gap": gap,
+    return {**difference, "expected": int(tokens[place]), "written": int(decoded[place]), "logit_gap": gap,
             "near_tie": dtype != "float32" and abs(gap) <= _NEAR_TIE[dtype] * size}
 
 
@@ -203,14 +184,3 @@ def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
         kind = "near-tie" if d["near_tie"] else "[red]different[/red]"
         console.print(f"{kind}: row {d['row']}, position {d['position']} (batch {d['batch']}, {d['nodes']} "
                       f"nodes): generate {d['expected']}, engine {d['written']}, logit gap {d['logit_gap']}")
-
-
-def _print_curve(console: Console, latency: dict) -> None:
-    """Sizes that do not fit the context are left out of the curve, and of the table."""
-    table = Table(title="milliseconds a forward", title_justify="left")
-    sizes = list(next(iter(latency.values())))
-    for name in ("batch", *(f"{n} queries a row" for n in sizes)):
-        table.add_column(name, justify="right")
-    for batch, curve in latency.items():
-        table.add_row(batch, *(f"{curve[n]:.2f}" for n in sizes))
-    console.print(table)

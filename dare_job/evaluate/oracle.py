@@ -1,4 +1,4 @@
-"""Drafts that hide a known text among wrong branches: exercises verification as real drafts would."""
+"""Drafts that contain a known text among wrong branches, to exercise verification."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,10 +9,10 @@ from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 
 class OracleDrafter:
-    """Knows what each row is going to write.
+    """Drafts each row's known text.
 
-    The right token stands behind its wrong siblings, and some wrong ones have children of their own, so that
-    the accepted branch is hardly ever the first and rarely contiguous. Now and then a path goes wrong.
+    The right token comes after its wrong siblings, some of which have children, so that the accepted path is
+    rarely the first or contiguous. Some paths end in wrong tokens only.
     """
 
     def __init__(self, texts: Mapping[object, Sequence[int]], vocabulary: int, distractors: int = 2,
