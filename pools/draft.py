@@ -34,8 +34,8 @@ class DraftSettings:
     ----------
     depth : maximum path length
     context : maximum context length; a pool limits it to its depth - 1
-    pseudo_count : number of occurrences at which a context gets weight 0.5: one number, or one per context
-        order from 1. None: the weights that each pool learned
+    pseudo_count : number of occurrences at which a context gets weight 0.5. None: the weights that each pool
+        learned
     pseudo_count_of : (SOURCE_*, pseudo-count) pairs for sources that differ from ``pseudo_count``
     live : whether the row's prompt and text so far are a source
     window : number of these tokens searched, at most MAX_WINDOW
@@ -44,9 +44,8 @@ class DraftSettings:
 
     depth: int = 12
     context: int = 31
-    pseudo_count: float | tuple[float, ...] | None = None
-    pseudo_count_of: tuple[tuple[int, float | tuple[float, ...]], ...] = (
-        (SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
+    pseudo_count: float | None = None
+    pseudo_count_of: tuple[tuple[int, float], ...] = ((SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
     live: bool = True
     window: int = 2048
     threads: int = 0
@@ -183,12 +182,8 @@ def _pseudo_counts(settings: DraftSettings) -> np.ndarray:
         raise PoolError(f"window {settings.window} must be from 0 to {MAX_WINDOW}")
     table = np.full((SOURCE_MODEL, settings.context + 1), -1.0)
     for rows, value in [(slice(None), settings.pseudo_count), *settings.pseudo_count_of]:
-        if value is None:
-            continue
-        values = np.asarray(value, np.float64)
-        if values.ndim and values.shape != (settings.context,):
-            raise PoolError(f"pseudo_count has {values.size} values for {settings.context} context orders")
-        if not (values > 0).all():
-            raise PoolError(f"pseudo_count {value} must be above 0")
-        table[rows, 1:] = values
+        if value is not None:
+            if not value > 0:
+                raise PoolError(f"pseudo_count {value} must be above 0")
+            table[rows, 1:] = value
     return table

@@ -99,25 +99,17 @@ class Index:
         Parameters
         ----------
         folder : path of the pool; an existing pool is replaced
-        meta : JSON values for the manifest, usually ``tokenizer``, ``model`` and ``prompt`` (hashes),
+        meta : further JSON values for the manifest, usually ``tokenizer``, ``model`` and ``prompt`` (hashes),
             ``entity``, ``name`` and ``dt``
 
         Returns
         -------
         dict : the manifest
-
-        Raises
-        ------
-        PoolError
-            ``meta`` contains a key that the format sets.
         """
-        own = {"kind": self.kind, "depth": self.depth, "texts": self.texts, "token_count": self.token_count,
-               "array_bytes": self.array_bytes}
-        clash = ({*own, "format", "version", "files", "manifest_sha256"} & set(meta or {})) - {"kind"}
-        if clash:
-            raise PoolError(f"meta must not contain {', '.join(sorted(clash))}: the format sets these keys")
+        entries = {"kind": self.kind, "depth": self.depth, "texts": self.texts,
+                   "token_count": self.token_count, "array_bytes": self.array_bytes}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return manifests.write(folder, arrays, {**(meta or {}), **own})
+        return manifests.write(folder, arrays, {**(meta or {}), **entries})
 
     @classmethod
     def open(cls, folder: str | Path, tokenizer: str | None = None, verify: bool = True) -> "Index":
@@ -187,10 +179,10 @@ def _ids(text, position: int) -> np.ndarray:
         return np.zeros(0, np.int32)
     if ids.dtype.kind not in "iu":
         raise PoolError(f"text {position} (counting from 0) must hold integer token ids, not {ids.dtype}")
-    if (smallest := ids.min()) < 0:
-        raise PoolError(f"text {position} (counting from 0) has the negative token id {smallest}")
-    if (largest := ids.max()) > _MAX_ID:
-        raise PoolError(f"text {position} (counting from 0) has token id {largest}: the maximum is {_MAX_ID}")
+    for token in (ids.min(), ids.max()):
+        if not 0 <= token <= _MAX_ID:
+            raise PoolError(f"text {position} (counting from 0) has token id {token}, which is not from 0 to "
+                            f"{_MAX_ID}")
     return ids.astype(np.int32, copy=False).ravel()
 
 

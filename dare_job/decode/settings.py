@@ -7,7 +7,7 @@ numpy.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal, get_args, get_type_hints
 
 from dare_job.errors import ConfigError
@@ -42,15 +42,15 @@ def check(settings: Any, sections: Mapping[str, str]) -> None:
     sections: the section of the configuration by field name; the key ``""`` holds the section of the others.
     """
     hints = get_type_hints(type(settings))
-    for one in fields(settings):
-        value, key = getattr(settings, one.name), sections.get(one.name, sections[""]) + one.name
-        choices = get_args(hints[one.name])
+    for entry in fields(settings):
+        value, key = getattr(settings, entry.name), sections.get(entry.name, sections[""]) + entry.name
+        choices = get_args(hints[entry.name])
         if choices and all(isinstance(choice, str) for choice in choices) and value not in choices:
             raise ConfigError(f"{key} = {value!r} is unknown; choose from {', '.join(choices)}")
-        if value is None or not set(one.metadata) & set(_BOUNDS):
+        if value is None or not set(entry.metadata) & set(_BOUNDS):
             continue
         bounds = [(words, bound, holds) for name, (words, holds) in _BOUNDS.items()
-                  if (bound := one.metadata.get(name)) is not None]
+                  if (bound := entry.metadata.get(name)) is not None]
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if not number or not all(holds(value, bound) for _, bound, holds in bounds):
             text = " and ".join(f"{words} {bound:g}" for words, bound, _ in bounds)
@@ -134,16 +134,6 @@ class Warp:
         if not number or value != 0 and value < MIN_TEMPERATURE:
             raise ConfigError(f"sample.temperature is {value!r}; it must be 0 (greedy), or at least "
                               f"{MIN_TEMPERATURE:g}")
-        if self.top_k is not None and not (isinstance(self.top_k, Integral) and self.top_k >= 0):
-            raise ConfigError(f"sample.top_k is {self.top_k!r}; it must be a whole number from 0 (all), or "
-                              "null")
-        for token, bias in self.logit_bias.items():
-            if not isinstance(token, Integral) or token < 0:
-                raise ConfigError(f"sample.logit_bias has the token {token!r}; tokens are whole numbers from "
-                                  "0")
-            if not isinstance(bias, Real) or not abs(bias) <= MAX_BIAS:
-                raise ConfigError(f"sample.logit_bias of token {token} is {bias!r}; it must be from "
-                                  f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}, enough to forbid or force a token")
 
     @property
     def greedy(self) -> bool:
@@ -187,15 +177,6 @@ class Beams:
     def __post_init__(self):
         check(self, {"": "beam."})
         check_widths(self, self.warp.temperature)
-
-    @property
-    def deterministic(self) -> bool:
-        return self.warp.greedy
-
-    @property
-    def nodes(self) -> int:
-        """Queries of a row's step, at most."""
-        return self.width + self.layers * self.draft_width
 
 
 def check_widths(beams: Any, temperature: float, drafted: bool = True) -> None:

@@ -72,14 +72,14 @@ def test_fewer_tokens_are_read_for_the_same_text():
     calls, texts, read = watched(target), headed((7,)), {}
     expected = [generate(model, text, max_new_tokens=16) for text in texts]
     target.prefix_cache.update = lambda prompts, read: None
-    for kind in ("whole", "behind", "known"):
+    for kind in ("whole", "after", "known"):
         calls.clear()
         assert_written(write(target, texts, batch_size=4), expected)
         read[kind] = sum(tokens for _, tokens in calls)
         if kind == "whole":
             target.prefix_cache = PrefixCache()
-    assert read["whole"] - read["behind"] == HEAD * (len(texts) - 1)
-    assert read["behind"] - read["known"] == HEAD  # by a later engine with the same model
+    assert read["whole"] - read["after"] == HEAD * (len(texts) - 1)
+    assert read["after"] - read["known"] == HEAD  # by a later engine with the same model
 
 
 def _poisoned(value: float):

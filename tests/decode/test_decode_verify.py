@@ -10,7 +10,6 @@ import torch
 from dare_job.decode.model.tree import build
 from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.decode.verify import relaxed_compiled, rules
-from dare_job.decode.verify import rules as verify_rules
 from dare_job.decode.verify import verifier as of_settings
 from dare_job.decode.verify.compiled import argmax
 from dare_job.decode.verify.penalty import PenaltyContext
@@ -23,9 +22,10 @@ EOS = 2
 def _by_tensors(case: EngineSettings):
     """Return the verifier of GPUs, run on a CPU."""
     def verify(scores, tree, mask):
-        judgement = (verify_rules.verify_strict(scores, tree, mask) if case.rule == "strict" else
-                     verify_rules.verify_relaxed(scores, tree, mask, settings=case, eos=torch.tensor([EOS])))
-        return longest_accepted(tree, judgement)
+        if case.rule == "strict":
+            return longest_accepted(tree, rules.verify_strict(scores, tree, mask))
+        return longest_accepted(tree, rules.verify_relaxed(scores, tree, mask, eos=torch.tensor([EOS]),
+                                                           conditions=relaxed_compiled.thresholds(case)))
     return verify
 
 
@@ -108,24 +108,24 @@ def _seeded(seed: int):
     scores[level] = np.round(scores[level])
     flat = rng.random(len(scores)) < 0.05
     scores[flat] = 0.0
-    behind = np.where(rng.random(ROWS) < 0.3, rng.integers(-3, 1, ROWS), -99)  # tokens past a row's limit
-    behind[rng.random(ROWS) < 0.15] = 99  # strict rows
-    strict = np.repeat(behind, np.diff(tree.starts)) + tree.host[2] > 0
-    return drafts, tree, scores, behind, strict if seed % 2 else None
+    past_limit = np.where(rng.random(ROWS) < 0.3, rng.integers(-3, 1, ROWS), -99)  # tokens past a row's limit
+    past_limit[rng.random(ROWS) < 0.15] = 99  # strict rows
+    strict = np.repeat(past_limit, np.diff(tree.starts)) + tree.host[2] > 0
+    return drafts, tree, scores, past_limit, strict if seed % 2 else None
 
 
 def _mismatches(case: EngineSettings, verify, seeds=range(8)) -> tuple[int, int]:
     """Count rows that differ from the reference, and relaxed tokens of the reference."""
     wrong = relaxed = 0
     for seed in seeds:
-        drafts, tree, scores, behind, strict = _seeded(seed)
+        drafts, tree, scores, past_limit, strict = _seeded(seed)
         mask = None if strict is None else torch.from_numpy(strict)
         result = verify(torch.from_numpy(scores), tree, mask)
         for r in range(ROWS):
             exact = scores[tree.starts[r] : tree.starts[r + 1]].astype(np.float64)
 
-            def passes(node, depth, token, r=r, exact=exact, strict=strict, behind=behind):
-                if strict is not None and behind[r] + depth > 0:
+            def passes(node, depth, token, r=r, exact=exact, strict=strict, past_limit=past_limit):
+                if strict is not None and past_limit[r] + depth > 0:
                     return token == int(exact[node].argmax())
                 return _passes(case, exact[node], token)
 
@@ -166,10 +166,14 @@ def _over(base=math.e, least=torch.minimum, **changes):
     return rule
 
 
-def _shifted(rule):
-    """Return the rule applied to the distribution of another node."""
-    return lambda drafts, settings: rule(dataclasses.replace(
-        drafts, scores=drafts.scores.roll(1, 0), sums=drafts.sums.roll(1)), settings)
+def _right(drafts, settings, meets=rules.meets):
+    return meets(drafts, relaxed_compiled.thresholds(settings))
+
+
+def _shifted(drafts, settings):
+    """Apply the rule to the distribution of another node."""
+    return _right(dataclasses.replace(drafts, scores=drafts.scores.roll(1, 0), sums=drafts.sums.roll(1)),
+                  settings)
 
 
 def _top(drafts):
@@ -182,10 +186,9 @@ WIDE, USUAL = (EngineSettings(rule="entropy", epsilon=0.2, delta=0.9),
 WRONG = [(case, what, rule) for case in (RATIO, WIDE, USUAL) for what, rule in {
     "strict": lambda drafts, settings: drafts.is_top,
     "everything": lambda drafts, settings: drafts.own.isfinite(),
-    "threshold": rules.threshold,
-    "another node's": _shifted(rules.RULES[case.rule]),
-    "not the first": lambda drafts, settings, right=rules.RULES[case.rule]: right(drafts, settings)
-    & ~drafts.is_top}.items()]
+    "threshold": lambda drafts, settings: drafts.is_top | (drafts.logp.exp() > settings.p),
+    "another node's": _shifted,
+    "not the first": lambda drafts, settings: _right(drafts, settings) & ~drafts.is_top}.items()]
 WRONG += [
     (RATIO, "of scores", lambda drafts, settings: drafts.is_top | (drafts.own >= settings.c * _top(drafts))),
     (TIES, "strict", lambda drafts, settings: drafts.is_top),
@@ -198,7 +201,7 @@ WRONG += [
 
 @pytest.mark.parametrize(("case", "what", "rule"), WRONG, ids=lambda x: x if isinstance(x, str) else "")
 def test_the_reference_detects_wrong_rules(case, what, rule, monkeypatch):
-    monkeypatch.setitem(rules.RULES, case.rule, rule)
+    monkeypatch.setattr(rules, "meets", lambda drafts, _: rule(drafts, case))
     assert _mismatches(case, _by_tensors(case))[0] > 0
 
 
@@ -247,9 +250,7 @@ def test_a_tree_without_drafts_has_the_same_result_without_a_rule(rule):
     scores[1], scores[2, 3], scores[3] = torch.nan, torch.inf, -torch.inf
     tree = build(np.arange(5), empty_drafts(5), np.full(5, 4))
     settings, eos = EngineSettings(rule=rule), torch.tensor([EOS])
-    judgement = (verify_rules.verify_strict(scores, tree) if rule == "strict" else
-                 verify_rules.verify_relaxed(scores, tree, settings=settings, eos=eos))
-    full = longest_accepted(tree, judgement)
+    full = _by_tensors(settings)(scores, tree, None)
     for shortcut in (verify_roots(scores), of_settings(settings, eos)(scores, tree)):
         for name, a, b in zip(full._fields, shortcut, full, strict=True):
             assert np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype, name
@@ -295,7 +296,7 @@ def test_a_penalty_applied_to_winning_tokens_only_gives_the_same_result(penalty,
             for token in seen:
                 old = whole[node, token]
                 whole[node, token] = old * np.float32(penalty) if old < 0 else old / np.float32(penalty)
-        expected = longest_accepted(tree, verify_rules.verify_strict(torch.from_numpy(whole), tree))
+        expected = longest_accepted(tree, rules.verify_strict(torch.from_numpy(whole), tree))
         seen = PenaltyContext(context, lengths, stamps, penalty)
         found = verifier("strict")(torch.from_numpy(scores), tree, None, seen)
         for name in ("counts", "finite"):
@@ -313,7 +314,7 @@ def test_strict_results_depend_on_the_accepted_path_only(seed):
     """Following the path on a CPU gives the result of verifying every node."""
     _, tree, scores, _, _ = _seeded(seed)
     scores[np.random.default_rng(seed).random(len(scores)) < 0.2] = np.nan
-    whole = longest_accepted(tree, verify_rules.verify_strict(torch.from_numpy(scores), tree))
+    whole = longest_accepted(tree, rules.verify_strict(torch.from_numpy(scores), tree))
     walked = verifier("strict")(torch.from_numpy(scores), tree)
     for name in ("counts", "tokens", "paths", "relaxed", "finite"):
         assert np.array_equal(getattr(walked, name), getattr(whole, name)), name

@@ -112,7 +112,7 @@ def test_settings_as_a_user_writes_them(tmp_path):
 
 def test_settings_list_every_distribution_and_rule():
     """sample.method has every pair of a rule and a distribution that it is exact for."""
-    exact = {(rule.name, law) for rule in RULES.values() for law in rule.distributions}
-    exact |= {(TRAVERSAL, law) for law in DISTRIBUTIONS}
+    exact = {(rule.name, name) for rule in RULES.values() for name in rule.distributions}
+    exact |= {(TRAVERSAL, name) for name in DISTRIBUTIONS}
     assert set(SAMPLE_METHODS.values()) == exact and len(SAMPLE_METHODS) == len(exact)
     assert JobConfig().drafter.model is None  # retrieval, unless a draft model is named

@@ -145,8 +145,8 @@ def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(publish
     assert (trained[0] / "drafter.json").read_text() == before
 
 
-def test_lessons_are_of_a_temperature(published):
-    """A draft model that learned the law at 1.75 is nearer to it there than one that learned it at 1."""
+def test_training_texts_have_the_temperature(published):
+    """A draft model trained at temperature 1.75 is nearer to the target there than one trained at 1."""
     _, tokenizer, target = published
     rows = [Row(str(n), prompt_ids(tokenizer, "The user liked").astype(np.int64), ids, True)
             for n, ids in enumerate(np.arange(5, 45).reshape(4, 10))]

@@ -196,16 +196,15 @@ def test_draft_stops_at_the_end_of_a_text():
     assert batch.sizes[0] == 0
 
 
-def test_pseudo_counts_by_source_and_order():
+def test_pseudo_counts_by_source():
     pools = [index_of([[1, 2]] * 3, "attribute"), index_of([[1, 3]] * 3)]
-    trusted = DraftSettings(pseudo_count_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, (0.5,) * 31)))
+    trusted = DraftSettings(pseudo_count_of=((SOURCE_GROUP, 30.0), (SOURCE_GLOBAL, 0.5)))
     assert batch_of([[1]], [2], [pools], trusted).tokens[0].tolist() == [3, 2]
 
 
 @pytest.mark.parametrize("change, message", [
     ({"options": DraftSettings(context=40)}, "context"),
     ({"options": DraftSettings(window=10**6)}, "window"),
-    ({"options": DraftSettings(pseudo_count=(8.0, 8.0))}, "pseudo_count"),
     ({"options": DraftSettings(pseudo_count=0.0)}, "pseudo_count")])
 def test_refused(change, message):
     with pytest.raises(PoolError, match=message):

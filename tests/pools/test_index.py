@@ -125,7 +125,7 @@ def test_more_distinct_tokens_than_two_bytes_hold():
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"texts": [[-1]]}, "negative"),
+    ({"texts": [[-1]]}, "token id -1"),
     ({"texts": [], "kind": "x"}, "kind"),
     ({"texts": [], "kind": None}, "kind"),
     ({"texts": [], "depth": 1}, "depth"),
@@ -138,7 +138,7 @@ def test_refused(options, message):
 @pytest.mark.parametrize("text, message", [
     ([1.5, 2.0], "text 2 .*float64"), (np.array([2**31, 1]), "text 2 .*id 2147483648"),
     (np.array([2**40], np.uint64), "text 2 .*1099511627776"), ([2**70], "text 2 .*object"),
-    (np.array([3, -1]), "text 2 .*negative token id -1"), ("ab", "text 2 .*<U2"), (["a"], "text 2 "),
+    (np.array([3, -1]), "text 2 .*token id -1"), ("ab", "text 2 .*<U2"), (["a"], "text 2 "),
     ([True], "text 2 .*bool"), ([[1], [2, 3]], "text 2 .*object"), (None, "text 2 .*object"),
 ])
 def test_invalid_token_ids_are_refused_with_the_position_of_the_text(text, message):

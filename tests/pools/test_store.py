@@ -104,8 +104,6 @@ def test_damaged_manifests_are_refused(folder):
 def test_another_tokenizer_is_refused(folder):
     with pytest.raises(PoolError, match="tokenizer t1, but the model has t2"):
         Index.open(folder, "t2")
-    with pytest.raises(PoolError, match="meta must not contain texts"):
-        Index.build([]).save(folder, {"texts": 3})
 
 
 def test_empty_pool_is_saved_and_opened(tmp_path):

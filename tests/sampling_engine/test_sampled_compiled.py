@@ -70,7 +70,7 @@ def test_equal_to_tensor_code(settings, vocabulary):
 def test_nonfinite_rows_are_reported(bad):
     scores, tree = case(50)
     scores[6] = bad
-    for verdict in (
+    for result in (
         tree_verification.verify_deterministic(
             tree, tree_verification.Probabilities(scores, Warp(), None), uniform_source(0)
         ),
@@ -78,7 +78,7 @@ def test_nonfinite_rows_are_reported(bad):
             tree, scores.clone(), warp_parameters(Warp()), NO_PENALTY, uniform_source(0)
         ),
     ):
-        assert not verdict.all_finite and np.flatnonzero(~verdict.tree_finite).tolist() == [1]
+        assert not result.all_finite and np.flatnonzero(~result.tree_finite).tolist() == [1]
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])

@@ -55,8 +55,8 @@ def exact(target, new):
     shares = shares.reshape(*(V,) * (new - 1), new, V)
     found = np.ones(())
     for place in range(new):
-        behind = (slice(None),) * place + (0,) * (new - 1 - place)
-        found = found[..., None] * shares[(*behind, place)]
+        prefix = (slice(None),) * place + (0,) * (new - 1 - place)
+        found = found[..., None] * shares[(*prefix, place)]
     return found
 
 
@@ -174,7 +174,7 @@ def test_wrong_draft_distribution_is_detected(target, distribution):
     """
     wrong = engine(target, "3x2")
     sampled = wrong.drafter.sampled
-    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(distributions=("iid",) * len(args[0]))
+    wrong.drafter.sampled = lambda *args: sampled(*args)._replace(distribution="iid")
     found, degrees = distance(wrong.run(requests("3x2", 3 * ROWS)), distribution)
     assert found > chi2.isf(ODDS, degrees)
 

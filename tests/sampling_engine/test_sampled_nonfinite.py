@@ -1,4 +1,4 @@
-"""Draft nodes with non-finite logits are found, whatever the tree and wherever they are in it."""
+"""Draft nodes with non-finite logits are result, whatever the tree and wherever they are in it."""
 
 import numpy as np
 
@@ -57,10 +57,10 @@ def test_a_path_that_ends_at_a_missing_node_ends_before_it():
                         np.array([3, 3], np.int32), np.ones((2, 3), np.float32), np.zeros((2, 3), np.uint8))
     whole = build(np.array([1, 2]), drafts, np.array([4, 4]))
     there = nonfinite.kept_queries(whole, np.array([[True, True, False], [False, True, True]]))
-    verdict = VerificationResult(
+    full = VerificationResult(
         np.array([2, 2]), np.array([[0, 2, 3]] * 2), np.array([[8, 9, 0], [8, 9, 5]], np.int32),
                       np.zeros((2, 3), np.bool_), np.array([False, True]), np.ones(2, np.bool_), True)
-    found = nonfinite.restrict_to_queries(verdict, whole, there)
-    assert found.counts.tolist() == [1, 2] and found.finite.tolist() == [True, True]
-    assert found.paths[0, :2].tolist() == [0, 2] and found.paths[1].tolist() == [0, 1, 2]
-    assert found.tokens[0, :2].tolist() == [8, 9]
+    result = nonfinite.restrict_to_queries(full, whole, there)
+    assert result.counts.tolist() == [1, 2] and result.finite.tolist() == [True, True]
+    assert result.paths[0, :2].tolist() == [0, 2] and result.paths[1].tolist() == [0, 1, 2]
+    assert result.tokens[0, :2].tolist() == [8, 9]

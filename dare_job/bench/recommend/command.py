@@ -157,7 +157,7 @@ def _renormalised(makers: Makers, options: Options, k: int) -> dict:
 
 def _scheduler(makers: Makers, options: Options, k: int) -> dict:
     """Drafts where they pay by what forwards cost on this machine; times are medians of three at least."""
-    scheduler, repeats = DraftDepth(None, makers.world.catalogue.trie.length), max(3, options.repeats)
+    scheduler, repeats = DraftDepth(makers.world.catalogue.trie.length), max(3, options.repeats)
     plain = measured(makers, Method(PLAIN, k=k), options.batch, repeats)
     found = measured(makers, Method(TRIE, STRICT, k), options.batch, repeats, scheduler)
     forwards = scheduler.drafted + scheduler.undrafted

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from dare_job.bench.recommend.world import World
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.drafts import ModelScorer, Scorer, TrieDrafter
-from dare_job.decode.trie_search.item_weights import (
-    LeafScorer,
-    PopularityWeights,
-    TransitionWeights,
-    UniformWeights,
-)
+from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights, TransitionWeights
 from dare_job.decode.trie_search.node_scores import RAW
 from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
@@ -57,8 +52,8 @@ class Makers:
         self.world, self.seed, trie = world, seed, world.catalogue.trie
         self._view = Vocabulary(trie, [0] * trie.length, world.target.device)
         self._weights = {
-            FORCED: UniformWeights(trie),
-            TRIE: UniformWeights(trie),
+            FORCED: PopularityWeights(trie),
+            TRIE: PopularityWeights(trie),
             POPULARITY: PopularityWeights(trie, world.learned),
             TRANSITIONS: TransitionWeights(trie, world.learned),
         }

@@ -58,12 +58,6 @@ class BeamDrafter:
             self.cache.clear(slot)
         return finite
 
-    def keep(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        self.model.commit(self.cache, lengths, paths, counts)
-
-    def move(self, source: int, target: int, length: int) -> None:
-        self.cache.copy_slot(source, target, length)
-
     def grow(self, beams: Beams, forest: Forest, likelihoods: np.ndarray, ids: np.ndarray,
              lengths: np.ndarray, layers: np.ndarray, keys: np.ndarray, written: np.ndarray,
              ends: torch.Tensor, banned: np.ndarray) -> tuple[list[BeamDrafts], np.ndarray]:
@@ -89,24 +83,17 @@ class BeamDrafter:
         finite = np.ones(len(lengths), np.bool_)
         for depth in range(int(layers.max(initial=0))):
             active = layers > depth
-            likelihoods_now = torch.where(
-                torch.from_numpy(active).to(ends.device)[:, None], likelihoods_now, -torch.inf
-            )
+            on_device = torch.from_numpy(active).to(ends.device)
+            likelihoods_now = torch.where(on_device[:, None], likelihoods_now, -torch.inf)
             logits = self._logits(forest, lengths, active, ids)
             if logits is None:
                 break
-            row_uniforms = uniforms(
-                keys, written + depth, DRAFT, np.zeros(len(keys), np.int64), beams.draft_width
-            )
+            zeros = np.zeros(len(keys), np.int64)
+            row_uniforms = uniforms(keys, written + depth, DRAFT, zeros, beams.draft_width)
             has_beams = (likelihoods_now > -torch.inf).any(-1)
             pairs, q, likelihoods_now = _sample_layer(
-                beams,
-                likelihoods_now,
-                logits,
-                ends,
-                forbidden_ends(ends, banned > depth),
-                torch.from_numpy(row_uniforms).to(ends.device),
-            )
+                beams, likelihoods_now, logits, ends, forbidden_ends(ends, banned > depth),
+                torch.from_numpy(row_uniforms).to(ends.device))
             finite &= (~has_beams | (pairs >= 0).any(-1)).cpu().numpy()
             beam, tokens = np.divmod(pairs.clamp_min(0).cpu().numpy(), logits.shape[-1])
             continues = (likelihoods_now > -torch.inf).cpu().numpy()
@@ -134,9 +121,9 @@ def _sample_layer(beams: Beams, likelihoods: torch.Tensor, logits: torch.Tensor,
     """Return pairs (R, n) after beams of log P (R, B), their distribution, and log P of those that may
     continue.
     """
-    scores = log_likelihoods(likelihoods.float() if beams.deterministic else likelihoods, logits, banned)
+    scores = log_likelihoods(likelihoods.float() if beams.warp.greedy else likelihoods, logits, banned)
     flat, n = scores.flatten(1), beams.draft_width
-    if beams.deterministic:
+    if beams.warp.greedy:
         values, pairs = flat.topk(min(n, flat.shape[1]))
         pairs, q = torch.where(values > -torch.inf, pairs, NONE), None
     else:

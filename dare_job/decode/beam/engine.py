@@ -50,7 +50,8 @@ class BeamEngine(Engine):
             head = target.model.get_output_embeddings()
             self._drafter.columns = target.vocabulary if head is None else head.weight.shape[0]
         self._check()
-        self._ends: torch.Tensor | None = None
+        self._eos = [token for token in self.rules.eos if token < target.vocabulary]
+        self._ends = torch.empty(0, dtype=torch.bool)
 
     def _check(self) -> None:
         generation, traits = self.rules, self.target.traits
@@ -69,9 +70,9 @@ class BeamEngine(Engine):
         return BeamRows(self.settings.batch_size, self.beams)
 
     def _move_row(self, rows: BeamRows, cache: TreeCache, source: int, target: int) -> None:
-        cache.copy_slot(source, target, rows.entries(source))
+        cache.copy_slots([source], [target], rows.entries(source))
         if self._drafter and rows.drafted[source]:
-            self._drafter.move(source, target, rows.entries(source))
+            self._drafter.cache.copy_slots([source], [target], rows.entries(source))
         rows.move(source, target)
 
     def _step(self, rows: BeamRows, cache: TreeCache) -> list[Result]:
@@ -91,9 +92,8 @@ class BeamEngine(Engine):
         descent = Descent(rows, slots, keys, ids, rows.likelihoods[slots])
         for depth in range(len(drafts) + 1):
             layer_drafts = drafts[depth] if depth < len(drafts) else None
-            output = self._layer(
-                rows, descent, gather_logits(logits, level, descent.ids, descent.active), layer_drafts
-            )
+            layer_logits = gather_logits(logits, level, descent.ids, descent.active)
+            output = self._layer(rows, descent, layer_logits, layer_drafts)
             descent.follow(output, layer_drafts)
             if not len(descent.active):
                 break
@@ -120,9 +120,8 @@ class BeamEngine(Engine):
         rows.drafted[slots] &= finite & (self._drafter.fits(written) > 0)
         return drafts
 
-    def _layer(
-        self, rows: BeamRows, descent: Descent, logits: torch.Tensor, drafts_here: BeamDrafts | None
-    ) -> LayerOutput:
+    def _layer(self, rows: BeamRows, descent: Descent, logits: torch.Tensor,
+               layer_drafts: BeamDrafts | None) -> LayerOutput:
         """Verify the layer after the beams of the active rows, from logits (A, B, V)."""
         slots, device = descent.slots[descent.active], logits.device
         written = rows.written[slots]
@@ -133,27 +132,22 @@ class BeamEngine(Engine):
         likelihoods = torch.from_numpy(descent.likelihoods[descent.active]).to(device)
         none = torch.full((len(slots), self.beams.draft_width if self._drafter else 0), NONE, device=device)
         active = torch.from_numpy(descent.active).to(device)
-        drafts, q = (none, None) if drafts_here is None else (drafts_here.pairs[active], drafts_here.q)
-        if self.beams.deterministic:
+        drafts, q = (none, None) if layer_drafts is None else (layer_drafts.pairs[active], layer_drafts.q)
+        if self.beams.warp.greedy:
             layer_input = LayerInput(likelihoods, logits, banned, ends, drafts, None, None, None)
-            return search_layer(self.beams, layer_input, len(self._eos()))
+            return search_layer(self.beams, layer_input, len(self._eos))
         keys, zeros = descent.keys[descent.active], np.zeros(len(slots), np.int64)
         row_uniforms = (torch.from_numpy(uniforms(keys, written, purpose, zeros, count)).to(device)
-                   for purpose, count in ((VERIFY, drafts.shape[1]), (RESIDUAL, self.beams.width)))
+                        for purpose, count in ((VERIFY, drafts.shape[1]), (RESIDUAL, self.beams.width)))
         q = None if q is None else q[active]
-        return sample_layer(
-            self.beams, LayerInput(likelihoods, logits, banned, ends, drafts, q, *row_uniforms)
-        )
+        layer_input = LayerInput(likelihoods, logits, banned, ends, drafts, q, *row_uniforms)
+        return sample_layer(self.beams, layer_input)
 
-    def _eos(self) -> list[int]:
-        return [token for token in self.rules.eos if token < self.target.vocabulary]
-
-    def _ending(self, columns: int | None = None) -> torch.Tensor:
+    def _ending(self, columns: int) -> torch.Tensor:
         """Return the tokens that end a text, bool (V,)."""
-        if self._ends is None or columns not in (None, len(self._ends)):
-            self._ends = torch.zeros(columns or self.target.vocabulary, dtype=torch.bool,
-                                     device=self.target.device)
-            self._ends[[token for token in self._eos() if token < len(self._ends)]] = True
+        if len(self._ends) != columns:
+            self._ends = torch.zeros(columns, dtype=torch.bool, device=self.target.device)
+            self._ends[[token for token in self._eos if token < columns]] = True
         return self._ends
 
     def _commit(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, descent: Descent) -> None:
@@ -167,7 +161,8 @@ class BeamEngine(Engine):
         pruned = rows.forest.prune(descent.out_parents, present, rows.drafted[slots])
         self.target.commit(cache, before, pruned.paths, pruned.counts)
         if self._drafter:
-            self._drafter.keep(before, pruned.paths, np.where(rows.drafted[slots], pruned.of_draft, 0))
+            counts = np.where(rows.drafted[slots], pruned.of_draft, 0)
+            self._drafter.model.commit(self._drafter.cache, before, pruned.paths, counts)
         for slot in slots[pruned.shared > 0]:
             rows.extend(slot, pruned.text[slot, : pruned.shared[slot]])
         rows.parents[slots], rows.last_tokens[slots] = descent.out_parents, descent.out_tokens
@@ -175,9 +170,8 @@ class BeamEngine(Engine):
         rows.stepped(slots, descent.layers, len(rows.used) / len(slots))
         rows.statistics[slots] += descent.statistics
 
-    def _conclude(
-        self, rows: BeamRows, cache: TreeCache, slots: np.ndarray, descent: Descent
-    ) -> list[Result]:
+    def _conclude(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray,
+                  descent: Descent) -> list[Result]:
         results = []
         for place in np.flatnonzero(descent.over):
             slot = slots[place]
@@ -205,9 +199,8 @@ class BeamEngine(Engine):
             reads = np.flatnonzero(self._drafter.fits(lengths) > 1)
             if len(reads):
                 prompt_ids = ids[reads, : lengths[reads].max()]
-                rows.drafted[slots[reads]] = self._drafter.read_prompts(
-                    slots[reads], prompt_ids, lengths[reads]
-                )
+                rows.drafted[slots[reads]] = self._drafter.read_prompts(slots[reads], prompt_ids,
+                                                                        lengths[reads])
         keys = self._row_keys.keys_of(rows.requests[slot].id for slot in slots)
         descent = Descent(rows, slots, keys, text_parents(len(slots), 1), np.zeros((len(slots), 1)))
         descent.follow(self._layer(rows, descent, logits[:, None], None), None)

@@ -6,6 +6,8 @@ their children, in the caches of target and draft model alike. The draft model m
 (``read``).
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
@@ -87,37 +89,27 @@ class Forest:
         paths = np.zeros((rows, columns + 1), np.int64)
         counts, of_draft, shared = np.zeros((3, rows), np.int64)
         text = np.zeros((rows, columns), np.int64)
-        _prune(
-            beam_parents,
-            present,
-            drafted,
-            self.tokens,
-            self.parents,
-            self.depths,
-            self.counts,
-            self.read,
-            paths,
-            counts,
-            of_draft,
-            shared,
-            text,
-        )
+        _prune(beam_parents, present, drafted, self.tokens, self.parents, self.depths, self.counts, self.read,
+               paths, counts, of_draft, shared, text)
         used = int(counts.max(initial=0))
         return Pruned(np.ascontiguousarray(paths[:, : used + 1]), counts, of_draft, text, shared)
 
 
-class Pruned:
+class Pruned(NamedTuple):
     """Result of ``Forest.prune``.
 
     Attributes
     ----------
-    paths, counts : int64 (R, 1 + K) and (R,), arguments of ``Target.keep``
+    paths, counts : int64 (R, 1 + K) and (R,), arguments of ``Target.commit``
     of_draft : int64 (R,), how many of the kept nodes the draft model's cache holds
     text, shared : int64 (R, C) and (R,), tokens that became text and their number
     """
 
-    def __init__(self, paths, counts, of_draft, text, shared):
-        self.paths, self.counts, self.of_draft, self.text, self.shared = paths, counts, of_draft, text, shared
+    paths: np.ndarray
+    counts: np.ndarray
+    of_draft: np.ndarray
+    text: np.ndarray
+    shared: np.ndarray
 
 
 @numba.njit(cache=True)
@@ -138,21 +130,8 @@ def _add(new_parents, new_tokens, present, tokens, parents, depths, counts, ids)
 
 
 @numba.njit(cache=True)
-def _prune(
-    beam_parents,
-    present,
-    drafted,
-    tokens,
-    parents,
-    depths,
-    counts,
-    read,
-    paths,
-    kept_counts,
-    of_draft,
-    shared,
-    text,
-):
+def _prune(beam_parents, present, drafted, tokens, parents, depths, counts, read, paths, kept_counts,
+           of_draft, shared, text):
     uses, places = np.zeros(tokens.shape[1], np.int64), np.zeros(tokens.shape[1], np.int64)
     for r in range(len(beam_parents)):
         uses[: counts[r]] = 0
@@ -178,10 +157,8 @@ def _prune(
             places[node] = count - 1
         for k in range(shared_count, count):  # ascending, so that no node is overwritten before it is read
             node = paths[r, k + 1] - 1
-            tokens[r, k - shared_count], depths[r, k - shared_count] = (
-                tokens[r, node],
-                depths[r, node] - shared_count,
-            )
+            tokens[r, k - shared_count] = tokens[r, node]
+            depths[r, k - shared_count] = depths[r, node] - shared_count
             parent = parents[r, node]
             parents[r, k - shared_count] = places[parent] - shared_count if parent >= 0 else parent
         for b in range(beam_parents.shape[1]):

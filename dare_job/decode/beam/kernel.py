@@ -30,7 +30,7 @@ from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalis
 from dare_job.decode.sampling.warp import warp
 from dare_job.decode.settings import Warp
 
-IID, WITHOUT_REPLACEMENT = "iid", "without_replacement"
+WITHOUT_REPLACEMENT = "without_replacement"
 
 class VerifiedDrafts(NamedTuple):
     """The verification result for n drafts of R rows.
@@ -62,7 +62,7 @@ def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: tor
     drafts : int64 (R, n), NONE where there is none
     uniforms : (R, n) in [0, 1)
     widths : int64 (R,), outputs needed
-    output_distribution, draft_distribution : ``IID`` or ``WITHOUT_REPLACEMENT``
+    output_distribution, draft_distribution : "iid" or "without_replacement"
     """
     residual, s, accepted_tokens = p, q, torch.full_like(drafts, NONE)
     accepted, probabilities = torch.zeros_like(drafts, dtype=torch.bool), torch.zeros_like(uniforms)

@@ -59,9 +59,8 @@ def tail_probabilities(table: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     n = table.shape[1] - 1
     m = torch.arange(n + 1, dtype=mass.dtype, device=mass.device)
     log_binomials = torch.lgamma(m.new_tensor(n + 1.0)) - torch.lgamma(m + 1) - torch.lgamma(n - m + 1)
-    weights = (
-        log_binomials.exp() * mass[:, None] ** m * (1 - mass[:, None]).clamp_min(0) ** (n - m)
-    )  # 0 ** 0 is 1
+    rest = (1 - mass[:, None]).clamp_min(0)
+    weights = log_binomials.exp() * mass[:, None] ** m * rest ** (n - m)  # 0 ** 0 is 1
     distribution = (weights[:, :, None] * table).sum(1)
     return distribution.flip(-1).cumsum(-1).flip(-1)
 
@@ -171,15 +170,9 @@ def sample_layer(beams: Beams, inputs: LayerInput) -> LayerOutput:
     ended = _ends_text(outputs, inputs)
     accepted = torch.nn.functional.pad(_draft_likelihoods(drafts, scores, verified.accepted, inputs),
                                        (0, count - drafts.shape[1]), value=-torch.inf)
-    return LayerOutput(
-        _filtered(outputs, ~ended),
-        _filtered(outputs, ended),
-        accepted,
-        drafted & (verified.counts >= widths),
-        (pairs >= 0).sum(-1),
-        finite,
-        beta,
-    )
+    passed = drafted & (verified.counts >= widths)
+    return LayerOutput(_filtered(outputs, ~ended), _filtered(outputs, ended), accepted, passed,
+                       (pairs >= 0).sum(-1), finite, beta)
 
 
 def search_layer(beams: Beams, inputs: LayerInput, eos: int) -> LayerOutput:

@@ -42,6 +42,7 @@ class Finished:
         full = len(self.beams) == self.width
         return full and self.score(likelihood, tokens) <= self.beams[-1][0]
 
+
 # Sums over layers: beams; layers whose drafts were verified; those that passed, and their beams; beta.
 STATISTICS = ("beams", "verified", "passed", "passed_beams", "beta")
 
@@ -103,10 +104,8 @@ class BeamRows(Rows):
         """Remove a finished row from its slot; its best finished beam is its text."""
         scores, texts, likelihoods = zip(*self.finished[slot].beams, strict=True)
         tokens = texts[0]
-        layers, (beams, verified, passed, passed_beams, beta) = (
-            int(self.layers[slot]),
-            self.statistics[slot].tolist(),
-        )
+        layers = int(self.layers[slot])
+        beams, verified, passed, passed_beams, beta = self.statistics[slot].tolist()
         counts = BeamStatistics(
             layers, beams / layers, int(verified), int(passed), passed_beams / max(1, passed),
             beta / max(1, verified), int(self.step_tokens[slot, self.forwards[slot] - 1]),
@@ -120,16 +119,8 @@ class BeamRows(Rows):
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)
-        for array in (
-            self.parents,
-            self.last_tokens,
-            self.likelihoods,
-            self.written,
-            self.layers,
-            self.queries,
-            self.drafted,
-            self.statistics,
-        ):
+        for array in (self.parents, self.last_tokens, self.likelihoods, self.written, self.layers,
+                      self.queries, self.drafted, self.statistics):
             array[target] = array[source]
         self.finished[target], self.finished[source] = self.finished[source], None
         self.forest.move(source, target)

@@ -4,7 +4,7 @@ Also what trees that grow level by level share: selecting the nodes to read next
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -13,25 +13,13 @@ from dare_job.decode.model.masks import Level
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 
-class LevelTrees(Protocol):
-    """The arrays shared by ``GreedyTrees`` and ``SampledTrees``."""
-
-    sizes: np.ndarray
-    tokens: np.ndarray
-    scores: np.ndarray
-    read_counts: np.ndarray
-    read_parents: np.ndarray
-    read_depths: np.ndarray
-
-
-def select_level(
-    trees: LevelTrees, lengths: np.ndarray, select: Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-) -> tuple[Level, np.ndarray] | None:
+def select_level(trees, lengths: np.ndarray, select: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
+                 ) -> tuple[Level, np.ndarray] | None:
     """Build the level of nodes that ``select`` chooses.
 
     Parameters
     ----------
-    trees : trees of R rows with up to N nodes
+    trees : ``GreedyTrees`` or ``SampledTrees`` of R rows with up to N nodes
     lengths : (R,), number of tokens of the texts
     select : fills tokens (R N,), starts (R + 1,) and owners (2, R N), the row and number of each node, and
         records in ``trees`` which nodes are read
@@ -52,7 +40,7 @@ def select_level(
     return level, owners[:, :total]
 
 
-def draft_batch(trees: LevelTrees, parents: np.ndarray) -> DraftBatch:
+def draft_batch(trees, parents: np.ndarray) -> DraftBatch:
     """The trees as a draft; ``parents`` int (R, N) are columns."""
     columns = parents.shape[1]
     return DraftBatch(trees.tokens[:, :columns].astype(np.int32), parents.astype(np.int32),

@@ -106,7 +106,7 @@ class ModelDrafter:
             logits = self.model.extend(level)
         q = torch.cat(parts) if parts else logits.new_empty((0, self.vocabulary))
         columns = trees.max_size + 1
-        return SampledDrafts(trees.drafts(), (distribution,) * len(requests), trees.columns[:, :columns],
+        return SampledDrafts(trees.drafts(), distribution, trees.columns[:, :columns],
                              trees.requested[:, :columns], trees.q_rows[:, :columns], q)
 
     def _warp(self, logits: torch.Tensor, rows: np.ndarray, nodes: np.ndarray, trees: SampledTrees,

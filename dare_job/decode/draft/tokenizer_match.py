@@ -26,7 +26,7 @@ _SAMPLED_TOKENS = 64  # tokens of the target's vocabulary that are decoded to te
 
 
 def first_difference(target: PreTrainedTokenizerBase,
-               draft: PreTrainedTokenizerBase) -> tuple[str, Any, Any] | None:
+                     draft: PreTrainedTokenizerBase) -> tuple[str, Any, Any] | None:
     """First property in which two tokenizers with one vocabulary differ.
 
     Fast tokenizers are compared by normalizer, pre-tokenizer, model, merges and added tokens, read from the
@@ -126,9 +126,8 @@ def _sample_texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return [tokenizer.decode(sampled[start : start + 8]) for start in range(0, len(sampled), 8)]
 
 
-
 def require_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, vocabulary: int,
-                 names: tuple[str, str] | None = None) -> None:
+                           names: tuple[str, str] | None = None) -> None:
     """Check that two tokenizers have the same vocabulary and split text alike.
 
     A tokenizer that splits text differently would not bias the output, but the draft model would read

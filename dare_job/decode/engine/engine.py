@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config, prefill
-from dare_job.decode.engine.admission import Admission, admit
+from dare_job.decode.engine.admission import admit
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
@@ -92,8 +92,10 @@ class Engine:
         rows = self._rows = self._new_rows()
         self._next_timeout_s = math.inf
         cache = self.target.acquire_cache(self.settings.batch_size)
-        scheduler = RequestScheduler(requests, self._admission, self.target, self.settings,
-                                     self.reuse_estimator, rows, cache)
+        admission = partial(admit, target=self.target, rules=self.rules, settings=self.settings,
+                            is_eos=self._is_eos)
+        scheduler = RequestScheduler(requests, admission, self.target, self.settings, self.reuse_estimator,
+                                     rows, cache)
         while True:
             if rows.active < self.settings.batch_size:
                 yield from self._schedule(scheduler, rows, cache)
@@ -111,11 +113,8 @@ class Engine:
 
     def _move_row(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
         """Move a row to another slot."""
-        cache.copy_slot(source, target, int(rows.length[source]))
+        cache.copy_slots([source], [target], int(rows.length[source]))
         rows.move(source, target)
-
-    def _admission(self, request: Request) -> Admission:
-        return admit(request, self.target, self.rules, self.settings, self._is_eos)
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """Decode one step of all rows, which are in the first slots: schedule, forward, verify, commit."""

@@ -88,10 +88,10 @@ class GenerationRules:
 
 def read_rules(config: GenerationConfig) -> GenerationRules:
     """Read a generation config. Raises ModelError if a field is not supported or invalid."""
-    known = LENGTHS | NATIVE | PROCESSORS | WITHOUT_EFFECT | REJECTED.keys()
+    listed = LENGTHS | NATIVE | PROCESSORS | WITHOUT_EFFECT | REJECTED.keys()
     for field in (field for field in vars(GenerationConfig()) if not field.startswith("_")):
         value = getattr(config, field, None)
-        if field not in known and value is not None or field in REJECTED and value not in REJECTED[field]:
+        if field not in listed and value is not None or field in REJECTED and value not in REJECTED[field]:
             raise ModelError(
                 f"generation_config.{field} is {value!r}, which the engine does not support; remove it from "
                 "the model's generation_config.json"

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dare_job.decode.engine.prefill import chain_drafts
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.errors import DataError
-from pools.tree import ROOT, DraftBatch
 
+CONTEXT_TOKENS = 128  # before the root, or fewer if the model's context is shorter
 EXPECTED_FORMAT = ('write {"latency_ms": {"8": {"1": 20.5, "17": 23.1}}}: milliseconds by batch '
                    'size, then by queries per row')
 
@@ -116,9 +117,6 @@ def _milliseconds(value, name: str) -> float:
     return float(value)
 
 
-CONTEXT_TOKENS = 128  # before the root, or fewer if the model's context is shorter
-
-
 def latency_ms(target: Target, batches: Sequence[int], queries: Sequence[int],
                repeats: int = 5) -> dict[str, dict[str, float]]:
     """Measure the median milliseconds of a forward pass.
@@ -152,9 +150,7 @@ def _supported_sizes(target: Target, queries: Sequence[int]) -> tuple[list[int],
 
 def chains(rows: int, queries: int) -> Tree:
     """Return trees of one path with as many queries for each row, the root included."""
-    shape = (rows, queries - 1)
-    parents = np.tile(np.arange(ROOT, queries - 2, dtype=np.int32), (rows, 1))
-    drafts = DraftBatch(np.zeros(shape, np.int32), parents, np.full(rows, queries - 1, np.int32), None, None)
+    drafts = chain_drafts([np.zeros(queries - 1, np.int32)] * rows)
     return build(np.zeros(rows, np.int64), drafts, np.full(rows, queries))
 
 

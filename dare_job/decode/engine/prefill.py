@@ -49,8 +49,8 @@ def usable_previous_text(previous: np.ndarray | None, vocabulary: int, is_eos: n
     if previous is None or max_tokens <= 0:
         return np.zeros(0, np.int32)
     previous = np.asarray(previous)[: min(max_tokens, _MAX_FORWARD_TOKENS)]
-    known = (previous >= 0) & (previous < vocabulary)
-    previous = previous[: len(previous) if known.all() else int(known.argmin())].astype(np.int32)
+    valid = (previous >= 0) & (previous < vocabulary)
+    previous = previous[: len(previous) if valid.all() else int(valid.argmin())].astype(np.int32)
     ends = is_eos[previous]
     return previous[: int(ends.argmax()) + 1] if ends.any() else previous
 

@@ -85,12 +85,6 @@ class TreeCache(Cache):
         self._written: Sequence[torch.Tensor | np.ndarray] = ()
         self._read: Sequence[torch.Tensor] = ()
 
-    @property
-    def column_bytes(self) -> int:
-        """Bytes of one column of one slot: keys and values in all layers."""
-        return sum(stack.shape[0] * stack.shape[2] * stack.shape[4] * stack.element_size()
-                   for stack in self._stacks)
-
     def begin_trees(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
         """Prepare a forward pass over the trees of the first R slots.
 
@@ -143,7 +137,7 @@ class TreeCache(Cache):
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
     def begin_static(self, rows: int, columns: int, slots: torch.Tensor, written: torch.Tensor,
-                       layout: PaddedLayout | None = None) -> None:
+                     layout: PaddedLayout | None = None) -> None:
         """Prepare a forward pass over T queries that reads ``columns`` of the first ``rows`` slots.
 
         ``slots`` and ``written`` int64 (T,): slot and column of each query's entries.
@@ -218,24 +212,11 @@ class TreeCache(Cache):
         for stack in self._arrays:
             _move(stack, lengths, paths, counts)
 
-    def copy_slot(self, source: int, target: int, length: int) -> None:
-        """Copy a row's first ``length`` entries to another slot."""
-        for stack in self._stacks:
-            stack[:, target, :, :length] = stack[:, source, :, :length]
-
-    def copy_slots(self, sources: np.ndarray, targets: np.ndarray, length: int) -> None:
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""
-        old, new = (torch.from_numpy(slots).to(self.device) for slots in (sources, targets))
+        old, new = (torch.as_tensor(slots, device=self.device) for slots in (sources, targets))
         for stack in self._stacks:
             stack[:, new, :, :length] = stack[:, old, :, :length]
-
-    def copy_from(self, other: "TreeCache", sources: tuple[np.ndarray, np.ndarray],
-             targets: tuple[np.ndarray, np.ndarray]) -> None:
-        """Copy entries from another cache of the same model; slots and columns (N,) there and here."""
-        (old, source), (new, target) = (
-            [torch.from_numpy(places).to(self.device) for places in pair] for pair in (sources, targets))
-        for stack, other_stack in zip(self._stacks, other._stacks, strict=True):
-            stack[:, new, :, target] = other_stack[:, old, :, source]
 
     def clear(self, slot: int, start: int = 0) -> None:
         """Zero a slot from ``start`` on: non-finite entries affect results even if masked (0 * NaN)."""

@@ -143,12 +143,12 @@ class Level(NamedTuple):
     def queries(self) -> Tree:
         """Return the new nodes as a ``Tree`` of separate queries, which is what cache and layers need."""
         counts = np.diff(self.starts)
-        rows, width, each = len(counts), int(counts.max()), np.arange(len(self.tokens))
-        places = np.repeat(np.arange(rows) * width - self.starts[:-1], counts) + each
+        rows, width, index = len(counts), int(counts.max()), np.arange(len(self.tokens))
+        places = np.repeat(np.arange(rows) * width - self.starts[:-1], counts) + index
         queries = np.zeros(rows * width, np.int64)  # padding: another row's query, whose output is unused
-        queries[places] = each
-        host = self.tokens, each, np.zeros(len(each), np.int64), self.starts
-        return Tree(host, width, 0, np.ones(len(each), np.float32), (queries, places))
+        queries[places] = index
+        host = self.tokens, index, np.zeros(len(index), np.int64), self.starts
+        return Tree(host, width, 0, np.ones(len(index), np.float32), (queries, places))
 
 
 def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:

@@ -7,8 +7,7 @@ import torch
 from dare_job.decode.model.target import Target
 
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "Cannot allocate memory", "DefaultCPUAllocator",
-          "ALLOC_FAILED")
-
+                  "ALLOC_FAILED")
 _DEVICE_FAILURE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error", "HIP error")
 
 
@@ -26,6 +25,7 @@ def is_device_failure(error: BaseException) -> bool:
     """
     return isinstance(error, RuntimeError) and not is_out_of_memory(error) and (
         isinstance(error, torch.AcceleratorError) or any(words in str(error) for words in _DEVICE_FAILURE))
+
 
 def release(target: Target) -> None:
     """Free unused caches. Call it outside of ``except``: an exception's frames keep their tensors alive."""

@@ -90,10 +90,10 @@ def enable_static(target, static) -> None:
     expected = _logits_of_uneven_trees(target)
     target.static = static
     try:
-        same = _equal_logits(target, _logits_of_uneven_trees(target), expected)
+        equal = _equal_logits(target, _logits_of_uneven_trees(target), expected)
     except _MODEL_ERRORS:
-        same = False
-    if target.static is not None and not same:
+        equal = False
+    if target.static is not None and not equal:
         _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
                      type(target.model).__name__)
         target.static = None

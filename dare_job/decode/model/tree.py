@@ -114,8 +114,8 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
 @lru_cache(maxsize=8)
 def _root_only(rows: int) -> tuple:
     """Return parents, depths and starts, ``padding`` and scores of trees without drafts; read only."""
-    each = np.arange(rows)
-    return (each, np.zeros(rows, np.int64), np.arange(rows + 1)), (each, each), np.ones(rows, np.float32)
+    index = np.arange(rows)
+    return (index, np.zeros(rows, np.int64), np.arange(rows + 1)), (index, index), np.ones(rows, np.float32)
 
 
 @numba.njit(cache=True)
@@ -212,9 +212,9 @@ class PaddedLayout:
 
     def repeated(self, mask: torch.Tensor, times: int) -> torch.Tensor:
         """Repeat a mask: (R, 1, W, L) -> (R, 1, times * W, L); cached for all layers with the same mask."""
-        known = self._repeated.get(id(mask))
-        if known is None or known[0] is not mask:
+        cached = self._repeated.get(id(mask))
+        if cached is None or cached[0] is not mask:
             rows, _, queries, columns = mask.shape
             wide = mask[:, :, None].expand(-1, -1, times, -1, -1)
-            known = self._repeated[id(mask)] = mask, wide.reshape(rows, 1, times * queries, columns)
-        return known[1]
+            cached = self._repeated[id(mask)] = mask, wide.reshape(rows, 1, times * queries, columns)
+        return cached[1]

@@ -20,7 +20,7 @@ class SampledDrafts(NamedTuple):
     Attributes
     ----------
     drafts : the trees; parents before children, siblings distinct; scores are path probabilities under q
-    distributions : name of the draft distribution (``sampling.distributions``) of each of the R rows
+    distribution : name of the draft distribution (``sampling.distributions``)
     columns : int32 (R, N + 1, K), for the root (0) and for the node in column i (i + 1) the columns of its
         candidates in sampling order; a token sampled twice is listed twice; NONE after the last
     requested : int32 (R, N + 1), number of candidates requested, more than sampled where the support is
@@ -30,28 +30,11 @@ class SampledDrafts(NamedTuple):
     """
 
     drafts: DraftBatch
-    distributions: tuple[str, ...]
+    distribution: str
     columns: np.ndarray
     requested: np.ndarray
     q_rows: np.ndarray
     q: torch.Tensor
-
-    def rows_by_distribution(self) -> dict[str, np.ndarray]:
-        """Return the rows int64 (M,) of each distribution; rows of different distributions are verified
-        separately.
-        """
-        return {distribution: np.flatnonzero([name == distribution for name in self.distributions])
-                for distribution in dict.fromkeys(self.distributions)}
-
-    def tokens(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """Return the candidates int64 (M, K) of nodes (M,) of rows (M,), the root being node 0; NONE after
-        the last.
-        """
-        columns = self.columns[rows, nodes]
-        if not self.drafts.nodes:
-            return columns.astype(np.int64)
-        tokens = self.drafts.tokens[rows[:, None], np.maximum(columns, 0)]
-        return np.where(columns >= 0, tokens, NONE).astype(np.int64)
 
     def on_tree(self, tree: Tree) -> tuple[CandidateTrees, "QueryProbabilities"]:
         """Return candidates and q for the T queries of the tree built from ``drafts``, as ``verify_trees``

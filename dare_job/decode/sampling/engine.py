@@ -30,7 +30,6 @@ from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
 
 KNOWN_RULES = *RULES, tree_verification.TRAVERSAL
-_REPEATING = ("iid",)  # distributions that may sample a token twice
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Sampling:
     def require(self, widths: Sequence[int]) -> None:
         """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
         if self.rule == tree_verification.TRAVERSAL:
-            if distribution_for(self.distribution).name in _REPEATING and max(widths) > 1:
+            if self.distribution == "iid" and max(widths) > 1:
                 raise ConfigError(f"rule {self.rule!r} needs distinct siblings, but draft distribution "
                                   f"{self.distribution!r} may sample a token twice: use without_replacement")
             for width in widths:

@@ -56,7 +56,7 @@ def euler_tours(tree: CandidateTrees) -> list[TourStep]:
     steps = steps[:, np.argsort(steps[0], kind="stable")]
     fields = torch.from_numpy(steps).to(tree.tokens.device)
     lengths = np.bincount(steps[0]).tolist()
-    return [TourStep(*each[1:6], each[6] > 0) for each in fields.split(lengths, 1)]
+    return [TourStep(*step[1:6], step[6] > 0) for step in fields.split(lengths, 1)]
 
 
 @numba.njit(cache=True)
@@ -159,10 +159,10 @@ class Traversal:
         """Set ``s`` for the candidates at these places, of nodes that have one there."""
         requested = self.tree.requested[node]
         for n, j in torch.stack((requested, place))[:, place < requested].unique(dim=1).T.tolist():
-            same = (requested == n) & (place == j)
-            earlier = self.tree.candidate_tokens(node[same], n)[:, :j]
-            s = self.distribution.next_weights(normalised(self.q[node[same]].double()), earlier, n)
-            self.s[at[0][same], at[1][same]] = normalised(s)
+            which = (requested == n) & (place == j)
+            earlier = self.tree.candidate_tokens(node[which], n)[:, :j]
+            s = self.distribution.next_weights(normalised(self.q[node[which]].double()), earlier, n)
+            self.s[at[0][which], at[1][which]] = normalised(s)
 
     def _reject(self, step: TourStep) -> None:
         """Reduce the weight and the residual of each rejected node's parent."""

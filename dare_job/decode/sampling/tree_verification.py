@@ -8,7 +8,7 @@ import torch
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.sampling.compiled import WarpParameters, verify_deterministic_drafts
 from dare_job.decode.sampling.distributions import NONE
-from dare_job.decode.sampling.drafts import QueryProbabilities, SampledDrafts
+from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.traversal import traverse
 from dare_job.decode.sampling.verify import CandidateTrees, TreeOutcome, verify_trees
 from dare_job.decode.sampling.warp import warp
@@ -40,22 +40,23 @@ class Probabilities:
         return self._cached
 
 
-def verify_deterministic(tree: Tree, p: Probabilities, draw: UniformSource) -> VerificationResult:
+def verify_deterministic(tree: Tree, p: Probabilities, source: UniformSource) -> VerificationResult:
     """Verify deterministic drafts: sample target tokens and accept those that are children of their node.
 
     This has the highest acceptance of all exact rules for such drafts.
     """
     tokens, parents, _, starts = tree.host
-    children = _children(parents, starts)
+    roots, children = (torch.from_numpy(array).to(tree.tokens.device)
+                       for array in (starts[:-1], _children(parents, starts)))
     width = children.shape[1]
-    candidates = _candidates(tree, children, np.full(len(tree), width))
-    uniforms = _query_uniforms(tree, draw, 1).expand(-1, width + 1)
+    candidates = CandidateTrees(roots, tree.tokens, children, torch.full_like(tree.tokens, width))
+    uniforms = _query_uniforms(tree, source, 1).expand(-1, width + 1)
     outcome = verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)  # which does not depend on q
     return _verification_result(tree, outcome)
 
 
 def verify_deterministic_on_cpu(tree: Tree, scores: torch.Tensor, settings: WarpParameters,
-                                context: PenaltyContext, draw: UniformSource) -> VerificationResult:
+                                context: PenaltyContext, source: UniformSource) -> VerificationResult:
     """Do the same in compiled code.
 
     Parameters
@@ -66,50 +67,32 @@ def verify_deterministic_on_cpu(tree: Tree, scores: torch.Tensor, settings: Warp
     """
     arrays = empty_result(tree)
     tokens, parents, _, starts = tree.host
-    uniforms = _query_uniforms(tree, draw, 1).numpy()[:, 0]
+    uniforms = _query_uniforms(tree, source, 1).numpy()[:, 0]
     all_finite = verify_deterministic_drafts(scores.contiguous().numpy(), tokens, parents, starts, uniforms,
                                              settings, context, *arrays)
     return VerificationResult(*arrays, all_finite)
 
 
 def verify_sampled(tree: Tree, drafts: SampledDrafts, p: Probabilities, rule: str,
-                   draw: UniformSource) -> VerificationResult:
-    """Verify sampled drafts, whose trees must be complete.
-
-    Rows with deterministic drafts are verified by rule "naive", all others by ``rule``.
-    """
+                   source: UniformSource) -> VerificationResult:
+    """Verify sampled drafts, whose trees must be complete; deterministic ones by rule "naive"."""
     candidates, q = drafts.on_tree(tree)
-    uniforms = _query_uniforms(tree, draw, max(2, candidates.children.shape[1] + 1))
-    outcome = TreeOutcome(candidates.roots.clone(), torch.full_like(candidates.roots, NONE))
-    for distribution, rows in drafts.rows_by_distribution().items():
-        rows = torch.from_numpy(rows).to(candidates.roots.device)
-        part = candidates._replace(roots=candidates.roots[rows])
-        outcome.nodes[rows], outcome.token[rows] = _accepted_paths(rule, distribution, part, p, q, uniforms)
-    return _verification_result(tree, outcome)
-
-
-def _accepted_paths(rule: str, distribution: str, candidates: CandidateTrees, p: Probabilities,
-                    q: QueryProbabilities, uniforms: torch.Tensor) -> TreeOutcome:
-    if distribution == DETERMINISTIC:
-        return verify_trees("naive", distribution, candidates, p, p, uniforms)
-    if rule == TRAVERSAL:
+    uniforms = _query_uniforms(tree, source, max(2, candidates.children.shape[1] + 1))
+    if drafts.distribution == DETERMINISTIC:
+        outcome = verify_trees("naive", DETERMINISTIC, candidates, p, p, uniforms)
+    elif rule == TRAVERSAL:
         p_of_queries = p[torch.arange(len(q), device=uniforms.device)]
         candidates = _without_nonfinite(candidates, p_of_queries.sum(-1) > 0)
-        return traverse(distribution, candidates, p_of_queries, q, uniforms[:, [0, -1]])
-    return verify_trees(rule, distribution, candidates, p, q, uniforms)
+        outcome = traverse(drafts.distribution, candidates, p_of_queries, q, uniforms[:, [0, -1]])
+    else:
+        outcome = verify_trees(rule, drafts.distribution, candidates, p, q, uniforms)
+    return _verification_result(tree, outcome)
 
 
 def _without_nonfinite(candidates: CandidateTrees, finite: torch.Tensor) -> CandidateTrees:
     """Remove the descendants of nodes with non-finite logits: the text ends there, so they are leaves."""
     return candidates._replace(children=torch.where(finite[:, None], candidates.children, NONE),
                                requested=torch.where(finite, candidates.requested, 0))
-
-
-def _candidates(tree: Tree, children: np.ndarray, requested: np.ndarray) -> CandidateTrees:
-    device = tree.tokens.device
-    return CandidateTrees(torch.from_numpy(tree.starts[:-1]).to(device), tree.tokens,
-                          *(torch.from_numpy(part.astype(np.int64)).to(device)
-                            for part in (children, requested)))
 
 
 def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -124,7 +107,7 @@ def _children(parents: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return children
 
 
-def _query_uniforms(tree: Tree, draw: UniformSource, count: int) -> torch.Tensor:
+def _query_uniforms(tree: Tree, source: UniformSource, count: int) -> torch.Tensor:
     """Return uniforms float64 (T, count) for each query, by its row and its index within the row.
 
     The last column takes the row's first uniform: ``count`` may depend on the batch, the first uniform does
@@ -132,7 +115,7 @@ def _query_uniforms(tree: Tree, draw: UniformSource, count: int) -> torch.Tensor
     """
     starts = tree.host[3]
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    values = draw(rows, np.arange(len(tree)) - starts[:-1][rows], count)
+    values = source(rows, np.arange(len(tree)) - starts[:-1][rows], count)
     return torch.from_numpy(np.roll(values, -1, 1)).to(tree.tokens.device)
 
 

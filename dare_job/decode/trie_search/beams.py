@@ -7,7 +7,7 @@ one whose codes are lexicographically smaller is better.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -112,13 +112,13 @@ def fill_with_best(candidates: Candidates, sampled: torch.Tensor) -> torch.Tenso
 
     At low temperatures, probabilities underflow float64 and their candidates cannot be sampled.
     """
+    k = sampled.shape[1]
     used = torch.where(sampled < 0, sampled.amax(-1, keepdim=True), sampled).clamp_min(0)
     unused = candidates.scores.scatter(1, used, -torch.inf)
     scores, order = unused.sort(dim=-1, descending=True, stable=True)
-    combined = torch.cat((sampled, order[:, :sampled.shape[1]].masked_fill(
-        scores[:, :sampled.shape[1]] == -torch.inf, NONE)), dim=1)
-    order_sampled_first = (combined < 0).to(torch.int8).argsort(dim=-1, stable=True)[:, :sampled.shape[1]]
-    return combined.gather(1, order_sampled_first)
+    others = order[:, :k].masked_fill(scores[:, :k] == -torch.inf, NONE)
+    combined = torch.cat((sampled, others), dim=1)
+    return combined.gather(1, (combined < 0).to(torch.int8).argsort(dim=-1, stable=True)[:, :k])
 
 
 class Banned:
@@ -137,10 +137,8 @@ class Banned:
         if not sizes.any():
             return None
         rows = np.repeat(np.arange(len(leaves)), sizes)
-        nodes_of_rows = (
-            np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
-        )
-        keys, node = [], nodes_of_rows
+        keys = []
+        node = np.concatenate([np.unique(np.asarray(row, np.int64)) for row in leaves]) + trie.first_leaf
         for _ in range(trie.length):
             places, counts = np.unique(rows * len(trie) + node, return_counts=True)
             ends = trie.leaf_ends[places % len(trie)]
@@ -154,23 +152,6 @@ class Banned:
         keys = row * self.nodes + nodes
         index = torch.searchsorted(self.keys, keys).clamp_max(len(self.keys) - 1)
         return self.keys[index] == keys
-
-
-class Progress(NamedTuple):
-    """Rows that need a forward pass.
-
-    Attributes
-    ----------
-    rows : int64 (S,), indices into the queries of ``Drafter.begin``
-    levels : int64 (S,), number of codes of their beams
-    nodes : int64 (S, K), their beams; NONE where there are fewer
-    scores : float32 (S, K), log-probabilities under the target
-    """
-
-    rows: np.ndarray
-    levels: np.ndarray
-    nodes: torch.Tensor
-    scores: torch.Tensor
 
 
 class Drafted(NamedTuple):
@@ -188,21 +169,6 @@ class Drafted(NamedTuple):
     nodes: np.ndarray
     candidates: Candidates
     sampled: torch.Tensor | None
-
-
-class Drafter(Protocol):
-    """Proposes trie nodes for the target to read."""
-    @property
-    def reads(self) -> list[np.ndarray]:
-        """Tokens int64 (R,) that the draft model read of each row, per forward pass since ``begin``."""
-
-    def begin(self, queries: Sequence["Query"]) -> None:
-        """Replace all rows by these queries."""
-
-    def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
-        """Draft at most ``depth`` levels below the beams. The last level of the trie is never drafted: leaves
-        need no read.
-        """
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,19 @@
 """Draft depth: how many trie levels to draft for the next forward pass, often none.
 
 An accepted level saves its rows a forward pass. The value of that and the cost of reading the draft come from
-a latency curve, either given or fitted to the search's own forward passes, whose sizes vary enough because
-prompts are long and beams few. Acceptance rates and drafting times are learned during the search. After a
+a line fitted to the latency of the search's own forward passes, whose sizes vary enough because prompts are
+long and beams few. Acceptance rates and drafting times are learned during the search. After a
 decision against drafting, drafting is retried every ``_RETRY_FORWARDS`` passes, since the rates were learned
 from other rows.
 """
 
 import numpy as np
 
-from dare_job.decode.engine.latency import LatencyCurve
-
-_PRIOR_RATE, _PRIOR_ROWS = (
-    0.7,
-    8.0,
-)  # a level's acceptance before anything is known, and rows that this counts as
-_RATE_DECAY = 0.98  # of what was learned, a forward
-_RETRY_FORWARDS = 64  # forwards
-_FIT_DECAY, _MIN_FORWARDS, _MIN_DEVIATION = (
-    0.98,
-    6,
-    0.1,
-)  # of the line: fading, forwards at least, tokens' deviation
+_PRIOR_RATE, _PRIOR_ROWS = 0.7, 8.0  # initial acceptance rate of a level, and its weight in rows
+_RATE_DECAY = 0.98  # of acceptance rates, per forward pass
+_RETRY_FORWARDS = 64
+_FIT_DECAY = 0.98  # of the fitted line, per forward pass
+_MIN_FORWARDS, _MIN_DEVIATION = 6, 0.1  # for a fit: forward passes, relative deviation of their tokens
 
 
 class LatencyFit:
@@ -34,10 +26,8 @@ class LatencyFit:
     def record(self, queries: int, ms: float) -> None:
         features, self._forwards = np.array([1.0, queries]), self._forwards + 1
         squares, products = self._sums
-        self._sums = (
-            _FIT_DECAY * squares + np.outer(features, features),
-            _FIT_DECAY * products + ms * features,
-        )
+        self._sums = (_FIT_DECAY * squares + np.outer(features, features),
+                      _FIT_DECAY * products + ms * features)
 
     def ms(self, queries: float) -> float | None:
         """Predict milliseconds; None if there were too few forward passes or their sizes were too similar."""
@@ -54,29 +44,19 @@ class DraftDepth:
 
     Attributes
     ----------
-    curve : latency curve of forward passes; None to fit one, without drafting until the fit is usable
+    fit : latency of forward passes; nothing is drafted until it is usable
     length : codes of an id
     drafted, undrafted : forward passes so far with and without a draft, among those that could have one
     """
 
-    def __init__(self, curve: LatencyCurve | None, length: int, nodes: int = 40):
-        self.curve, self.length, self.fit = curve, length, LatencyFit()
-        self._accepted, self._verified = (
-            np.full(length, _PRIOR_RATE * _PRIOR_ROWS),
-            np.full(length, _PRIOR_ROWS),
-        )
+    def __init__(self, length: int, nodes: int = 40):
+        self.length, self.fit = length, LatencyFit()
+        self._accepted = np.full(length, _PRIOR_RATE * _PRIOR_ROWS)
+        self._verified = np.full(length, _PRIOR_ROWS)
         self._nodes = np.full(length, float(nodes))
         self._draft_ms = np.zeros(length)  # per drafted level
         self._skipped = 0
-        self.drafted = self.undrafted = 0  # forward passes so far, of those that could have a draft
-
-    def ms(self, rows: int, queries: float) -> float | None:
-        """Predict milliseconds of a forward pass over ``queries`` tokens in all; None if not known yet."""
-        if self.curve is None:
-            return self.fit.ms(queries)
-        draft_queries = max(0.0, queries - rows)
-        step_ms = self.curve.forward_ms(rows, int(np.ceil(draft_queries)))
-        return float(np.interp(draft_queries, np.arange(len(step_ms)), step_ms))
+        self.drafted = self.undrafted = 0
 
     def depth(self, levels: np.ndarray, queries: int, beams: int) -> int:
         """Return the number of levels to draft, 0 for none.
@@ -101,9 +81,9 @@ class DraftDepth:
         save.
         """
         rows = len(levels)
-        if self.ms(rows, queries) is None:
+        undrafted, savings = self.fit.ms(queries), [0.0]
+        if undrafted is None:
             return np.zeros(1)
-        undrafted, savings = self.ms(rows, queries), [0.0]
         reach_probability, draft_nodes, saved, draft_ms = np.ones(rows), 0.0, 0.0, 0.0
         rates = self._accepted / self._verified
         for step in range(int(self.length - 1 - levels.min())):
@@ -113,8 +93,8 @@ class DraftDepth:
             reach_probability = np.where(inner, reach_probability * rates[at], 0)
             draft_nodes += float(self._nodes[at][inner].sum())
             draft_ms += self._draft_ms[step]
-            saved += float(reach_probability.sum()) / rows * self.ms(rows, rows * beams)
-            savings.append(saved - (self.ms(rows, queries + draft_nodes) - undrafted) - draft_ms)
+            saved += float(reach_probability.sum()) / rows * self.fit.ms(rows * beams)
+            savings.append(saved - (self.fit.ms(queries + draft_nodes) - undrafted) - draft_ms)
         return np.array(savings)
 
     def record_draft(self, levels: np.ndarray, sizes: list[np.ndarray], ms: float) -> None:

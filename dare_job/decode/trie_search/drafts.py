@@ -5,26 +5,28 @@ The children's probabilities come from a ``Scorer``: a small model (``ModelScore
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.trie_search.beams import Beams, Candidates, Drafted, Progress, best, candidates
+from dare_job.decode.trie_search.beams import Beams, Candidates, Drafted, Query, best, candidates
 from dare_job.decode.trie_search.node_scores import RENORMALISED, Children, NodeScores
 from dare_job.decode.trie_search.trie import NONE, Vocabulary
 from dare_job.errors import ConfigError
 
-if TYPE_CHECKING:
-    from dare_job.decode.trie_search.beams import Query
-
 
 class Scorer(Protocol):
-    """Gives log-probabilities of children of trie nodes."""
+    """Gives log-probabilities of children of trie nodes.
+
+    ``reads``: per forward pass since ``begin``, the tokens int64 (R,) that a draft model read of each row.
+    """
+
     reads: list[np.ndarray]
 
-    def begin(self, queries: Sequence["Query"]) -> None: ...
+    def begin(self, queries: Sequence[Query]) -> None:
+        """Replace all rows by these queries."""
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
         """Return children as ``NodeScores.children``, for any nodes int64 (S, N) of rows (S,)."""
@@ -53,21 +55,16 @@ class TrieDrafter:
         self.scorer, self.length, self.width, self.max_full_level = scorer, length, width, max_full_level
         self.depth = max(1, length - 1) if depth is None else depth
         if self.depth < 1 or min(width, max_full_level) < 0 or width + max_full_level < 1:
-            raise ConfigError(
-                f"draft width {width}, max_full_level {max_full_level}, depth {depth}: the depth and "
-                "one of the other two must be at least 1"
-            )
+            raise ConfigError(f"draft width {width}, max_full_level {max_full_level}, depth {depth}: the "
+                              "depth and one of the other two must be at least 1")
 
-    def begin(self, queries: Sequence["Query"]) -> None:
-        self.scorer.begin(queries)
+    def draft(self, rows: np.ndarray, levels: np.ndarray, beams: Beams,
+              depth: int | None = None) -> list[Drafted]:
+        """Draft at most ``depth`` levels below the beams of rows (S,), which have ``levels`` (S,) codes.
 
-    @property
-    def reads(self) -> list[np.ndarray]:
-        return self.scorer.reads
-
-    def draft(self, progress: Progress, depth: int | None = None) -> list[Drafted]:
-        rows, levels, *beams = progress
-        beams, levels_drafted = Beams(*beams), []
+        The last level of the trie is never drafted: leaves need no read.
+        """
+        levels_drafted = []
         for step in range(self.depth if depth is None else min(depth, self.depth)):
             nodes = np.where(levels[:, None] + step < self.length - 1, beams.nodes.cpu().numpy(), NONE)
             if (nodes == NONE).all():
@@ -77,9 +74,8 @@ class TrieDrafter:
             levels_drafted.append(Drafted(rows, beams.nodes.cpu().numpy(), below, sampled))
         return levels_drafted
 
-    def select_level(
-        self, rows: np.ndarray, level_candidates: Candidates
-    ) -> tuple[Beams, torch.Tensor | None]:
+    def select_level(self, rows: np.ndarray,
+                     level_candidates: Candidates) -> tuple[Beams, torch.Tensor | None]:
         """Choose the nodes of a level of rows (S,); also returns ``Drafted.sampled``."""
         sizes = (level_candidates.nodes >= 0).sum(-1)
         limits = torch.where(sizes <= self.max_full_level, sizes, self.width)
@@ -96,7 +92,7 @@ class ModelScorer:
     def reads(self) -> list[np.ndarray]:
         return self.node_scores.reads
 
-    def begin(self, queries: Sequence["Query"]) -> None:
+    def begin(self, queries: Sequence[Query]) -> None:
         self.node_scores.begin([query.draft_prompt or query.prompt for query in queries])
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:

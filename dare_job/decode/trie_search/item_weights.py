@@ -1,22 +1,19 @@
 """Drafters without a model: item weights give prefix weights, as a node weighs the sum of its leaves."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.node_scores import Children
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
 
-if TYPE_CHECKING:
-    from dare_job.decode.trie_search.beams import Query
-
-
-class ItemWeights(Protocol):
-    """Weights of items per user."""
-    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return weights float64 (R, leaves), all positive, of users by their leaves so far, oldest first."""
+_SMOOTHING = 0.1  # interactions added to those of each leaf
+_MAX_DISTANCE = 3  # steps between the leaves of a pair
+_DECAY = 0.8  # of the weight of a history's leaves, per step back
+_POPULARITY_SHARE = 0.3  # of transition weights
 
 
 class LeafScorer:
@@ -27,11 +24,11 @@ class LeafScorer:
 
     reads: ClassVar[list[np.ndarray]] = []  # no model reads anything
 
-    def __init__(self, vocabulary: Vocabulary, weights: ItemWeights):
+    def __init__(self, vocabulary: Vocabulary, weights: "PopularityWeights"):
         self.vocabulary, self.weights = vocabulary, weights
         self._ends = torch.from_numpy(vocabulary.trie.leaf_ends).to(vocabulary.device)
 
-    def begin(self, queries: Sequence["Query"]) -> None:
+    def begin(self, queries: Sequence[Query]) -> None:
         self._histories, self._sums = [query.history for query in queries], None
 
     def children(self, rows: np.ndarray, nodes: np.ndarray) -> Children:
@@ -54,56 +51,34 @@ class LeafScorer:
         return self._sums[rows, end] - self._sums[rows, begin]
 
 
-class UniformWeights:
-    """Equal weights for all leaves, for drafts of full levels."""
-
-    def __init__(self, trie: Trie):
-        self.shares = np.full(trie.leaves, 1 / trie.leaves)
-
-    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
-        return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
-
-
 class PopularityWeights:
-    """The same weights for all users: interactions of each leaf plus ``smoothing``, normalised."""
-
-    def __init__(self, trie: Trie, sequences: Iterable[Sequence[int]], smoothing: float = 0.1):
-        """Count the leaves in each user's sequence."""
-        counts = np.zeros(trie.leaves)
-        for sequence in sequences:
-            np.add.at(counts, np.asarray(sequence, np.int64), 1)
-        self.shares = (counts + smoothing) / (counts + smoothing).sum()
-
-    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
-        return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
-
-
-class TransitionWeights:
-    """Weights by co-occurrence with the user's leaves within ``max_distance`` steps, mixed with popularity.
-
-    A pair of leaves i steps apart counts 1 / i, in both directions. The j-th last leaf of a history counts
-    ``decay`` ** j. For one leaf the weights are (1 - popular) * normalised counts + popular * popularity.
+    """The same weights for all users: interactions of each leaf, smoothed; equal ones without interactions.
     """
 
-    def __init__(
-        self,
-        trie: Trie,
-        sequences: Sequence[Sequence[int]],
-        max_distance: int = 3,
-        decay: float = 0.8,
-        popular: float = 0.3,
-        smoothing: float = 0.1,
-    ):
-        self.decay, self.popular = decay, popular
-        self.shares = PopularityWeights(trie, sequences, smoothing).shares
+    def __init__(self, trie: Trie, sequences: Iterable[Sequence[int]] = ()):
+        """Count the leaves in each user's sequence."""
+        leaves = np.concatenate([np.zeros(0, np.int64), *sequences]).astype(np.int64)
+        counts = np.bincount(leaves, minlength=trie.leaves) + _SMOOTHING
+        self.shares = counts / counts.sum()
+
+    def weigh(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return weights float64 (R, leaves), all positive, of users by their leaves so far, oldest first."""
+        return np.broadcast_to(self.shares, (len(histories), len(self.shares)))
+
+
+class TransitionWeights(PopularityWeights):
+    """Weights by co-occurrence with the user's leaves within ``_MAX_DISTANCE`` steps, mixed with popularity.
+
+    A pair of leaves i steps apart counts 1 / i, in both directions. The j-th last leaf of a history counts
+    ``_DECAY`` ** j.
+    """
+
+    def __init__(self, trie: Trie, sequences: Sequence[Sequence[int]]):
+        super().__init__(trie, sequences)
         pairs, weights = [], []
-        for distance in range(1, max_distance + 1):
-            pairs_at_distance = [
-                (sequence[:-distance], sequence[distance:])
-                for sequence in sequences
-                if len(sequence) > distance
-            ]
-            for earlier, later in pairs_at_distance:
+        for distance in range(1, _MAX_DISTANCE + 1):
+            for sequence in sequences:
+                earlier, later = sequence[:-distance], sequence[distance:]
                 pairs += [np.stack((earlier, later)), np.stack((later, earlier))]
                 weights.append(np.full(2 * len(earlier), 1 / distance))
         keys = np.concatenate(pairs, axis=1).astype(np.int64) if pairs else np.empty((2, 0), np.int64)
@@ -120,12 +95,12 @@ class TransitionWeights:
             transition, total = np.zeros_like(weights), 0.0
             for back, leaf in enumerate(reversed(history)):
                 begin, end = self._begin[leaf], self._begin[leaf + 1]
-                if (share := self.decay ** back) < 1e-3:
+                if (share := _DECAY**back) < 1e-3:
                     break
                 if end > begin:
                     transition[self._leaves[begin:end]] += share * self._counts[begin:end]
                     total += share
             if total:
-                weights *= self.popular
-                weights += (1 - self.popular) / total * transition
+                weights *= _POPULARITY_SHARE
+                weights += (1 - _POPULARITY_SHARE) / total * transition
         return result

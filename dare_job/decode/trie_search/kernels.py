@@ -4,11 +4,11 @@ Rows are independent, and places are indices of candidates. p and q are float64 
 is zero where nothing was drafted. drafts int64 (S, N) were sampled from q without replacement, NONE at the
 end. A kernel returns places int64 (S, k), and bool (S,): whether the draft's next level is still valid.
 
-All random decisions go through ``Randomness``, so that tests can follow every outcome with its probability.
+All random decisions go through ``RowRandomness``, which tests replace to follow every outcome with its
+probability.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,16 +18,27 @@ from dare_job.decode.sampling.rules import acceptance_ratio, gather_at, normalis
 from dare_job.decode.trie_search.trie import NONE
 
 
-class Randomness(Protocol):
-    """Source of the random decisions of sampled beam search."""
+class RowRandomness:
+    """Random decisions that depend only on a row's key and its own steps; keys uint64 (R, 2) of
+    ``RowKeys.keys_of``.
+    """
+
+    def __init__(self, keys: np.ndarray):
+        self._keys, self._steps = keys, np.zeros(len(keys), np.int64)
+
     def accept(self, rows: np.ndarray, draft_number: int, probability: torch.Tensor) -> torch.Tensor:
         """Decide whether draft ``draft_number`` of rows (S,) is accepted, with probabilities float64 (S,);
         bool (S,).
         """
+        numbers = np.full(len(rows), draft_number)
+        row_uniforms = uniforms(self._keys[rows], self._steps[rows], VERIFY, numbers, 1)[:, 0]
+        return torch.from_numpy(row_uniforms).to(probability.device) < probability
 
     def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
                      purpose: int) -> torch.Tensor:
         """Sample places int64 (S, max(limits)) without replacement (Plackett-Luce).
+
+        An exponential race: candidate a arrives at -log(1 - u_a) / weight_a, with u_a from the node alone.
 
         Parameters
         ----------
@@ -36,30 +47,6 @@ class Randomness(Protocol):
         weights : float64 (S, A), not normalised
         limits : int64 (S,), samples per row; NONE fills the places after a row's limit or support
         purpose : random stream
-        """
-
-    def advance(self, rows: np.ndarray) -> None:
-        """Use fresh randomness for the next decisions of rows (S,)."""
-
-
-class RowRandomness:
-    """Random streams that depend only on a row's key and its own steps; keys uint64 (R, 2) of
-    ``RowKeys.keys_of``.
-    """
-
-    def __init__(self, keys: np.ndarray):
-        self._keys, self._steps = keys, np.zeros(len(keys), np.int64)
-
-    def accept(self, rows: np.ndarray, draft_number: int, probability: torch.Tensor) -> torch.Tensor:
-        row_uniforms = uniforms(
-            self._keys[rows], self._steps[rows], VERIFY, np.full(len(rows), draft_number), 1
-        )[:, 0]
-        return torch.from_numpy(row_uniforms).to(probability.device) < probability
-
-    def sample_order(self, rows: np.ndarray, nodes: torch.Tensor, weights: torch.Tensor, limits: torch.Tensor,
-                     purpose: int) -> torch.Tensor:
-        """Sample by an exponential race: candidate a arrives at -log(1 - u_a) / weight_a, with u_a from the
-        node alone.
         """
         count, width = int(limits.max()), weights.shape[1]
         repeated_rows = np.repeat(rows, width)
@@ -70,23 +57,18 @@ class RowRandomness:
         arrived, places = arrival_times.sort(dim=-1, stable=True)
         arrived, places = arrived[:, :count], places[:, :count]
         late = torch.arange(places.shape[1], device=limits.device) >= limits[:, None]
-        return places.masked_fill(late | (arrived == torch.inf), -1)
+        return places.masked_fill(late | (arrived == torch.inf), NONE)
 
     def advance(self, rows: np.ndarray) -> None:
+        """Use fresh randomness for the next decisions of rows (S,)."""
         self._steps[rows] += 1
+
 
 Kernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-def exact(
-    p: torch.Tensor,
-    q: torch.Tensor,
-    drafts: torch.Tensor,
-    k: int,
-    randomness: Randomness,
-    rows: np.ndarray,
-    nodes: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, randomness: RowRandomness,
+          rows: np.ndarray, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample k outputs from p without replacement, reusing drafts; the output distribution is exact.
 
     O = (), r = p, s = q. A draft x is accepted with probability min(1, r(x) / s(x)). If accepted, O gets x
@@ -106,9 +88,8 @@ def exact(
         pending = (x != NONE) & (count < k)
         if not pending.any():  # all drafts are below rejected beams, or all outputs are filled
             continue
-        accepted = pending & randomness.accept(
-            rows, draft_number, torch.where(pending, acceptance_ratio(gather_at(r, x), gather_at(s, x)), 0)
-        )
+        probability = torch.where(pending, acceptance_ratio(gather_at(r, x), gather_at(s, x)), 0)
+        accepted = pending & randomness.accept(rows, draft_number, probability)
         rejected = pending & ~accepted
         _append(out, selected, count, x, accepted)
         remaining = normalised(p.masked_fill(selected, 0))
@@ -121,15 +102,8 @@ def exact(
     return out, torch.ones_like(count, dtype=torch.bool)
 
 
-def relaxed(
-    p: torch.Tensor,
-    q: torch.Tensor,
-    drafts: torch.Tensor,
-    k: int,
-    randomness: Randomness,
-    rows: np.ndarray,
-    nodes: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, randomness: RowRandomness,
+            rows: np.ndarray, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Relaxed sampling verification of AtSpeed, algorithm 2, as published. Lossy: outputs do not have
     distribution p.
 
@@ -140,12 +114,10 @@ def relaxed(
     accepted = torch.zeros_like(p, dtype=torch.bool)
     q = normalised(q)
     for draft_number, x in enumerate(drafts.unbind(1)):
-        present = x != NONE
-        accept = present & randomness.accept(
-            rows, draft_number, torch.where(present, acceptance_ratio(gather_at(p, x), gather_at(q, x)), 0)
-        )
-        accepted.scatter_(1, x.clamp_min(0)[:, None], accept[:, None] | accepted.gather(
-            1, x.clamp_min(0)[:, None]))
+        present, place = x != NONE, x.clamp_min(0)[:, None]
+        probability = torch.where(present, acceptance_ratio(gather_at(p, x), gather_at(q, x)), 0)
+        accept = present & randomness.accept(rows, draft_number, probability)
+        accepted.scatter_(1, place, accept[:, None] | accepted.gather(1, place))
     enough = torch.full((len(p),), k, device=p.device)
     chosen = randomness.sample_order(rows, nodes, accepted.double(), enough, RESIDUAL)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)
@@ -175,7 +147,7 @@ def _residual(r: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(out: torch.Tensor, selected: torch.Tensor, count: torch.Tensor, p: torch.Tensor, k: int,
-          randomness: Randomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
+          randomness: RowRandomness, rows: np.ndarray, nodes: torch.Tensor) -> torch.Tensor:
     """Sample the missing outputs from p without the selected ones."""
     if bool((count < k).any()):
         samples = randomness.sample_order(rows, nodes, p.masked_fill(selected, 0), k - count, CHOICE)

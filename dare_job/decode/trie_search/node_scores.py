@@ -37,9 +37,8 @@ class NodeScores:
         self.cache = None
         self.max_positions: int | None = target.traits.max_length
         if target.traits.max_columns is not None:
-            self.max_positions = min(
-                self.max_positions or target.traits.max_columns, target.traits.max_columns
-            )
+            self.max_positions = min(self.max_positions or target.traits.max_columns,
+                                     target.traits.max_columns)
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         """Replace all rows by these prompts.
@@ -53,15 +52,11 @@ class NodeScores:
         self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         if self.lengths.min(initial=1) < 1:
             raise ModelError("a prompt without a token: every prompt needs at least one token")
-        if (
-            self.max_positions is not None
-            and self.lengths.max() + self.vocabulary.trie.length > self.max_positions
-        ):
-            raise ModelError(
-                f"a prompt of {self.lengths.max()} tokens and an id of "
-                f"{self.vocabulary.trie.length} do not fit the model's {self.max_positions} positions"
-            )
-        self.prompts = np.zeros((rows, int(self.lengths.max())), np.int64)
+        longest, length = self.lengths.max(), self.vocabulary.trie.length
+        if self.max_positions is not None and longest + length > self.max_positions:
+            raise ModelError(f"a prompt of {longest} tokens and an id of {length} do not fit the model's "
+                             f"{self.max_positions} positions")
+        self.prompts = np.zeros((rows, int(longest)), np.int64)
         self.prompts[np.arange(self.prompts.shape[1]) < self.lengths[:, None]] = np.concatenate(
             [np.asarray(prompt, np.int64) for prompt in prompts])
         if self.cache is None or self.cache.slots < rows:
@@ -124,10 +119,8 @@ class NodeScores:
         """
         nodes = self.unread(rows, nodes)
         if (capacity := self.capacity()) is not None and nodes.shape[1] > capacity:
-            raise ModelError(
-                f"{nodes.shape[1]} more nodes do not fit beside the prompts and nodes read so far: "
-                f"the model's own mask has {self.target.traits.max_columns} columns"
-            )
+            raise ModelError(f"{nodes.shape[1]} more nodes do not fit beside the prompts and nodes read so "
+                             f"far: the model's own mask has {self.target.traits.max_columns} columns")
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         is_new = np.zeros(len(self.lengths), np.bool_)
@@ -201,18 +194,15 @@ class NodeScores:
         shift = (np.arange(rows)[:, None], prompt_tokens[:, None] + np.arange(self.nodes.shape[1]))
         parents = np.full((rows, int(prompt_tokens.max()) + self.nodes.shape[1]), NONE, np.int64)
         depths, tokens = np.zeros_like(parents), np.zeros_like(parents)
-        parents[shift] = np.where(
-            self.parent_places >= 0, self.parent_places + prompt_tokens[:, None], prompt_tokens[:, None] - 1
-        )
+        parents[shift] = np.maximum(self.parent_places, -1) + prompt_tokens[:, None]
         depths[shift] = trie.levels[np.maximum(self.nodes, 0)] + prompt_tokens[:, None]
         tokens[shift] = self.vocabulary.tokens[np.maximum(self.nodes, 0)]
         prompt = np.arange(parents.shape[1]) < prompt_tokens[:, None]
         chain = np.broadcast_to(np.arange(parents.shape[1]), parents.shape)
         parents, depths = np.where(prompt, chain - 1, parents), np.where(prompt, chain + 1, depths)
         prompt_width = min(self.prompts.shape[1], parents.shape[1])
-        tokens[:, :prompt_width] = np.where(
-            prompt[:, :prompt_width], self.prompts[:, :prompt_width], tokens[:, :prompt_width]
-        )
+        tokens[:, :prompt_width] = np.where(prompt[:, :prompt_width], self.prompts[:, :prompt_width],
+                                            tokens[:, :prompt_width])
         first = np.where(is_new, 0, cached_nodes)
         read = (chain >= first[:, None]) & (chain < (prompt_tokens + cached_nodes + counts)[:, None])
         starts = np.concatenate(([0], np.cumsum(read.sum(1))))

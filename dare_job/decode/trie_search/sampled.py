@@ -30,8 +30,8 @@ from dare_job.decode.trie_search.beams import (
     find_places,
     select,
 )
-from dare_job.decode.trie_search.drafts import Scorer, TrieDrafter
-from dare_job.decode.trie_search.kernels import Kernel, Randomness, RowRandomness, exact, relaxed
+from dare_job.decode.trie_search.drafts import TrieDrafter
+from dare_job.decode.trie_search.kernels import Kernel, RowRandomness, exact, relaxed
 from dare_job.decode.trie_search.node_scores import RAW
 from dare_job.decode.trie_search.search import SearchState, TopK
 from dare_job.decode.trie_search.trie import NONE, Trie
@@ -46,19 +46,15 @@ class SampledTrieDrafter(TrieDrafter):
     A level drafted in full involves no randomness: it is read, and the target samples from it itself.
     """
 
-    def __init__(self, scorer: Scorer, length: int, width: int = 40, depth: int | None = None,
-                 max_full_level: int = 0):
-        super().__init__(scorer, length, width, depth, max_full_level)
-        self.randomness: Randomness | None = None  # set by SampledTopK
-        self.temperature = 1.0
+    randomness: RowRandomness | None = None  # set by SampledTopK
+    temperature = 1.0
 
     def select_level(self, rows: np.ndarray, candidates: Candidates) -> tuple[Beams, torch.Tensor | None]:
         sizes = (candidates.nodes >= 0).sum(-1)
         is_full = sizes <= self.max_full_level
         limits = torch.where(is_full, sizes, self.width)
-        sampled = self.randomness.sample_order(
-            rows, candidates.nodes, candidate_distribution(candidates, self.temperature), limits, DRAFT
-        )
+        q = candidate_distribution(candidates, self.temperature)
+        sampled = self.randomness.sample_order(rows, candidates.nodes, q, limits, DRAFT)
         beams = select(candidates, sampled, max(1, int(limits.max())))
         return beams, sampled.masked_fill(is_full[:, None], NONE)
 
@@ -69,18 +65,9 @@ class SampledTopK(TopK):
     ``verification`` is "exact" or "relaxed" (lossy); without a drafter they are the same.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        trie: Trie,
-        first_code_token: Sequence[int],
-        k: int,
-        temperature: float = 1.0,
-        drafter: SampledTrieDrafter | None = None,
-        verification: str = "exact",
-        scores: str = RAW,
-        seed: int = 0,
-    ):
+    def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
+                 temperature: float = 1.0, drafter: SampledTrieDrafter | None = None,
+                 verification: str = "exact", scores: str = RAW, seed: int = 0):
         """Set up the search. The draft depth is fixed, since choosing it by latency would make samples depend
         on timing.
 
@@ -91,20 +78,18 @@ class SampledTopK(TopK):
         """
         super().__init__(target, trie, first_code_token, k, drafter, scores)
         if not temperature > 0:
-            raise ConfigError(
-                f"temperature {temperature}: sampling needs a temperature above 0; for 0 use beam "
-                "search without sampling"
-            )
+            raise ConfigError(f"temperature {temperature}: sampling needs a temperature above 0; for 0 use "
+                              "beam search without sampling")
         if verification not in KERNELS:
             raise ConfigError(f"verification {verification!r}: use {' or '.join(KERNELS)}")
         self.temperature, self.kernel, self.seeds = temperature, KERNELS[verification], RowKeys(seed)
-        self.randomness: Randomness | None = None
+        self.randomness: RowRandomness | None = None
 
     def begin(self, queries: Sequence[Query]) -> None:
         super().begin(queries)
         self.use_randomness(RowRandomness(self.seeds.keys_of(query.name for query in queries)))
 
-    def use_randomness(self, randomness: Randomness) -> None:
+    def use_randomness(self, randomness: RowRandomness) -> None:
         """Use this source for all further random decisions."""
         self.randomness = randomness
         if self.drafter:
@@ -125,9 +110,8 @@ class SampledTopK(TopK):
             q, draft_places = torch.zeros_like(p), level_candidates.nodes[:, :0]
             if drafted:
                 q, draft_places = _draft_distribution(drafted, ready, level_candidates, self.temperature)
-            selected, continues = self.kernel(
-                p, q, draft_places, self.k, self.randomness, ready, level_candidates.nodes
-            )
+            selected, continues = self.kernel(p, q, draft_places, self.k, self.randomness, ready,
+                                              level_candidates.nodes)
             ended[ready] = ~continues.cpu().numpy()
             state.advance(ready, select(level_candidates, fill_with_best(level_candidates, selected), self.k))
             self.randomness.advance(ready)
@@ -145,11 +129,8 @@ def _draft_distribution(level: Drafted, rows: np.ndarray, candidates: Candidates
     order = torch.from_numpy(np.searchsorted(level.rows, rows)).to(candidates.nodes.device)
     drafted = Candidates(*(field[order] for field in level.candidates))
     index = find_places(drafted, candidates.nodes)
-    q = (
-        candidate_distribution(drafted, temperature)
-        .gather(1, index.clamp_min(0))
-        .masked_fill(index == NONE, 0)
-    )
+    q = candidate_distribution(drafted, temperature).gather(1, index.clamp_min(0))
+    q = q.masked_fill(index == NONE, 0)
     sampled = level.sampled[order]
     q = q.masked_fill((sampled == NONE).all(1, keepdim=True), 0)
     nodes = drafted.nodes.gather(1, sampled.clamp_min(0)).masked_fill(sampled == NONE, NONE)

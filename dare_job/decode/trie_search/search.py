@@ -19,13 +19,12 @@ from dare_job.decode.trie_search.beams import (
     Beams,
     Candidates,
     Drafted,
-    Drafter,
-    Progress,
     Query,
     best,
     candidates,
 )
 from dare_job.decode.trie_search.draft_depth import DraftDepth
+from dare_job.decode.trie_search.drafts import TrieDrafter
 from dare_job.decode.trie_search.node_scores import RAW, NodeScores
 from dare_job.decode.trie_search.trie import NONE, ROOT, Trie, Vocabulary
 from dare_job.errors import ConfigError
@@ -113,7 +112,8 @@ class TopK:
     """
 
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
-                 drafter: Drafter | None = None, scores: str = RAW, draft_depth: DraftDepth | None = None):
+                 drafter: TrieDrafter | None = None, scores: str = RAW,
+                 draft_depth: DraftDepth | None = None):
         """Raise ConfigError if there are fewer than k ids."""
         if not 1 <= k <= trie.leaves:
             raise ConfigError(f"k = {k}: it must be from 1 to {trie.leaves}, the number of ids")
@@ -154,7 +154,7 @@ class TopK:
                 self.advance(state, banned, drafts)
                 self.draft_depth.record_accepted(before, state.level[rows], len(drafts))
         ranked = Beams(state.nodes, state.scores).ranked()
-        nodes, draft_reads = ranked.nodes.cpu().numpy(), self.drafter.reads if self.drafter else []
+        nodes, draft_reads = ranked.nodes.cpu().numpy(), self.drafter.scorer.reads if self.drafter else []
         leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
         return TopKResult(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],
                           *(np.array(reads, np.int64).reshape(-1, len(queries))
@@ -165,7 +165,7 @@ class TopK:
         """Replace all rows by these queries."""
         self.node_scores.begin([query.prompt for query in queries])
         if self.drafter:
-            self.drafter.begin(queries)
+            self.drafter.scorer.begin(queries)
 
     def _drafts(self, state: SearchState, rows: np.ndarray) -> list[Drafted]:
         """Draft what the next forward pass of rows (S,) reads besides their beams."""
@@ -180,7 +180,7 @@ class TopK:
             depth = self.draft_depth.depth(state.level[rows], queries, self.k)
             if not depth:
                 return []
-        drafts = self.drafter.draft(Progress(rows, state.level[rows], *beams), depth)
+        drafts = self.drafter.draft(rows, state.level[rows], beams, depth)
         if (capacity := self.node_scores.capacity()) is not None:
             wanted = np.concatenate([beams.nodes.cpu().numpy(), *(level.nodes for level in drafts)], axis=1)
             # Reads that are needed if all drafts are rejected.

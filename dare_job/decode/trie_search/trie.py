@@ -60,10 +60,8 @@ class Trie:
         number = np.cumsum(starts_node, axis=0) - 1  # (leaves, L): number of that node within its level
         sizes = np.concatenate(([1], number[-1] + 1))
         starts = np.concatenate(([0], np.cumsum(sizes)))
-        first_leaves = [
-            np.zeros(1, np.int64),
-            *(np.flatnonzero(starts_node[:, level]) for level in range(length)),
-        ]
+        first_leaves = [np.zeros(1, np.int64),
+                        *(np.flatnonzero(starts_node[:, level]) for level in range(length))]
         parent_lists = [np.full(1, NONE), np.zeros(sizes[1], np.int64), *(
             starts[level] + number[first_leaves[level + 1], level - 1] for level in range(1, length))]
         parents = np.concatenate(parent_lists)
@@ -71,9 +69,8 @@ class Trie:
         ends = [np.append(begin[1:], leaves) for begin in first_leaves]
         counts = np.bincount(parents[1:], minlength=total)
         return cls(
-            codes=np.concatenate(
-                [[NONE], *(paths[first_leaves[level + 1], level] for level in range(length))]
-            ).astype(np.int32),
+            codes=np.concatenate([[NONE], *(paths[first_leaves[level + 1], level]
+                                            for level in range(length))]).astype(np.int32),
             levels=np.repeat(np.arange(length + 1), sizes).astype(np.int32),
             parents=parents,
             first=1 + np.cumsum(counts) - counts,

@@ -8,7 +8,6 @@ import torch
 
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.verify import compiled
-from dare_job.decode.verify.penalty import PenaltyContext
 
 NO_LOGP = np.zeros(0, np.float32)
 
@@ -110,18 +109,6 @@ def longest_accepted(tree: Tree, nodes: NodeVerification) -> VerificationResult:
     """Accept each row's longest path of nodes that passed; ties: the more probable path, then the first."""
     buffers = empty_result(tree)
     return VerificationResult(*buffers, compiled.longest_branch(*tree.host, *nodes.numpy(), *buffers))
-
-
-def verify_strict_on_cpu(tree: Tree, scores: torch.Tensor, penalty: PenaltyContext,
-                         buffers: tuple[np.ndarray, ...]) -> VerificationResult:
-    """Accept the argmax path; without drafts, all rules give this result.
-
-    ``scores`` float32 (T, V) on the CPU; ``buffers`` as from ``empty_result``.
-    """
-    tokens, parents, _, starts = tree.host
-    scores = scores.contiguous()
-    return VerificationResult(*buffers, compiled.accept_strict(scores.data_ptr(), scores.shape[1], tokens,
-                                                               parents, starts, penalty, *buffers))
 
 
 def argmax_finite(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

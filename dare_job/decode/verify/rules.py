@@ -18,17 +18,14 @@ but no logit (the embedding may be larger than the output head) is not accepted.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.settings import EngineSettings
-from dare_job.decode.verify.penalty import PenaltyContext
-from dare_job.decode.verify.relaxed_compiled import Thresholds, accept_relaxed
-from dare_job.decode.verify.result import NodeVerification, VerificationResult, argmax_finite
+from dare_job.decode.verify.relaxed_compiled import Thresholds
+from dare_job.decode.verify.result import NodeVerification, argmax_finite
 
 
 @dataclass(frozen=True)
@@ -59,45 +56,26 @@ class Candidates:
     parents: torch.Tensor
 
 
-def top_k(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    kth = drafts.scores.topk(min(settings.k, drafts.scores.shape[1]), -1).values[:, -1]
-    return (drafts.own >= kth[drafts.parents]) & drafts.own.isfinite()
-
-
-def literal(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return top_k(drafts, settings) & (drafts.logp.exp() > settings.p)
-
-
-def relaxed(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return drafts.is_top | literal(drafts, settings)
-
-
-def threshold(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    return drafts.is_top | (drafts.logp.exp() > settings.p)
-
-
-def ratio(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    peaks = drafts.scores.amax(-1)[drafts.parents]
-    return drafts.is_top | (drafts.own - peaks >= math.log(settings.c))
-
-
-def entropy(drafts: Candidates, settings: EngineSettings) -> torch.Tensor:
-    q = (drafts.scores - drafts.sums[:, None]).exp_()
-    entropies = torch.special.entr(q, out=q).sum(-1)
-    min_logp = (math.log(settings.delta) - entropies).clamp_max(math.log(settings.epsilon))
-    return drafts.is_top | (drafts.logp > min_logp[drafts.parents])
-
-
-RULES: dict[str, Callable[[Candidates, EngineSettings], torch.Tensor]] = {
-    "relaxed": relaxed, "top_k": top_k, "threshold": threshold, "literal": literal, "ratio": ratio,
-    "entropy": entropy}
-
-_NO_NODES = np.zeros(0, np.bool_)
+def meets(drafts: Candidates, conditions: Thresholds) -> torch.Tensor:
+    """Return which tokens meet the conditions of a rule, bool (N,)."""
+    if conditions.gap < math.inf:
+        passed = drafts.scores.amax(-1)[drafts.parents] - drafts.own <= conditions.gap
+    elif not math.isnan(conditions.epsilon):
+        q = (drafts.scores - drafts.sums[:, None]).exp_()
+        entropies = torch.special.entr(q, out=q).sum(-1)
+        min_logp = (conditions.delta - entropies).clamp_max(conditions.epsilon)
+        passed = drafts.logp > min_logp[drafts.parents]
+    else:
+        passed = drafts.own.isfinite() & (drafts.logp > conditions.logp)
+        if conditions.k:
+            kth = drafts.scores.topk(min(conditions.k, drafts.scores.shape[1]), -1).values[:, -1]
+            passed &= drafts.own >= kth[drafts.parents]
+    return drafts.is_top | passed if conditions.accept_argmax else passed
 
 
 def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None, *,
-                   settings: EngineSettings, eos: torch.Tensor) -> NodeVerification:
-    """Verify each node by ``settings.rule``, on any device.
+                   conditions: Thresholds, eos: torch.Tensor) -> NodeVerification:
+    """Verify each node by a relaxed rule, on any device.
 
     Parameters
     ----------
@@ -105,7 +83,8 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
     tree : Tree
     strict : Tensor, bool (T,), optional
         Nodes that are accepted only as the argmax. None: no node.
-    settings : EngineSettings
+    conditions : Thresholds
+        Of the rule.
     eos : Tensor, int64 (E,)
         End-of-text tokens.
     """
@@ -114,24 +93,10 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
     own, sums = scores[parents, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
     is_top = tokens == argmax[parents]
     drafts = Candidates(is_top, own, own - sums[parents], scores, sums, parents)
-    passed = RULES[settings.rule](drafts, settings)
-    passed = passed & (is_top | ~torch.isin(tokens, eos))
+    passed = meets(drafts, conditions) & (is_top | ~torch.isin(tokens, eos))
     if strict is not None:
         passed = torch.where(strict, is_top, passed)
     return NodeVerification(argmax, passed & (tokens < width), finite, drafts.logp)
-
-
-def verify_on_cpu(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None, thresholds: Thresholds,
-                  eos: np.ndarray, penalty: PenaltyContext,
-                  buffers: tuple[np.ndarray, ...]) -> VerificationResult:
-    """Verify by a relaxed rule in compiled code and accept the longest path.
-
-    Arguments as in ``verify_relaxed``; ``eos`` int64 (E,); ``buffers`` as from ``empty_result``.
-    """
-    scores = scores.contiguous()
-    strict = _NO_NODES if strict is None else strict.numpy()
-    return VerificationResult(*buffers, accept_relaxed(scores.data_ptr(), scores.shape[1], *tree.host, strict,
-                                                       eos, thresholds, penalty, *buffers))
 
 
 def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> NodeVerification:

@@ -3,23 +3,36 @@
 import numpy as np
 import small
 
-from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.trie_search.draft_depth import DraftDepth, LatencyFit
 from dare_job.decode.trie_search.drafts import TrieDrafter
-from dare_job.decode.trie_search.item_weights import LeafScorer, UniformWeights
+from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Vocabulary
 
-FLAT = LatencyCurve.of({"1": {"1": 10, "2000": 10.1}}, "a forward that memory bounds")
-STEEP = LatencyCurve.of({"1": {"1": 1, "2000": 2000}}, "a forward that costs by its tokens")
+
+class Line(LatencyFit):
+    """A known latency of forward passes."""
+
+    def __init__(self, constant: float, per_token: float):
+        self._constant, self._per_token = constant, per_token
+
+    def record(self, queries, ms):
+        pass
+
+    def ms(self, queries):
+        return self._constant + self._per_token * queries
 
 
-def searched(curve: LatencyCurve, calls: int = 1):
+FLAT, STEEP = Line(10, 5e-5), Line(0, 1)  # bound by memory, and proportional to tokens
+
+
+def searched(line: Line, calls: int = 1):
     ids = small.trie()
     drafter = TrieDrafter(
-        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 10, max_full_level=60
+        LeafScorer(Vocabulary(ids, small.FIRST), PopularityWeights(ids)), ids.length, 10, max_full_level=60
     )
-    depth = DraftDepth(curve, ids.length)
+    depth = DraftDepth(ids.length)
+    depth.fit = line
     search = TopK(small.target(), ids, small.FIRST, 4, drafter, draft_depth=depth)
     for _ in range(calls):
         found = search.search(small.queries(5))
@@ -49,7 +62,7 @@ def test_the_latency_fit():
     for _ in range(20):
         alike.record(30, 5.0)
     assert alike.ms(30) is None
-    depth = DraftDepth(None, 4)
+    depth = DraftDepth(4)
     assert depth.depth(np.zeros(1, np.int64), 30, 10) == 0 and not depth.undrafted
     depth.fit = line
     assert depth.expected_savings(np.zeros(1, np.int64), 30, 10).max() <= 0
@@ -61,7 +74,8 @@ def test_drafting_is_retried_from_time_to_time():
 
 
 def test_a_level_that_is_never_accepted_is_no_longer_drafted():
-    depth = DraftDepth(LatencyCurve.of({"1": {"1": 10, "1000": 40}}, "a curve"), 4)
+    depth = DraftDepth(4)
+    depth.fit = Line(10, 0.03)
     zero = np.zeros(1, np.int64)
     assert depth.depth(zero, 30, 10) == 3
     for _ in range(60):

@@ -14,7 +14,6 @@ from dare_job.decode.trie_search.item_weights import (
     LeafScorer,
     PopularityWeights,
     TransitionWeights,
-    UniformWeights,
 )
 from dare_job.decode.trie_search.node_scores import RAW, RENORMALISED
 from dare_job.decode.trie_search.search import TopK
@@ -82,7 +81,7 @@ def test_all_nodes_drafted_are_all_accepted():
 def test_full_levels_are_always_accepted():
     ids = small.trie(400, sizes=(5, 30, 3, 2))
     drafter = TrieDrafter(
-        LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 0, max_full_level=20
+        LeafScorer(Vocabulary(ids, small.FIRST), PopularityWeights(ids)), ids.length, 0, max_full_level=20
     )
     found = TopK(small.target(), ids, [3, 8, 38, 41], 3, drafter).search(small.queries(4))
     assert (found.forwards == 2).all()  # prompts with all first codes, then the second codes with all third
@@ -117,7 +116,7 @@ def test_a_scorer_gives_probabilities_of_all_children(name):
 
 def test_transition_weights():
     ids = small.trie(30)
-    weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]], popular=0.1).weigh([[4], [], [1, 4]])
+    weights = TransitionWeights(ids, [[4, 7]] * 5 + [[1, 2]]).weigh([[4], [], [1, 4]])
     assert weights[0].argmax() == 7 and weights[2].argmax() == 7
     np.testing.assert_allclose(weights.sum(1), 1)
 
@@ -152,7 +151,7 @@ def test_drafts_leave_enough_cache_columns():
         rows = [Query(rng.integers(3, small.VOCABULARY, length).tolist())]
         plain = TopK(own, ids, small.FIRST, 10).search(rows)
         for width, whole, depth in ((0, 7, None), (0, 63, 1), (10, 0, None), (15, 0, 1), (20, 0, None)):
-            alike = LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids))
+            alike = LeafScorer(Vocabulary(ids, small.FIRST), PopularityWeights(ids))
             drafter = TrieDrafter(alike, 4, width, depth, whole)
             found = TopK(own, ids, small.FIRST, 10, drafter).search(rows)
             np.testing.assert_array_equal(found.leaves, plain.leaves)

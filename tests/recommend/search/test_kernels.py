@@ -1,4 +1,4 @@
-"""The laws of verified samples, by enumeration: the exact kernel to rounding, the published one far from
+"""Distributions of verified samples, by enumeration: the exact kernel to rounding, the published one far from
 it.
 """
 
@@ -105,7 +105,7 @@ def test_a_wrong_draft_distribution_is_detected():
         drafts = randomness.sample_order(
             ROW, nodes, torch.ones(1, 4, dtype=torch.float64), torch.tensor([2]), DRAFT
         )
-        laws = normalised(p[None]), normalised(q[None])
-        return tuple(exact(*laws, drafts, 2, randomness, ROW, nodes)[0][0].tolist())
+        p_and_q = normalised(p[None]), normalised(q[None])
+        return tuple(exact(*p_and_q, drafts, 2, randomness, ROW, nodes)[0][0].tolist())
 
     assert enumerated.distance(enumerated.distribution(run), enumerated.without_replacement(p, 2)) > 0.02

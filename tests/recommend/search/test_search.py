@@ -9,7 +9,7 @@ import torch
 
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.drafts import TrieDrafter
-from dare_job.decode.trie_search.item_weights import LeafScorer, UniformWeights
+from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
@@ -86,7 +86,7 @@ def test_nonfinite_logits_affect_no_other_user():
 
 def test_a_model_with_its_own_mask_is_drafted_within_its_columns():
     used, ids, rows = small.target(), small.trie(), small.queries(3)
-    drafter = TrieDrafter(LeafScorer(Vocabulary(ids, small.FIRST), UniformWeights(ids)), ids.length, 30)
+    drafter = TrieDrafter(LeafScorer(Vocabulary(ids, small.FIRST), PopularityWeights(ids)), ids.length, 30)
     plain = TopK(used, ids, small.FIRST, 4).search(rows)
     free = TopK(used, ids, small.FIRST, 4, drafter).search(rows)
     used.traits = replace(used.traits, max_columns=30)
