@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare.command import Options
-from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import HistoryItem
+from dare_job.schemas import ENTITIES
 
 SMALL = ("--data", "sample", "--rows", "2", "--users", "12", "--items", "6", "--steps", "1", "--repeats", "1",
-         "--architectures", "mistral", "--prompts", "kar,advertisement", "--max-new-tokens", "12")
+         "--architectures", "mistral", "--prompts", "kar,once", "--max-new-tokens", "12")
 FIGURES = {"data", "architecture", "prompts", "side", "batch", "nodes", "method", "tokens_per_s", "ratio",
            "ratio_range", "ratio_by_processor", "accepted_per_step", "steps", "scored_share",
            "retrieval_us_per_step", "retrieval_ms_per_text", "rows", "tokens", "relaxed_share",
@@ -50,8 +50,7 @@ def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(mo
     lines = json.loads(out.splitlines()[-1])["rows"]
     cells = Counter((line["prompts"], line["side"], line["batch"]) for line in lines)
     assert cells == {(*cell, batch): 4 for batch in (1, 8)
-                     for cell in (("kar", "user"), ("kar", "item"), ("advertisement", "user"),
-                                  ("advertisement", "item"))}
+                     for cell in (("kar", "user"), ("kar", "item"), ("once", "user"), ("once", "item"))}
     for line in lines:
         assert set(line) == FIGURES and line["rows"] == 2 and line["tokens_per_s"] > 0
         if line["method"] != "dare relaxed":
@@ -64,7 +63,7 @@ def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(mo
     users = [line for line in lines if line["side"] == "user" and line["batch"] == 1]
     steps = {line["method"]: line["steps"] for line in users}
     assert steps["resd"] < steps[measure.PLAIN] and steps["dare strict"] < steps[measure.PLAIN]
-    assert all(title in out for title in ("Table 2", "Tables 4 and 7", "Table 5"))
+    assert all(title in out for title in ("Table 2", "Tables 4 and 7"))
 
     def again(*_):
         raise AssertionError("was there")
@@ -107,7 +106,7 @@ def test_the_windows_are_the_first_and_last_m_of_n(sample):
 
 def test_test_users_are_asked_by_their_new_window_and_test_items_have_no_old_text(sample, work):
     kar = models.find(["kar"])[0]
-    users, items = (tables.of(sample, kar, side, 5, 6, work) for side in ("user", "item"))
+    users, items = (tables.prompts_of(sample, kar, side, 5, 6, work) for side in ("user", "item"))
     assert len(users.new) == len(items.new) == 5 and len(users.old) == 24 and len(items.old) == 6
     assert all(prompt != users.old[user] for user, prompt in users.new.items())
     assert not set(items.old) & sample.new_items and set(items.new) <= sample.new_items
@@ -121,54 +120,29 @@ def test_users_draft_from_clusters_and_items_from_categories(sample, work):
     assert {kind for _, kind in pool_of["item"].values()} == {"attribute"}
 
 
-def test_analyses_say_what_title_and_attributes_say():
-    catalogue = simulate(1, 60, 5).catalogue
-    for title, attributes in zip(catalogue.titles, catalogue.attributes, strict=True):
-        text = models.analysis(title, attributes)
-        assert title in text and attributes["genre"] in text and "{" not in text
-    with pytest.raises(KeyError):
-        models.analysis("Toy Story (1995)", {"genre": "comedy", "decade": "1990s", "country": "Italy"})
-
-
-def test_advice_says_what_was_seen():
-    world = simulate(30, 60, 5)
-    examples = list(user_examples(world, models.find(["advertisement"])[0].prompts, DAYS))
-    texts = [models.advice(world.users.attributes[example.row], example.titles) for example in examples]
-    assert len(examples) >= 25 and len(set(texts)) == len(texts)
-    for example, text in zip(examples, texts, strict=True):
-        attributes = world.users.attributes[example.row]
-        assert attributes["occupation"] in text and attributes["age"] in text and "{" not in text
-        assert all(title in text for title in (*example.titles[:4], example.titles[-1]))
-    with pytest.raises(KeyError):
-        models.advice(world.users.attributes[0], ["Toy Story (1995)"])
-
-
 def test_the_embedded_models_set_is_a_row_only_where_it_is_asked_for():
-    names = [found.name for found in models.find([])]
-    assert names == ["kar", "once", "rlmrec", "trawl", "advertisement"]
-    assert [found.name for found in models.find(["sample"])] == ["sample"]
+    assert [prompts.name for prompts in models.find([])] == ["kar", "once", "rlmrec", "trawl"]
+    assert [prompts.name for prompts in models.find(["sample"])] == ["sample"]
 
 
 def test_prompts_and_texts_fit_the_models(sample, work):
-    """Of every framework; with the longest histories that the tests show."""
+    """Of every prompt set; with the longest histories that the tests show."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
-    room = models.grown("mistral").config.max_position_embeddings - Options.max_new_tokens
-    for framework in models.find([]):
-        for side in framework.sides:
-            asked = tables.of(sample, framework, side, 24, 100, work)
-            lengths = [len(ids) for ids in tokenizer([*asked.old.values(), *asked.new.values()])["input_ids"]]
-            assert max(lengths) < room, (framework.name, side, max(lengths))
+    capacity = models.grown("mistral").config.max_position_embeddings - Options.max_new_tokens
+    for prompts in models.find([]):
+        for side in ENTITIES:
+            rows = tables.prompts_of(sample, prompts, side, 24, 100, work)
+            lengths = [len(ids) for ids in tokenizer([*rows.old.values(), *rows.new.values()])["input_ids"]]
+            assert max(lengths) < capacity, (prompts.name, side, max(lengths))
 
 
-def test_lessons_hold_both_sides_of_every_framework():
-    asked = models.find([])
-    lesson = next(models.lessons(asked, 0))
-    for framework in asked:
-        assert framework.sides == ("user", "item")
-        for side, first in (("user", framework.prompts.user({}, [HistoryItem("X")])),
-                            ("item", framework.prompts.item("X", {}))):
+def test_examples_hold_both_sides_of_every_prompt_set():
+    prompt_sets = models.find([])
+    examples = next(models.examples(prompt_sets, 0))
+    for prompts in prompt_sets:
+        for side, first in (("user", prompts.user({}, [HistoryItem("X")])), ("item", prompts.item("X", {}))):
             assert any(example.entity == side and example.prompt.splitlines()[0] == first.splitlines()[0]
-                       for example in lesson), (framework.name, side)
+                       for example in examples), (prompts.name, side)
 
 
 def test_ml_1m_is_read_by_the_jobs_own_reader(monkeypatch, tmp_path, spark):

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
-from dare_job.bench.decode import methods, night
+from dare_job.bench.decode import methods
 from dare_job.bench.decode.command import Options
-from dare_job.bench.profiles import data, noise, texts, train
+from dare_job.bench.measured import Measured
+from dare_job.bench.profiles import data, noise, texts, train, two_dates
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.generate import baseline
@@ -108,26 +109,22 @@ def test_a_model_is_trained_once_and_written_whole(folder, work, short, monkeypa
 
 
 def test_settings_are_checked():
-    with pytest.raises(ConfigError, match="mamba"):
-        train.Settings("mamba")
     with pytest.raises(ConfigError, match="steps"):
         train.Settings(steps=0)
 
 
-@pytest.mark.parametrize("architecture", noise.NAMES)
-def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture):
+def test_noise_is_as_large_as_asked_and_only_where_reserved(folder):
     profiles = data.load(folder)
     tokenizer = train.train_tokenizer([p.text for p in profiles], 600, 512)
     torch.manual_seed(0)
-    network = noise.make(architecture, tokenizer)
+    network = noise.make(tokenizer)
     noise.reserve(network)
     batch = next(train.batches(profiles, tokenizer, 0))
     train._fit(network, iter([batch]), 1)  # reserved units stay without effect
     with torch.no_grad():
         quiet = noise._logits(network, batch)
-        second = noise._mlp(network)[2]
-        assert not noise._by_unit(second, second.weight)[-noise.UNITS:].any()
-        assert noise._by_unit(second, second.weight)[:-noise.UNITS].any()
+        weight = network.model.layers[-1].mlp.down_proj.weight
+        assert not weight[:, -noise.UNITS:].any() and weight[:, :-noise.UNITS].any()
         noise.perturb(network, [batch], 0.3, seed=1)
         added = (noise._logits(network, batch) - quiet).gather(1, quiet.topk(20).indices)
     spread = (added - added.mean(1, keepdim=True)).std().item()
@@ -137,14 +134,14 @@ def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, architecture
 def test_texts_are_kept_and_equal_generate(folder, work, short):
     model = train.model(folder, work, short)
     prompts = {p.user: data.later(p) for p in data.load(folder)}
-    found = texts.written(model, work, prompts)
+    found = texts.generate(model, work, prompts)
     assert list(found) == list(prompts)
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    for user, ids in list(texts.encoded(model, prompts).items())[:3]:
+    for user, ids in list(texts.encode(model, prompts).items())[:3]:
         asked = torch.from_numpy(ids.astype(np.int64))[None]
         expected = network.generate(asked, attention_mask=torch.ones_like(asked))[0, len(ids):]
         assert found[user].tolist() == expected.tolist()
-    again = texts.written(model, work, prompts)
+    again = texts.generate(model, work, prompts)
     assert all(np.array_equal(again[user], found[user]) for user in found)
     assert len(list(work.glob("texts-*"))) == 1
 
@@ -163,20 +160,20 @@ def test_recorded_profiles_are_cut_where_the_model_ends(folder, work, short):
 
 
 def test_methods_draft_from_what_their_names_say(folder, work, short):
-    tonight = night.prepare(folder, work, short, pool=20, rows=3)
-    assert len(tonight.pool) == 20 and not set(tonight.pool) & set(tonight.asked) and len(tonight.old) == 10
-    request = tonight.requests(1)[0]
+    dates = two_dates.prepare(folder, work, short, pool=20, rows=3)
+    assert len(dates.pool) == 20 and not set(dates.pool) & set(dates.prompts) and len(dates.previous) == 10
+    request = dates.requests(1)[0]
     assert [index.kind for index in request.pools] == ["own", "global"]
-    assert methods._asked(methods.STRICT, request) is request
-    resd = methods._asked(methods.RESD, request)
+    assert methods._with_drafts(methods.STRICT, request) is request
+    resd = methods._with_drafts(methods.RESD, request)
     assert [index.kind for index in resd.pools] == ["global"] and resd.previous_ids is None
-    assert methods._asked(methods.OWN_LOOKUP, request).pools == ()
+    assert methods._with_drafts(methods.OWN_LOOKUP, request).pools == ()
     assert not methods.possible(methods.LOOKUP, 8) and methods.possible(methods.LOOKUP, 1)
 
 
 def test_generate_gives_the_texts_that_are_compared(folder, work, short):
-    tonight = night.prepare(folder, work, short, pool=20, rows=3)
-    target, requests = Target.load(tonight.model, device="cpu"), tonight.requests(3)
+    dates = two_dates.prepare(folder, work, short, pool=20, rows=3)
+    target, requests = Target.load(dates.model, device="cpu"), dates.requests(3)
     found = baseline.generate_greedy(target, requests, 2, 30)  # padded, with a smaller batch at the end
     for request, text in zip(requests, found, strict=True):
         asked = torch.from_numpy(request.prompt_ids.astype(np.int64))[None]
@@ -186,14 +183,14 @@ def test_generate_gives_the_texts_that_are_compared(folder, work, short):
     assert baseline._text(np.array([5, ends, 6, ends]), [ends]).tolist() == [5, ends]
     budget = methods.Budget(batch=2, nodes=4, tokens=30, threads=1)
     for method in (methods.GENERATE, methods.STRICT):
-        once = methods.once(method, target, requests, budget, methods.Learned(method, target, budget))
+        once = methods.run_method(method, target, requests, budget, methods.Learned(method, target, budget))
         ((row, text),) = [x for x in once.texts[0].items() if x[0] == requests[0].id]
         assert len(once.texts[0]) == 3 and text.tolist() == found[0].tolist(), row
 
 
 def test_a_row_differs_where_any_repeat_of_a_strict_method_does():
     def seen(*repeats):
-        found = [methods.Measured(4, 3, 1, seconds=[1.0], processor=[1.0],
+        found = [Measured(4, 3, 1, seconds=[1.0], processor=[1.0],
                                   texts=[{row: np.array(text) for row, text in enumerate(texts)}])
                  for texts in repeats]
         return found[0] if len(found) == 1 else found[1].after(found[0])

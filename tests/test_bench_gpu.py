@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 import torch
 
+from dare_job.bench import reports
 from dare_job.bench.gpu import command, peers, replay, shapes, texts
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -152,7 +153,7 @@ def test_pages_are_set_by_the_name_that_transformers_has(monkeypatch, size):
     fields = (size, "num_blocks", "max_batch_tokens", "max_requests_per_batch")
     monkeypatch.setattr(peers, "ContinuousBatchingConfig", make_dataclass("Config", fields))
     target = Target(shapes.large("small", CPU, torch.float32), check=False)
-    room = peers._room(target, Task.of(texts.made_up(3, 40, 512), 9, 512))
+    room = peers._batching(target, Task.of(texts.made_up(3, 40, 512), 9, 512))
     assert getattr(room, size) == 32 and room.num_blocks == 2 * 3 * 3 and room.max_requests_per_batch == 3
 
 
@@ -171,7 +172,7 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: scheduled drafts over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
-    assert command.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
+    assert reports.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
 
@@ -187,5 +188,5 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
-    table = command.table(found, ("target", "measured", "verdict", "why"))
+    table = reports.table(found, ("target", "measured", "verdict", "why"))
     assert "|  | not measured | its latency curve" in table

@@ -9,13 +9,12 @@ import torch
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
-from dare_job.bench.decode import night
-from dare_job.bench.pools import command, figures
+from dare_job.bench.pools import figures
 from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.command import Options
 from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along, distance
 from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, PLAIN, RRP, Cell, Pools
-from dare_job.bench.profiles import data, train
+from dare_job.bench.profiles import data, train, two_dates
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -61,47 +60,47 @@ def invoke(folder, work):
 @pytest.fixture(scope="module")
 def stopped(folder, work, short):
     """Files of the blocks that a run from nothing had measured when it was stopped in its fourth one."""
-    measure, begun = command._measure, []
+    measure, blocks = Bench.block, []
 
-    def stops(bench, some, path):
-        begun.append(path)
-        if len(begun) == 4:
+    def stops(bench, cells):
+        blocks.append(cells)
+        if len(blocks) == 4:
             raise KeyboardInterrupt
-        measure(bench, some, path)
+        return measure(bench, cells)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_measure", stops)
+        patch.setattr(Bench, "block", stops)
         assert invoke(folder, work).exit_code != 0
     kept = {path: path.read_bytes() for path in (work / "pools").iterdir()}
-    assert sorted(kept) == sorted(begun[:3])
+    assert len(kept) == 3
     return kept
 
 
 @pytest.fixture(scope="module")
-def tonight(folder, work, short, stopped):
-    return night.prepare(folder, work, short, pool=25, rows=3)
+def dates(folder, work, short, stopped):
+    return two_dates.prepare(folder, work, short, pool=25, rows=3)
 
 
 @pytest.fixture(scope="module")
-def pools(folder, work, tonight):
-    return Pools(tonight, pools_pools.learned(data.load(folder), work))
+def pools(folder, work, dates):
+    return Pools(dates, pools_pools.user_vectors(data.load(folder), work))
 
 
 def test_a_stopped_run_goes_on_and_ends_with_its_figures(folder, work, short, stopped, monkeypatch):
-    measure, begun = command._measure, []
-    monkeypatch.setattr(command, "_measure", lambda *a: (begun.append(a[-1]), measure(*a)))
+    measure, measured = Bench.block, []
+    monkeypatch.setattr(Bench, "block", lambda *args: measured.append(args) or measure(*args))
     monkeypatch.setattr(train, "train", lambda *_: pytest.fail("trained again"))
     result = invoke(folder, work)
     assert result.exit_code == 0, result.output
-    assert len(begun) == 7 and not set(begun) & set(stopped)  # five blocks, twice
+    assert len(measured) == 7  # five blocks, twice
     assert all(path.read_bytes() == content for path, content in stopped.items())
     found = json.loads(result.stdout.splitlines()[-1])
     check_rows(found["rows"])
     check_comparisons(found["comparisons"])
     assert 0 < found["texts"]["distinct"] <= 1
-    begun.clear()
+    measured.clear()
     again = json.loads(invoke(folder, work).stdout.splitlines()[-1])
-    assert not begun and again == found
+    assert not measured and again == found
 
 
 def check_rows(rows):
@@ -148,7 +147,7 @@ def test_interactions_are_those_before_the_last(folder):
 
 def test_vectors_are_learned_once(folder, work, pools, monkeypatch):
     monkeypatch.setattr(pools_pools.lightgcn, "train", lambda *_, **__: pytest.fail("learned again"))
-    assert len(pools_pools.learned(data.load(folder), work)) == profile_files.USERS - 1
+    assert len(pools_pools.user_vectors(data.load(folder), work)) == profile_files.USERS - 1
 
 
 def test_groups_hold_who_is_near_and_rows_join_the_nearest():
@@ -164,44 +163,44 @@ def test_groups_hold_who_is_near_and_rows_join_the_nearest():
     assert (other.members != found.members).any()
 
 
-def test_pools_are_what_their_names_say(tonight, pools):
-    user = next(iter(tonight.asked))
+def test_pools_are_what_their_names_say(dates, pools):
+    user = next(iter(dates.prompts))
     assert [[index.kind for index in pools.of(kind, 10)[user]] for kind in (OWN, GROUP, GLOBAL, BLEND)] == [
         ["own"], ["collaborative"], ["global"], ["own", "collaborative", "global"]]
     assert pools.of(GLOBAL, 10)[user][0].texts == 25 and pools.of(GRP, 10)[user][0].texts == 10
     assert pools.of(GROUP, 10)[user] == pools.of(CRP, 10)[user]
-    assert pools.of(OWN, 10)[user][0].token_count == len(tonight.old[user])
+    assert pools.of(OWN, 10)[user][0].token_count == len(dates.previous[user])
 
 
 @pytest.mark.parametrize("retrieval", [pools_pools.BLENDED, pools_pools.PUBLISHED])
-def test_drafting_along_a_text_takes_the_steps_of_decoding_it(tonight, pools, retrieval):
+def test_drafting_along_a_text_takes_the_steps_of_decoding_it(dates, pools, retrieval):
     """Each text is 1 + accepted + steps; a cut text's last draft stands in for the model's own token."""
-    target, bench_pools = Target.load(tonight.model, device="cpu"), pools.of(GRP, 25)
-    bench = Bench(target, pools, tonight.asked, tonight.tonight, 3, Budget(6, TEXT_TOKENS))
+    target, bench_pools = Target.load(dates.model, device="cpu"), pools.of(GRP, 25)
+    bench = Bench(target, pools, dates.prompts, dates.texts, 3, Budget(6, TEXT_TOKENS))
     cell = Cell(GRP, 25, retrieval)
     plain, figured = bench.block([PLAIN, cell])
-    users = list(tonight.asked)[:3]
+    users = list(dates.prompts)[:3]
     counts = np.array(figured["along"][:3])
-    assert plain["tokens"] == figured["tokens"] == sum(len(tonight.tonight[user]) for user in users)
+    assert plain["tokens"] == figured["tokens"] == sum(len(dates.texts[user]) for user in users)
     assert abs(counts[:, 1].sum() - figured["steps"]) <= 1  # near its end a row's tree is no deeper than it
     assert abs(counts[:, 0].sum() - figured["accepted"]) <= len(users) + 1
     assert figured["accepted"] > 0 and figured["differ"] == 0
     engine = Engine(target, EngineSettings(max_new_tokens=TEXT_TOKENS, batch_size=1, nodes=6, score="never"),
                     bench._drafter(cell))
-    first = next(iter(engine.run([Request(users[0], tonight.asked[users[0]], bench_pools[users[0]])])))
-    assert first.token_ids.tolist() == tonight.tonight[users[0]].tolist()
+    first = next(iter(engine.run([Request(users[0], dates.prompts[users[0]], bench_pools[users[0]])])))
+    assert first.token_ids.tolist() == dates.texts[users[0]].tolist()
 
 
-def test_the_published_rule_drafts_each_row_from_its_own_pool(pools, tonight):
-    users = list(tonight.asked)[:2]
-    requests = [Request(user, tonight.asked[user], pools.of(OWN, 10)[user]) for user in users]
-    known = [tonight.old[user][:2] for user in users]
+def test_the_published_rule_drafts_each_row_from_its_own_pool(pools, dates):
+    users = list(dates.prompts)[:2]
+    requests = [Request(user, dates.prompts[user], pools.of(OWN, 10)[user]) for user in users]
+    known = [dates.previous[user][:2] for user in users]
     found = PublishedDrafter(4, 12).draft(requests, np.stack(known), np.full(2, 2, np.int32),
                                           np.array([4, 0], np.int32), np.full(2, 12, np.int32))
     assert found.sizes.tolist() == [4, 0]
-    assert found.tokens[0, 0] in tonight.old[users[0]] and found.parents[0, 0] == -1
-    whole = along(PublishedDrafter(4, 12), requests, [tonight.old[user] for user in users], 4)
-    assert all(accepted + steps in (len(tonight.old[user]) - 1, len(tonight.old[user]))
+    assert found.tokens[0, 0] in dates.previous[users[0]] and found.parents[0, 0] == -1
+    whole = along(PublishedDrafter(4, 12), requests, [dates.previous[user] for user in users], 4)
+    assert all(accepted + steps in (len(dates.previous[user]) - 1, len(dates.previous[user]))
                for (accepted, steps), user in zip(whole["along"], users, strict=True))
 
 
@@ -212,7 +211,7 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
                 "pool_texts": 3.0, "cut": 0}
 
     cell = Cell(GRP, 3, rule="relaxed")
-    line = figures._line("size-3", cell, [
+    line = figures._row("size-3", cell, [
         {PLAIN: measured(8.0), cell: measured(2.0)}, {PLAIN: measured(30.0), cell: measured(10.0)},
         {PLAIN: measured(2.0), cell: measured(1.0)}])
     assert line["ratio_to_plain"] == 3 and line["tokens_per_s"] == 5 and line["accepted_per_step"] == 1.25
@@ -221,25 +220,24 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
 
 
 def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
-    """Figure 2 as a share and for a step, table 3 for a text too, of relaxed lines as of strict ones."""
+    """Figure 2 as a share and per step, table 3 per text too, of relaxed rows as of strict ones."""
     tables = []
-    monkeypatch.setattr(figures.Console, "print", lambda console, what: tables.append(what))
-    measured = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
-                "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}
+    monkeypatch.setattr(figures.reports, "print_table",
+                        lambda title, rows, columns=(): tables.append((title, rows, columns)))
+    sums = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
+            "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}
     taken = {PLAIN: 0.0, Cell(GRP, 3): 0.3, Cell(GRP, 3, rule="relaxed"): 0.5}
-    seen = [{cell: {**measured, "retrieval": seconds} for cell, seconds in taken.items()}]
-    lines = figures.lines({block: seen for block in ("size-3", pools_pools.SOURCES, pools_pools.RULES)})
-    figures.show(lines, [{"of": BLEND, "over": GLOBAL}], "")
-    found = [{column.header: list(column.cells) for column in table.columns} for table in tables[:3]]
-    assert [table.title.split("(")[-1] for table in tables[:2]] == ["figure 2)", "table 3)"]
-    figure_2, table_3, sources = found
-    assert figure_2["rule"] == ["strict"]
-    assert figure_2["retrieval us per step"] == ["75000.0"] and figure_2["retrieval share"] == ["0.15"]
-    for table in (table_3, sources):
-        assert table["rule"] == ["autoregressive decoding", "strict", "relaxed k=2 p=0.1"]
-        assert table["retrieval us per step"] == ["0.0", "75000.0", "125000.0"]
-        assert table["retrieval share"] == ["0.0", "0.15", "0.25"]
-    assert table_3["retrieval ms a text"] == ["0.0", "150.0", "250.0"]
+    repeats = [{cell: {**sums, "retrieval": seconds} for cell, seconds in taken.items()}]
+    rows = figures.rows({block: repeats for block in ("size-3", pools_pools.SOURCES, pools_pools.RULES)})
+    figures.show(rows, [{"of": BLEND, "over": GLOBAL}])
+    (first, strict, _), (second, sizes, columns), (_, sources, _), *_ = tables
+    assert first.endswith("(figure 2)") and second.endswith("(table 3)")
+    assert [(row["retrieval_us_per_step"], row["retrieval_share"]) for row in strict] == [(75_000, 0.15)]
+    for table in (sizes, sources):
+        assert [row["rule"] for row in table] == ["autoregressive decoding", "strict", "relaxed k=2 p=0.1"]
+        assert [row["retrieval_us_per_step"] for row in table] == [0, 75_000, 125_000]
+        assert [row["retrieval_share"] for row in table] == [0, 0.15, 0.25]
+    assert "retrieval_ms_a_text" in columns and [row["retrieval_ms_a_text"] for row in sizes] == [0, 150, 250]
 
 
 def test_rules_are_named_with_what_they_read():

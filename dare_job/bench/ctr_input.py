@@ -22,24 +22,23 @@ from dare_job.workspace import committing
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with train, valid and test.csv.gz.")],
-    out: Annotated[Path, typer.Option(help="Folder to write, which is not there yet.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
 ) -> None:
     """Write interactions, users and items; print the date."""
     if out.exists():
-        raise ConfigError(f"--out {out} is there already; name another folder")
-    found = source.load(str(data), 4.0)
-    rows = found.interactions[found.interactions["split"] == "train"].assign(rating=None)
-    titles = found.items["title"].fillna("")
-    items = found.items.assign(title=titles, attributes=[_year(title) for title in titles])
+        raise ConfigError(f"--out {out} exists already; name another folder")
+    ctr = source.load(str(data), 4.0)
+    rows = ctr.interactions[ctr.interactions["split"] == "train"].assign(rating=None)
+    titles = ctr.items["title"].fillna("")
+    items = ctr.items.assign(title=titles, attributes=[_year(title) for title in titles])
     with committing(out, "", {"data": data.name}) as staging:
-        for name, schema, table in (("interactions", INTERACTIONS, rows), ("users", USERS, found.users),
+        for name, schema, frame in (("interactions", INTERACTIONS, rows), ("users", USERS, ctr.users),
                                     ("items", ITEMS, items)):
-            shown = pa.Table.from_pandas(table[schema.names], schema, preserve_index=False)
-            pq.write_table(shown, staging / f"{name}.parquet")
+            table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
+            pq.write_table(table, staging / f"{name}.parquet")
     print(datetime.fromtimestamp(int(rows["timestamp"].max()), UTC).date(), flush=True)
 
 
 def _year(title: str) -> list[tuple[str, str]]:
-    found = re.search(r" \((\d{4})\)$", title)
-    return [("year", found[1])] if found else []
-
+    year = re.search(r" \((\d{4})\)$", title)
+    return [("year", year[1])] if year else []

@@ -42,8 +42,8 @@ from dare_job.workspace import MANIFEST, Workspace, write_json
 DATES = (date(2026, 1, 1), date(2026, 1, 2))
 STALE_OF = 50  # one user and one item in so many are stale on the second date
 USERS_PER_ITEM = 10
-FIRST, CUT, REPORT = "plan of the first date", "shard plan", "report"
-STEPS = (FIRST, "plan", "embed", "group", "route", "pools", CUT, "generate", "gate", "publish", REPORT)
+FIRST, SHARDS, REPORT = "plan of the first date", "shard plan", "report"
+STEPS = (FIRST, "plan", "embed", "group", "route", "pools", SHARDS, "generate", "gate", "publish", REPORT)
 _BLOCK_ROWS, _CENTRE_ROWS, _DAY_S = 200_000, 1000, 86_400
 _SAMPLE_S = 0.25  # between two samples of memory
 _TEXT_TOKENS, _STEP_TOKENS = 60, 4
@@ -57,23 +57,22 @@ def main(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[2]",
     driver_memory: Annotated[str, typer.Option(help="Heap of the driver's JVM.")] = "4g",
     pools: Annotated[bool, typer.Option(help="Measure the stage pools too.")] = False,
-    until: Annotated[str, typer.Option(help=f"Last step to run: {', '.join(STEPS)}.")] = REPORT,
 ) -> None:
     """Measure seconds, CPU seconds and memory of each stage, and their exponents of growth."""
-    steps = [step for step in STEPS[:STEPS.index(until) + 1] if pools or step != "pools"]
-    found = {count: measure(count, work.resolve(), steps, master, driver_memory)
+    steps = [step for step in STEPS if pools or step != "pools"]
+    costs = {count: measure(count, work.resolve(), steps, master, driver_memory)
              for count in numbers("--users", users)}
-    growth = exponents(found)
+    growth = exponents(costs)
     for step in steps:
-        print(step, *(found[count][step] for count in sorted(found)), growth.get(step, ""), sep=" | ")
-    print(json.dumps({"sizes": found, "exponents": growth}))
+        print(step, *(costs[count][step] for count in sorted(costs)), growth.get(step, ""), sep=" | ")
+    print(json.dumps({"sizes": costs, "exponents": growth}))
 
 
 def measure(users: int, work: Path, steps: list[str], master: str, driver_memory: str) -> dict[str, dict]:
-    """Cost of each step for one size; what ``results.json`` holds is not measured again."""
+    """Cost of each step for one size; steps in ``results.json`` are not measured again."""
     folder = work / f"users-{users}"
     results, settings = folder / "results.json", folder / "settings.yaml"
-    found = json.loads(results.read_text()) if results.exists() else {}
+    costs = json.loads(results.read_text()) if results.exists() else {}
     if not settings.exists():
         write_input(folder, users)
         settings.write_text(yaml.safe_dump({
@@ -83,24 +82,23 @@ def measure(users: int, work: Path, steps: list[str], master: str, driver_memory
                       "conf": {"spark.driver.memory": driver_memory}},
             "baseline": {"rows": 0}}))
     for step in steps:
-        if step not in found:
+        if step not in costs:
             print(f"{users} users: {step}", file=sys.stderr, flush=True)
-            found[step] = _cost([sys.executable, "-m", __name__, step, str(settings)], folder / "steps.log")
+            costs[step] = _cost([sys.executable, "-m", __name__, step, str(settings)], folder / "steps.log")
             if step == FIRST:
                 write_snapshot(_job(settings, DATES[0]))
-            elif step == CUT:
+            elif step == SHARDS:
                 write_chunks(_job(settings, DATES[1]))
-            results.write_text(json.dumps(found, indent=1))
-    if steps[-1] == REPORT:
-        for name in ("input", "vectors", "out"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-    return found
+            results.write_text(json.dumps(costs, indent=1))
+    for name in ("input", "vectors", "out"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return costs
 
 
 def run_step(step: str, settings: Path) -> None:
     """The work of one measured process."""
     job = _job(settings, DATES[step != FIRST])
-    if step == CUT:
+    if step == SHARDS:
         generate.load_shard_plan(job)
     elif step == REPORT:
         report.write(job.space.out, job.space.dt)
@@ -108,12 +106,12 @@ def run_step(step: str, settings: Path) -> None:
         pipeline.run_stage(job, "plan" if step == FIRST else step)
 
 
-def exponents(found: dict[int, dict]) -> dict[str, dict[str, dict[str, float]]]:
+def exponents(costs: dict[int, dict]) -> dict[str, dict[str, dict[str, float]]]:
     """e of cost ~ users ** e between neighbouring sizes, by step."""
-    sizes, growth = sorted(found), {}
+    sizes, growth = sorted(costs), {}
     for small, large in zip(sizes, sizes[1:], strict=False):
-        for step in found[small].keys() & found[large].keys():
-            before, after = found[small][step], found[large][step]
+        for step in costs[small].keys() & costs[large].keys():
+            before, after = costs[small][step], costs[large][step]
             growth.setdefault(step, {})[f"{small}-{large}"] = {
                 name: round(math.log(after[name] / before[name]) / math.log(large / small), 2)
                 for name in before}
@@ -128,10 +126,10 @@ def _cost(command: list[str], log: Path) -> dict[str, float]:
         while process.poll() is None:
             with suppress(psutil.Error, OSError):
                 memory = 0
-                for one in [process, *process.children(recursive=True)]:
+                for member in [process, *process.children(recursive=True)]:
                     with suppress(psutil.Error, OSError):
-                        cpu[one.pid] = max(sum(one.cpu_times()[:2]), cpu.get(one.pid, 0.01))
-                        memory += one.memory_full_info().pss
+                        cpu[member.pid] = max(sum(member.cpu_times()[:2]), cpu.get(member.pid, 0.01))
+                        memory += member.memory_full_info().pss
                 peak = max(peak, memory >> 20)
             with suppress(psutil.TimeoutExpired):
                 process.wait(_SAMPLE_S)
@@ -205,13 +203,13 @@ def texts(columns: dict[str, pa.Array], job: Job) -> pa.Table:
             "token_ids": pa.FixedSizeListArray.from_arrays(tokens.ravel(), _TEXT_TOKENS),
             "step_tokens": pa.FixedSizeListArray.from_arrays(
                 np.full(count * steps, _STEP_TOKENS, np.int16), steps)}
-    same = {"tokens": _TEXT_TOKENS, "finish_reason": "eos", "generated_dt": job.space.dt,
-            "run_id": job.run_id, "source_run_id": job.run_id, "target_steps": steps,
-            "accepted_tokens": _TEXT_TOKENS - steps,
-            "scored_tokens": 0, "relaxed_tokens": 0, "guarded_tokens": 0, "slot_steps": steps,
-            "prompt_tokens": 100, "retrieval_ms": 1.0, "decode_ms": 20.0 * steps}
+    constant = {"tokens": _TEXT_TOKENS, "finish_reason": "eos", "generated_dt": job.space.dt,
+                "run_id": job.run_id, "source_run_id": job.run_id, "target_steps": steps,
+                "accepted_tokens": _TEXT_TOKENS - steps,
+                "scored_tokens": 0, "relaxed_tokens": 0, "guarded_tokens": 0, "slot_steps": steps,
+                "prompt_tokens": 100, "retrieval_ms": 1.0, "decode_ms": 20.0 * steps}
     columns = columns | text
-    arrays = [columns.get(field.name, pa.repeat(pa.scalar(same.get(field.name)), count)).cast(field.type)
+    arrays = [columns.get(field.name, pa.repeat(pa.scalar(constant.get(field.name)), count)).cast(field.type)
               for field in KNOWLEDGE]
     return pa.table(arrays, schema=KNOWLEDGE)
 

@@ -1,57 +1,63 @@
-"""What it takes to write rows: seconds of a call, sums over what an engine wrote, and the machine."""
+"""Time and counts of generating rows: one timed call, and methods that take turns."""
 
-import os
-import platform
+import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
-import transformers
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.request import Request
 
-
-def machine() -> dict:
-    """Processors and libraries that figures are of."""
-    return {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__,
-            "transformers": transformers.__version__}
+_LOG = logging.getLogger(__name__)
+_Method, _Times = TypeVar("_Method", bound=Hashable), TypeVar("_Times", bound="Repeated")
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, list[float]]]:
-    """What a call returns, and its ``seconds`` and ``processor`` as the entries of one repeat."""
-    clock, processor = time.perf_counter(), time.process_time()
-    found = call()
-    return found, {"seconds": [time.perf_counter() - clock], "processor": [time.process_time() - processor]}
+def timed(call: Callable[[], Any], device: torch.device | None = None) -> tuple[Any, float, float]:
+    """What a call returns, its wall-clock seconds, and the processor seconds of all threads.
+
+    device  a GPU whose work belongs to the call
+    """
+    _synchronize(device)
+    wall, processor = time.perf_counter(), time.process_time()
+    result = call()
+    _synchronize(device)
+    return result, time.perf_counter() - wall, time.process_time() - processor
+
+
+def _synchronize(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @dataclass(kw_only=True)
 class Repeated:
-    """Times of the repeats so far, an entry each.
+    """Times of the repeats so far, one entry each.
 
-    seconds    in wall-clock time
-    processor  of all threads of this process, which neighbours on the machine disturb less
+    seconds    wall-clock time
+    processor  of all threads of this process, which other work on the machine disturbs less
     """
 
     seconds: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
 
-    def after(self, seen: Self | None) -> Self:
-        """This repeat, with the times of those before."""
-        if seen is None:
+    def after(self, earlier: Self | None) -> Self:
+        """This repeat, with the times of the earlier ones."""
+        if earlier is None:
             return self
-        return replace(self, seconds=seen.seconds + self.seconds, processor=seen.processor + self.processor)
+        return replace(self, seconds=earlier.seconds + self.seconds,
+                       processor=earlier.processor + self.processor)
 
 
 @dataclass
 class Measured(Repeated):
-    """Sums over the rows of one way of writing, of the last repeat.
+    """Sums over the rows that one method generated, of the last repeat.
 
-    steps  forwards after the prompts', counted for each row
-    cut    rows that had not ended at the most tokens
+    steps  forward passes after the prompts', counted for each row
+    cut    rows that had not ended at the maximum number of tokens
     texts  of each repeat, token ids by row
     """
 
@@ -65,29 +71,28 @@ class Measured(Repeated):
     cut: int = 0
     texts: list[dict] = field(default_factory=list)
 
-    @property
-    def written(self) -> list[int]:
-        """Tokens of each repeat: relaxed texts may be of other lengths in each."""
-        return [sum(map(len, texts.values())) for texts in self.texts]
+    def rates(self, times: Sequence[float]) -> list[float]:
+        """Tokens per second of each repeat: relaxed texts may differ in length between repeats."""
+        return [sum(map(len, texts.values())) / took for texts, took in zip(self.texts, times, strict=True)]
 
     @property
     def tokens_per_s(self) -> float:
-        """Median of the repeats' rates."""
-        return statistics.median(n / s for n, s in zip(self.written, self.seconds, strict=True))
+        """Median over the repeats."""
+        return statistics.median(self.rates(self.seconds))
 
     @property
     def tokens_per_s_of_processor(self) -> float:
         """The same by processor time."""
-        return statistics.median(n / s for n, s in zip(self.written, self.processor, strict=True))
+        return statistics.median(self.rates(self.processor))
 
-    def after(self, seen: Self | None) -> Self:
-        """This repeat, with the times and texts of those before."""
-        return replace(super().after(seen), texts=(seen.texts if seen else []) + self.texts)
+    def after(self, earlier: Self | None) -> Self:
+        """This repeat, with the times and texts of the earlier ones."""
+        return replace(super().after(earlier), texts=(earlier.texts if earlier else []) + self.texts)
 
 
-def run(engine: Engine, requests: Sequence[Request]) -> Measured:
-    """Write the rows once."""
-    results, took = timed(lambda: list(engine.run(requests)))
+def generate_once(engine: Engine, requests: Sequence[Request]) -> Measured:
+    """Generate the rows once."""
+    results, seconds, processor = timed(lambda: list(engine.run(requests)))
 
     def total(name: str):
         return sum(getattr(result, name) for result in results)
@@ -96,4 +101,16 @@ def run(engine: Engine, requests: Sequence[Request]) -> Measured:
     return Measured(sum(map(len, texts.values())), total("target_steps"), total("accepted_tokens"),
                     total("relaxed_tokens"), total("reused_tokens"), total("retrieval_ms"),
                     total("slot_steps"), sum(result.finish_reason == "length" for result in results), [texts],
-                    **took)
+                    seconds=[seconds], processor=[processor])
+
+
+def take_turns(methods: Iterable[_Method], measure: Callable[[_Method], _Times],
+               repeats: int) -> dict[_Method, _Times]:
+    """Measure every method once per repeat, one after the other; by method, the times of all repeats."""
+    methods, measured = list(methods), {}
+    for repeat in range(repeats):
+        for method in methods:
+            once = measure(method)
+            measured[method] = once.after(measured.get(method))
+            _LOG.info("%d of %d: %s, %.1f s", repeat + 1, repeats, method, once.seconds[0])
+    return measured

@@ -1,22 +1,20 @@
-"""Every decoding mode beside autoregressive decoding on the sample world, in one run.
+"""Every decoding mode beside autoregressive decoding on the synthetic world, in one run.
 
-The previous texts are those of the sample, as in ``make demo``. With ``--old model`` they are the model's own
-texts of a first date without pools, so that only users with a new interaction are generated. The job's stages
-make plan, groups, routes and pools of the next date. Each method decodes the same seeded sample of rows
-``repeats`` times; figures are medians. The last line is JSON.
+The previous texts are those of the synthetic world, as in ``make demo``. With ``--old model`` they are the
+model's own texts of a first date without pools, so that only users with a new interaction are generated. The
+job's stages make plan, groups, routes and pools of the next date. Each method decodes the same seeded sample
+of rows ``repeats`` times; figures are medians. The last line is JSON.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from rich.console import Console
 
 from dare_job.bench import reports
-from dare_job.bench.measured import Measured
-from dare_job.bench.night import Old, once, prepared, sampled
+from dare_job.bench.kept import work_folder
+from dare_job.bench.measured import Measured, take_turns
 from dare_job.bench.options import command, ints
+from dare_job.bench.sample_job import Old, prepare_job, run_method, sample_rows
 from dare_job.config.options import option, words
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.generate import loading
@@ -28,10 +26,10 @@ METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")
 class Options:
     """Options of ``bench modes``."""
 
-    old: Old = option("Whose text drafts.", Old.shipped)
+    old: Old = option("Who wrote the previous texts: shipped or model.", Old.shipped)
     rows: int = option("Rows decoded by each method.", 32)
     batch: Sequence[int] = option("Batch sizes.", (1, 8), parse=ints)
-    nodes: Sequence[str] = option("decode.nodes for each batch size: auto, or draft nodes of each row.",
+    nodes: Sequence[str] = option("decode.nodes for each batch size: auto, or draft tokens per row.",
                                   ("auto", "auto"), parse=words)
     threads: int = option("torch threads, as one Spark worker has.", 1)
     repeats: int = option("Times each method runs.", 3)
@@ -42,47 +40,42 @@ class Options:
 
 @command(Options)
 def main(options: Options) -> dict:
-    """Measure tokens a second and accepted tokens a step on the sample world."""
-    with TemporaryDirectory() as temporary:
-        job = prepared(options.work or Path(temporary), options.old, options.users, options.items)
-        sample = sampled(job, options.rows)
+    """Measure tokens per second and accepted tokens per step on the synthetic world."""
+    with work_folder(options.work) as work:
+        job = prepare_job(work, options.old, options.users, options.items)
+        sample = sample_rows(job, options.rows)
         task = replace(loading.Task.of(job), threads=options.threads)
         job.spark.stop()  # its JVM would share the processors with what is measured
-        budgets = {batch: nodes if nodes == "auto" else int(nodes)
-                   for batch, nodes in zip(options.batch, options.nodes, strict=False)}
-        lines = _lines(_measure(task, sample, budgets, options.repeats))
-    console = Console(width=130)
-    console.print(reports.table(lines))
-    console.print(f"{len(sample)} rows, old text: {options.old}, {options.threads} torch thread(s), medians "
-                  f"of {options.repeats}; plain: the faster of generate and autoregressive; "
-                  "accepted_per_step: the model's own token not counted")
-    return {"old": options.old, "rows": lines}
+        nodes = {batch: nodes if nodes == "auto" else int(nodes)
+                 for batch, nodes in zip(options.batch, options.nodes, strict=False)}
+        rows = _rows(_measure(task, sample, nodes, options.repeats))
+    reports.print_table(f"{len(sample)} rows, previous texts: {options.old}, {options.threads} torch "
+                        f"thread(s), medians of {options.repeats}", rows)
+    print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone")
+    return {"old": options.old, "rows": rows}
 
 
-def _measure(task: loading.Task, sample: list[dict], budgets: dict[int, int | str], repeats: int) -> dict:
-    """Measured by (method, batch size); ``budgets`` has decode.nodes of each batch size."""
-    scorings = {(method, batch): ReuseEstimator() for batch in budgets for method in METHODS}
-    found: dict[tuple, Measured] = {}
-    once("dare relaxed", task, sample[:2], batch_size=2, nodes=8)  # compiled and warm
-    once("generate", task, sample[:2], batch_size=2, nodes=8)
-    for _ in range(repeats):
-        for (method, batch), scoring in scorings.items():
-            measured = once(method, task, sample, scoring, batch_size=batch, nodes=budgets[batch])
-            found[method, batch] = measured.after(found.get((method, batch)))
-    return found
+def _measure(task: loading.Task, sample: list[dict], nodes: dict[int, int | str],
+             repeats: int) -> dict[tuple[str, int], Measured]:
+    """By method and batch size; ``nodes`` has decode.nodes of each batch size."""
+    reuse = {(method, batch): ReuseEstimator() for batch in nodes for method in METHODS}
+    for method in ("dare relaxed", "generate"):  # compiled and warm
+        run_method(method, task, sample[:2], batch_size=2, nodes=8)
+    return take_turns(reuse, lambda key: run_method(key[0], task, sample, reuse[key], batch_size=key[1],
+                                                    nodes=nodes[key[1]]), repeats)
 
 
-def _lines(found: dict) -> list[dict]:
-    lines = []
-    for (method, batch), seen in found.items():
-        plain = max(found[name, batch].tokens_per_s for name in ("generate", "autoregressive"))
-        steps = seen.steps or None
-        lines.append({
-            "method": method, "batch": batch, "tokens_per_s": round(seen.tokens_per_s, 1),
-            "accepted_per_step": round(seen.accepted / steps, 3) if steps else None,
-            "target_steps": steps, "scored_share": round(seen.scored / seen.tokens, 4),
-            "relaxed_share": round(seen.relaxed / seen.tokens, 4),
-            "retrieval_us_per_step": round(1e3 * seen.retrieval_ms / steps, 1) if steps else None,
-            "busy_slots": round(seen.steps / seen.slot_steps, 3) if seen.slot_steps else None,
-            "ratio_to_plain": round(seen.tokens_per_s / plain, 2)})
-    return lines
+def _rows(measured: dict[tuple[str, int], Measured]) -> list[dict]:
+    rows = []
+    for (method, batch), each in measured.items():
+        plain = max(measured[name, batch].tokens_per_s for name in ("generate", "autoregressive"))
+        steps = each.steps or None
+        rows.append({
+            "method": method, "batch": batch, "tokens_per_s": round(each.tokens_per_s, 1),
+            "accepted_per_step": round(each.accepted / steps, 3) if steps else None,
+            "target_steps": steps, "scored_share": round(each.scored / each.tokens, 4),
+            "relaxed_share": round(each.relaxed / each.tokens, 4),
+            "retrieval_us_per_step": round(1e3 * each.retrieval_ms / steps, 1) if steps else None,
+            "busy_slots": round(each.steps / each.slot_steps, 3) if each.slot_steps else None,
+            "ratio_to_plain": round(each.tokens_per_s / plain, 2)})
+    return rows

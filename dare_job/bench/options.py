@@ -22,29 +22,29 @@ def floats(flag: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, options.words(flag, text)))
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} is no list of numbers; write for example 0,1") from None
+        raise ConfigError(f"{flag} {text!r} is not a list of numbers; write for example 0,1") from None
 
 
-def command(asked: type, missed: Callable[[Any, dict], bool] = lambda asked, found: False):
+def command(kind: type, missed: Callable[[Any, dict], bool] = lambda options, result: False):
     """Make a function of these options a command that prints as JSON what the function returns, if anything.
 
     missed: whether the command ends with exit code 1, by its options and its result
     """
     def decorate(function: Callable[[Any], dict]) -> Callable[..., None]:
-        def run(given: Any) -> None:
+        def run(options: Any) -> None:
             logging.basicConfig(level=logging.INFO, format="%(message)s")
-            found = function(given)
-            if found is not None:
-                print(json.dumps(found), flush=True)
-            if missed(given, found):
+            result = function(options)
+            if result is not None:
+                print(json.dumps(result), flush=True)
+            if missed(options, result):
                 raise typer.Exit(1)
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
-        return takes(asked, json=False)(run)
+        return takes(kind, json=False)(run)
 
     return decorate
 
 
-def target_missed(asked: Any, found: dict) -> bool:
-    """Whether a target is missed, which ``--quick`` may."""
-    return not asked.quick and not all(one["met"] for one in found["targets"])
+def target_missed(options: Any, result: dict) -> bool:
+    """Whether a target is missed, which is no failure with ``--quick``."""
+    return not options.quick and not all(each["met"] for each in result["targets"])

@@ -1,13 +1,12 @@
-"""Where a decoding step's time goes: inside the target's forward and outside it, part by part.
+"""Where a decoding step's time goes: inside the target's forward pass and outside it, part by part.
 
-Users of a sample world; what its grammar writes for other users drafts, so that about as much is accepted as
-on a night, from three pools as there: of the row's own, its group's and everybody's. Texts end at uneven
-lengths, and the next row takes the slot: all steps have all rows, and those after such a change are among
-them. ``auto``: the scheduler gives the nodes out. All that a step does is counted: drafting, the tree, its
-mask, verification, writing, moving the cache, rows that end; prompts' forwards are no steps. Ceiling: the
-forwards alone. Parts are timed in a run of their own, as it takes time to read the clock sixteen times a
-step. On a CPU with one thread all times are that thread's own, so that other work on the machine counts less;
-else they are wall times.
+The rows are users of a synthetic world. They draft from what its grammar writes for other users, in three
+pools as in a run (the row's own text, its group's, everybody's), so that about as much is accepted as in a
+run. Texts end at uneven lengths and the next row takes the slot, so that every measured step has all rows.
+``auto``: the draft budget. A step is drafting, the tree, its mask, the forward pass, verification, writing,
+moving the cache, and replacing rows that end; a prompt's forward pass is not part of a step. Parts are timed
+in a run of their own, because reading the clock sixteen times per step takes time too. On a CPU with one
+thread all times are thread times, which other work on the machine disturbs less; else wall-clock times.
 """
 
 import cProfile
@@ -25,7 +24,7 @@ import torch
 from transformers import AutoTokenizer
 
 from dare_job import prompts
-from dare_job.bench.measured import machine
+from dare_job.bench.gpu import machine
 from dare_job.bench.options import command, ints
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
@@ -44,8 +43,8 @@ from pools.index import Index
 
 _WORLD = 7  # its seed; the embedded model was not trained on it
 _PROFILED = 30  # functions
-_ROUNDS = 3  # rows that each slot has, the first ones timed
-STEP_US, ROW_US = 500, 20  # what may be spent outside the forward
+_ROUNDS = 3  # rows that each slot has; all but the last ones are timed
+STEP_US, ROW_US = 500, 20  # allowance outside the forward pass
 
 # Parts of a step. "mask": what Target.forward does beside the model's own forward.
 _PARTS = ("draft", "tree", "mask", "forward", "verify", "write", "cache")
@@ -88,15 +87,15 @@ class _Timed:
 
 @contextmanager
 def _timers(target: Target, decoder: Engine, clock, parts: tuple[str, ...]) -> Iterator[dict[str, _Timed]]:
-    """Timers in place of a step and of these parts of it."""
+    """Timers around a step and these parts of it."""
     places = {"draft": (decoder, "_draft"), "tree": (engine, "build"), "mask": (target, "forward"),
               "forward": (target, "_forward"), "verify": (decoder, "_verify_logits"),
               "write": (Rows, "append"), "cache": (target, "commit"), "step": (decoder, "_step")}
     timers = {part: _Timed(getattr(*places[part]), clock) for part in (*parts, "step")}
     with ExitStack() as stack:
         for part, timer in timers.items():
-            timed = (lambda rows, *args, timer=timer: timer(rows, *args)) if part == "write" else timer
-            stack.enter_context(patch.object(*places[part], timed))
+            patched = (lambda rows, *args, timer=timer: timer(rows, *args)) if part == "write" else timer
+            stack.enter_context(patch.object(*places[part], patched))
         yield timers
 
 
@@ -110,10 +109,9 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
     curve = latency_probe.load_or_measure(target, settings) if nodes == "auto" else None
     lines, decoder = [], None
     for _ in range(options.repeats):
-        scheduler = DraftBudget(curve, limit) if curve else None
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
-                         draft_budget=scheduler)
-        list(decoder.run(requests))  # compiled, and the cache allocated as a run of many rows does once
+                         draft_budget=DraftBudget(curve, limit) if curve else None)
+        list(decoder.run(requests))  # compiles, and allocates the cache as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
     if options.profile:
         _profile(decoder, requests, options.profile, f"{batch} rows, {nodes} draft nodes")
@@ -122,7 +120,7 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
 
 
 def _profile(decoder: Engine, requests: list[Request], file: str, title: str) -> None:
-    """Append what each function of a run took by itself; a profiled call takes about a microsecond more."""
+    """Append the time of each function of a run; a profiled call takes about a microsecond more."""
     profile = cProfile.Profile()
     profile.runcall(list, decoder.run(requests))
     with open(file, "a", encoding="utf-8") as out:
@@ -131,7 +129,7 @@ def _profile(decoder: Engine, requests: list[Request], file: str, title: str) ->
 
 
 def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
-    """Microseconds a step outside the forward, and what the run came to."""
+    """Microseconds per step outside the forward pass, and acceptance and rate of the run."""
     spent, results, seconds = _run(target, decoder, requests, clock, ("forward",))
     outside = spent["step"] - spent["forward"]
     return {"outside_us": outside, "outside_us_a_row": outside / decoder.settings.batch_size,
@@ -141,7 +139,7 @@ def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> d
 
 
 def _parts(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
-    """Microseconds a step of each part; other: what is left, the timers' own time included."""
+    """Microseconds per step of each part; other: the rest, including the timers' own time."""
     spent, *_ = _run(target, decoder, requests, clock, _PARTS)
     spent["mask"] -= spent["forward"]
     whole = spent.pop("step")
@@ -150,22 +148,22 @@ def _parts(target: Target, decoder: Engine, requests: list[Request], clock) -> d
 
 def _run(target: Target, decoder: Engine, requests: list[Request], clock,
          parts: tuple[str, ...]) -> tuple[dict[str, float], list[Result], float]:
-    """Microseconds a step of these parts and of "step", while no slot is empty, without prompts' forwards and
-    verdicts; the results, and seconds, of the whole run.
+    """Microseconds per step of these parts and of "step" while no slot is empty, without the prompts' forward
+    passes; results and seconds of the whole run.
     """
     started, results = clock(), []
     running = decoder.run(requests)
     with _timers(target, decoder, clock, parts) as timers:
         prefill = decoder._prefill
 
-        def outside(*args):  # its forward is no step's
+        def untimed(*args):  # its forward pass belongs to no step
             before = [(timer, timer.seconds) for timer in timers.values()]
-            found = prefill(*args)
+            result = prefill(*args)
             for timer, seconds in before:
                 timer.seconds = seconds
-            return found
+            return result
 
-        decoder._prefill = outside
+        decoder._prefill = untimed
         for result in running:
             results.append(result)
             if len(results) > len(requests) - decoder.settings.batch_size:
@@ -178,29 +176,28 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
 
 @cache
 def _written(model: str) -> tuple[list[tuple[int, np.ndarray]], dict[int, np.ndarray]]:
-    """Users of a sample world: (row, prompt) of those with a text, and what its grammar wrote the day before,
-    by row.
-    """
+    """(row, prompt) of users of a synthetic world, and by row what its grammar wrote the day before."""
     tokenizer = AutoTokenizer.from_pretrained(resolve(model))
     world, prompt_set = simulate(400, 300, _WORLD), prompts.load(prompts.SAMPLE)
-    before = {one.row: one.text for one in user_examples(world, prompt_set, DAYS - 1)}
+    before = {example.row: example.text for example in user_examples(world, prompt_set, DAYS - 1)}
     texts = tokenizer(list(before.values()), add_special_tokens=False)["input_ids"]
-    asked = [(one.row, prompt_ids(tokenizer, one.prompt)) for one in user_examples(world, prompt_set, DAYS)
-             if one.row in before]
-    return asked, {row: np.array(text, np.int32) for row, text in zip(before, texts, strict=True)}
+    prompts_of = [(example.row, prompt_ids(tokenizer, example.prompt))
+                  for example in user_examples(world, prompt_set, DAYS) if example.row in before]
+    return prompts_of, {row: np.array(text, np.int32) for row, text in zip(before, texts, strict=True)}
 
 
 def _requests(model: str, rows: int, tokens: int) -> list[Request]:
-    """So many slots' users, texts of about ``tokens``; their own old text, a group's and everybody's are
-    their pools.
+    """Requests for ``rows`` slots, with texts of about ``tokens`` tokens.
+
+    Each row's pools are its own previous text, a group's and everybody's.
     """
-    (asked, texts), rng = _written(model), np.random.default_rng(_WORLD)
-    asked = asked[: _ROUNDS * rows]
+    (prompts_of, texts), rng = _written(model), np.random.default_rng(_WORLD)
+    prompts_of = prompts_of[: _ROUNDS * rows]
     group = Index.build(list(texts.values())[: len(texts) // 3], kind="collaborative")
     everybody = Index.build(list(texts.values()))
-    lengths = rng.integers(tokens // 2, tokens + tokens // 2, len(asked), endpoint=True)
+    lengths = rng.integers(tokens // 2, tokens + tokens // 2, len(prompts_of), endpoint=True)
     return [Request(row, prompt, (Index.build([texts[row]], kind="own"), group, everybody), int(length))
-            for (row, prompt), length in zip(asked, lengths, strict=True)]
+            for (row, prompt), length in zip(prompts_of, lengths, strict=True)]
 
 
 @command(Options)
@@ -212,8 +209,8 @@ def main(options: Options) -> dict:
     processors = {name: getattr(options, name) for name in ("repetition_penalty", "no_repeat_ngram_size")}
     target.generation_config.update(eos_token_id=None, **processors)  # texts end where their requests say
     rows = []
-    for batch, budget in product(options.batches, options.nodes):
-        rows.append(measure(target, batch, budget, options))
+    for batch, nodes in product(options.batches, options.nodes):
+        rows.append(measure(target, batch, nodes, options))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
-    asked = {name: getattr(options, name) for name in ("model", "dtype", "device", "threads", "rule")}
-    return {"rows": rows, **asked, **processors, **machine()}
+    settings = {name: getattr(options, name) for name in ("model", "dtype", "device", "threads", "rule")}
+    return {"rows": rows, **settings, **processors, "machine": machine.describe(target.device)}

@@ -1,29 +1,31 @@
-"""Tables and verdicts as the benches print them."""
+"""Tables in Markdown, and targets, as the benches print them. Needs the standard library alone."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Iterable, Mapping, Sequence
 
 
-def table(lines: Sequence[Mapping], columns: Iterable[str] | None = None, title: str | None = None,
-          spaced: bool = False, ends: Callable[[Mapping], bool] = lambda line: False) -> Table:
-    """A row for each line; ``columns``: those of the first line, where they are not given.
-
-    spaced: names have spaces and None stands for nothing; ends: whether a line is drawn behind a row
-    """
-    columns = list(lines[0] if columns is None and lines else columns or ())
-    found = Table(*(name.replace("_", " ") if spaced else name for name in columns), title=title)
-    for column in found.columns:
-        column.overflow = "fold"
-    for line in lines:
-        found.add_row(*("" if spaced and line.get(name) is None else str(line.get(name)) for name in columns),
-                      end_section=ends(line))
-    return found
+def table(rows: Sequence[Mapping], columns: Iterable[str] | None = None) -> str:
+    """A Markdown table of these columns, by default those of the first row; what a row lacks is empty."""
+    columns = list(columns or (rows[0] if rows else ()))
+    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    head = [column.replace("_", " ") for column in columns]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(columns), *cells])
 
 
-def show_targets(console: Console, targets: Iterable[Mapping]) -> None:
-    """What was held against a bound, a line each."""
-    for one in targets:
-        verdict = "met" if one["met"] else "MISSED"
-        console.print(f"{verdict}: {one['target']} {one['bound']}: {one['measured']}")
+def _text(value) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def print_table(title: str, rows: Sequence[Mapping], columns: Iterable[str] | None = None) -> None:
+    """Print a table under its title."""
+    print(f"{title}\n\n{table(rows, columns)}\n", flush=True)
+
+
+def target_row(name: str, bound: float, measured: float, met: bool) -> dict:
+    """A figure and the bound that it is held against."""
+    return {"target": name, "bound": bound, "measured": round(float(measured), 5), "met": bool(met)}
+
+
+def print_targets(targets: Iterable[Mapping]) -> None:
+    """Print one line per target."""
+    for each in targets:
+        print(f"{'met' if each['met'] else 'MISSED'}: {each['target']} {each['bound']}: {each['measured']}")

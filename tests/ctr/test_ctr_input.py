@@ -37,5 +37,5 @@ def test_the_job_gets_all_items_and_what_was_before_the_valid_part(split_data, t
 
 def test_a_folder_that_is_there_stays_as_it_is(split_data, tmp_path):
     (tmp_path / "in").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         ctr_input.main(data=split_data[0], out=tmp_path / "in")

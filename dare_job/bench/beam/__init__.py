@@ -1,1 +1,1 @@
-"""Beams: quality against speed of plain beam sampling, speculative sampling and DSBD, in one run."""
+"""Beams: quality against speed of beam sampling, speculative sampling and DSBD, in one run."""

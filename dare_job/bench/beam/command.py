@@ -8,9 +8,9 @@ import torch
 from transformers import AutoTokenizer
 
 from dare_job.bench.beam import report
-from dare_job.bench.beam.measure import Written, written
+from dare_job.bench.beam.measure import Generated, generate_rows
 from dare_job.bench.beam.methods import Grid, Way, ways
-from dare_job.bench.decode.night import working
+from dare_job.bench.kept import work_folder
 from dare_job.bench.options import command, target_missed
 from dare_job.bench.sampling import curve, world
 from dare_job.bench.sampling.world import BATCH, World
@@ -27,20 +27,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options(world.Options):
-    """Options of ``bench beam``.
+    """Options of ``bench beam``."""
 
-    The draft model and its training: at least as much as ``bench sample`` does serves it too.
-    """
-
-    temperature: float = option("Of what is sampled; at 1 the embedded model leaves little to chance.", 1.75)
-    layers: int = option("Drafted layers of a step.", 4)
+    temperature: float = option("At 1 the embedded model is nearly deterministic.", 1.75)
+    layers: int = option("Drafted layers per step.", 4)
     grid: Grid = Grid()
-    law: str = option("Of beams: iid or without_replacement.", "iid")
-    draft_law: str = option("Of drafts, the same.", "iid")
-    bounds: bool = option("Measure how many drafted layers any exact rule could pass, at most.", False)
-    taught_temperature: float = option("train-drafter's --temperature.", Settings.temperature)
-    taught_kept: int = option("train-drafter's --kept.", Settings.kept)
-    svg: Path | None = option("File for quality over speed, as SVG.", None)
+    law: str = option("Distribution of beams: iid or without_replacement.", "iid")
+    draft_law: str = option("Distribution of drafts, the same.", "iid")
+    svg: Path | None = option("SVG file of quality over speed.", None)
 
     def __post_init__(self):
         require_temperatures("--temperature", [self.temperature])
@@ -50,8 +44,8 @@ class Options(world.Options):
         try:
             ways(self.grid, self.beams)
         except ConfigError as error:
-            raise ConfigError("--draft-widths, --thresholds, --min-widths and --widths hold what no beams "
-                              f"can be asked: {error}") from error
+            raise ConfigError("--draft-widths, --thresholds, --min-widths and --widths have no valid beams: "
+                              f"{error}") from error
         if self.svg:
             writable("--svg", self.svg)
 
@@ -64,9 +58,7 @@ class Options(world.Options):
     @property
     def drafter(self) -> Settings:
         """Of the draft model and its training."""
-        if self.quick:
-            return world.QUICK_DRAFTER
-        return Settings(steps=self.steps, temperature=self.taught_temperature, kept=self.taught_kept)
+        return world.QUICK_DRAFTER if self.quick else Settings(steps=self.steps)
 
 
 def _quick(options: Options) -> Options:
@@ -75,26 +67,26 @@ def _quick(options: Options) -> Options:
 
 
 def run(options: Options) -> dict:
-    """Write by beams, by DSBD and by speculative sampling, in one run: quality against speed.
+    """Generate with beams, DSBD and speculative sampling, in one run: quality against speed.
 
-    The target writes texts of the sample world's users, drafted by a model distilled on its texts. Quality is
-    the texts' log-likelihood and their share of true statements. The last line of standard output is one JSON
-    object; the exit code is 1 where a target at equal quality is missed.
+    The target generates texts of the synthetic world's users, drafted by a model distilled on its texts.
+    Quality is the texts' log-likelihood and their share of true statements. The last line of standard output
+    is one JSON object; the exit code is 1 if a target at equal quality is missed.
     """
     options = _quick(options) if options.quick else options
     torch.set_num_threads(1)
-    with working(options.work) as work:
-        asked = world.sample_world(options.rows, options.users, options.items, options.tokens,
-                                   options.drafter.seed, options.target)
-        made = world.prepare(asked, options.tokens, options.drafter, work, options.device, options.dtype)
+    with work_folder(options.work) as work:
+        source = world.sample_world(options.rows, options.users, options.items, options.tokens,
+                                    options.drafter.seed, options.target)
+        models = world.prepare(source, options.tokens, options.drafter, work, options.device, options.dtype)
         compared = ways(options.grid, options.beams)
-        found = _written(made, compared, options)
-    rows = [report.line(way, found[way.name]) for way in compared]
-    pairs = report.equal(compared, found)
-    result = {"rows": rows, "equal_quality": pairs, "layers": report.bounds(compared, found),
-              "targets": report.targets(pairs, made.target.device.type), "training": made.training["after"],
-              "drafted_layers": options.beams.layers, "temperature": options.temperature, "batch": BATCH,
-              **curve.about(made, options.dtype)}
+        generated = _generate(models, compared, options)
+    rows = [report.row(way, generated[way.name]) for way in compared]
+    pairs = report.equal_quality(compared, generated)
+    result = {"rows": rows, "equal_quality": pairs, "layers": report.layers(compared, generated),
+              "targets": report.targets(pairs, models.target.device.type),
+              "training": models.training["after"], "drafted_layers": options.beams.layers,
+              "temperature": options.temperature, "batch": BATCH, **curve.about(models, options.dtype)}
     report.show(result)
     if options.svg:
         about = f"tokens a second where forwards cost {curve.ABOUT}"
@@ -102,19 +94,19 @@ def run(options: Options) -> dict:
     return result
 
 
-def _written(made: World, compared: list[Way], options: Options) -> dict[str, Written]:
+def _generate(models: World, compared: list[Way], options: Options) -> dict[str, Generated]:
     tokenizer = AutoTokenizer.from_pretrained(resolve(options.target))
-    titles = {f"user:{one.row}": one.titles
-              for one in world.examples(options.users, options.items, options.drafter.seed)}
-    found = {}
+    titles = {f"user:{example.row}": example.titles
+              for example in world.examples(options.users, options.items, options.drafter.seed)}
+    generated = {}
     for way in compared:
-        seen = written(made, way, options.tokens, options.beams.warp, options.beams.seed, titles, tokenizer,
-                       options.bounds)
-        found[way.name] = seen
-        _LOG.info("%s: %.3f tokens a forward, %.4f nats a token, %.3f true, width %.2f, %.1f s", way.name,
-                  seen.tokens.sum() / seen.steps.sum(), seen.per_token.mean(), seen.true, seen.width,
-                  seen.seconds)
-    return found
+        own = generate_rows(models, way, options.tokens, options.beams.warp, options.beams.seed, titles,
+                            tokenizer)
+        generated[way.name] = own
+        _LOG.info("%s: %.3f tokens per forward pass, %.4f nats per token, %.3f true, width %.2f, %.1f s",
+                  way.name, own.tokens.sum() / own.steps.sum(), own.per_token.mean(), own.true, own.width,
+                  own.seconds)
+    return generated
 
 
 main = command(Options, target_missed)(run)

@@ -1,11 +1,11 @@
-"""The ways of writing that are compared."""
+"""The ways of generating that are compared."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
 from dare_job.bench.options import floats, ints
-from dare_job.bench.sampling.measure import Method as Drawn
+from dare_job.bench.sampling.measure import Method
 from dare_job.config.options import option
 from dare_job.decode.settings import Beams, Warp
 from dare_job.errors import ConfigError
@@ -17,35 +17,36 @@ SAMPLING, SPECULATIVE, TREE = "sampling", "speculative sampling", "token tree sa
 
 @dataclass(frozen=True)
 class Way:
-    """beams or drawn: settings of the beam engine, or of the sampling one."""
+    """beams or sampling: settings of the beam engine, or of the sampling engine."""
 
     method: str
     beams: Beams | None = None
-    drawn: Drawn | None = None
+    sampling: Method | None = None
     drafted: bool = False
 
     @property
     def name(self) -> str:
         if self.beams is None:
             return self.method
-        asked = self.beams
+        beams = self.beams
         if not self.drafted:
-            return f"{self.method} W={asked.width}"
-        if asked.min_width == asked.width < asked.draft_width:
-            return f"{self.method} W_S={asked.draft_width} W={asked.width}"
-        return f"{self.method} W_S={asked.draft_width} t={asked.threshold:g} W_min={asked.min_width}"
+            return f"{self.method} W={beams.width}"
+        if beams.min_width == beams.width < beams.draft_width:
+            return f"{self.method} W_S={beams.draft_width} W={beams.width}"
+        return f"{self.method} W_S={beams.draft_width} t={beams.threshold:g} W_min={beams.min_width}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What DSBD is tried with, and the widths of plain beams; with ``fixed`` there is no single cache."""
+    """Settings of DSBD, and the widths of plain beams; with ``fixed`` there is no single cache."""
 
     draft_widths: tuple[int, ...] = option("W_S of DSBD.", (2, 3, 4, 5, 6), parse=ints)
     thresholds: tuple[float, ...] = option("t of DSBD.", (0.7, 0.9), parse=floats)
     min_widths: tuple[int, ...] = option("W_min of DSBD, up to W_S.", (1, 2, 3), parse=ints)
-    widths: tuple[int, ...] = option("Of plain beams; the last is the target's.", (1, 2, 3, 4), parse=ints)
-    fixed: bool = option("DSBD of the plain beams' widths, and so of their distributions, in place of "
-                         "--thresholds and --min-widths.", False)
+    widths: tuple[int, ...] = option("Widths of plain beams; the last is the target's.", (1, 2, 3, 4),
+                                     parse=ints)
+    fixed: bool = option("DSBD with the widths of the plain beams, and so with their distributions, instead "
+                         "of --thresholds and --min-widths.", False)
 
     def __post_init__(self):
         for name in ("draft_widths", "thresholds", "min_widths", "widths"):
@@ -55,25 +56,26 @@ class Grid:
             if name != "thresholds":
                 require_each(flag, values)
         if min(self.min_widths) > max(self.draft_widths):
-            raise ConfigError(f"--min-widths: the least is {min(self.min_widths)}, more than all of "
-                              f"--draft-widths, of which the most is {max(self.draft_widths)}")
+            raise ConfigError(f"--min-widths: the smallest is {min(self.min_widths)}, but the largest of "
+                              f"--draft-widths is {max(self.draft_widths)}")
 
 
 def ways(grid: Grid, base: Beams) -> list[Way]:
-    """base: temperature, laws, layers and seed of all beams."""
+    """base: temperature, distributions, layers and seed of all beams."""
     plain = [Way(BEAM, replace(base, width=width, min_width=1, layers=0)) for width in grid.widths]
-    most = max(grid.draft_widths)
-    single = [Way(SINGLE, replace(base, width=most, draft_width=most, min_width=least, single_cache=True,
-                                  threshold=max(grid.thresholds)), drafted=True)
-              for least in grid.min_widths if least <= most and not grid.fixed]
+    widest = max(grid.draft_widths)
+    single = [Way(SINGLE, replace(base, width=widest, draft_width=widest, min_width=min_width,
+                                  single_cache=True, threshold=max(grid.thresholds)), drafted=True)
+              for min_width in grid.min_widths if min_width <= widest and not grid.fixed]
     warp = base.warp
     greedy = replace(base, width=max(grid.widths), draft_width=max(grid.widths), layers=0,
                      warp=Warp(0.0, warp.top_k, warp.top_p))
     chain, tree = (1,) * base.layers, (4, 2, 1, 1)[: base.layers]
-    drawn = [Way(SAMPLING, drawn=Drawn("plain")),
-             Way(SPECULATIVE, drawn=Drawn(SPECULATIVE, "after", chain, "iid", "speculative"), drafted=True),
-             Way(TREE, drawn=Drawn(TREE, "after", tree), drafted=True)]
-    return [*drawn, *plain, *_dsbd(grid, base), *single, Way(SEARCH, greedy)]
+    sampling = [Way(SAMPLING, sampling=Method("plain")),
+                Way(SPECULATIVE, sampling=Method(SPECULATIVE, "after", chain, "iid", "speculative"),
+                    drafted=True),
+                Way(TREE, sampling=Method(TREE, "after", tree), drafted=True)]
+    return [*sampling, *plain, *_dsbd(grid, base), *single, Way(SEARCH, greedy)]
 
 
 def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
@@ -83,7 +85,7 @@ def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
             if width <= drafts:
                 yield Way(DSBD, replace(base, width=width, draft_width=drafts, min_width=width), drafted=True)
         return
-    for drafts, threshold, least in product(grid.draft_widths, grid.thresholds, grid.min_widths):
-        if least <= drafts:
-            yield Way(DSBD, replace(base, width=drafts, draft_width=drafts, min_width=least,
+    for drafts, threshold, min_width in product(grid.draft_widths, grid.thresholds, grid.min_widths):
+        if min_width <= drafts:
+            yield Way(DSBD, replace(base, width=drafts, draft_width=drafts, min_width=min_width,
                                     threshold=threshold), drafted=True)

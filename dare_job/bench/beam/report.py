@@ -1,23 +1,19 @@
-"""Lines, tables and targets of ``bench beam``.
+"""Rows, tables and targets of ``bench beam``.
 
-What a way of writing costs where memory bounds forwards, by the data-sheet curve of ``bench sample``.
-
-The target is charged as Mistral-7B and the draft model as Qwen2.5-0.5B, both on one H100, so many rows
-together: a forward of the target by the mean queries that its rows had, and a forward of the draft model a
-layer. Beams of a row share what they have in common of keys and values, which are charged once a row.
-Verdicts are not charged, nor is drawing.
+The memory-bound cost is that of ``bench sample``: the target is charged as Mistral-7B and the draft model as
+Qwen2.5-0.5B, both on one H100: a forward pass of the target by the mean queries of its rows, and a forward
+pass of the draft model per layer. Keys and values that a row's beams share are charged once per row.
+Verification and sampling are free.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
-from rich.console import Console
 
 from dare_job.bench import reports
-from dare_job.bench.beam.measure import Written
-from dare_job.bench.beam.methods import BEAM, DSBD, SINGLE, Way
+from dare_job.bench.beam.measure import Generated
+from dare_job.bench.beam.methods import BEAM, DSBD, Way
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
 from dare_job.decode.beam.layer import min_expected_layers
@@ -25,130 +21,116 @@ from dare_job.evaluate.replay.latency import H100, QWEN, forward_ms
 from dare_job.publish.report.plot import Dot, Line, Panel, document, linear
 
 FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
-ONE_CACHE = ("sampling", "speculative sampling", "token tree sampling", SINGLE)
-_HIDDEN = {"method", "law", "draft_law"}
-_CACHE = "cache_"  # begins the names of what caches held
+_HIDDEN = ("method", "law", "draft_law")
 _COLOURS = {BEAM: "#b2551f", DSBD: "#1f6fb2"}
 _OTHER = "#555"
 
 
-def step_ms(way: Way, seen: Written) -> float:
-    """Of one step of the rows decoded together."""
-    queries = math.ceil(seen.queries.sum() / max(1, seen.steps.sum()))
-    target = curve.target_ms(max(1, queries))
+def step_ms(way: Way, generated: Generated) -> float:
+    """One step of the rows decoded together."""
+    steps = max(1, generated.steps.sum())
+    target = curve.target_ms(max(1, math.ceil(generated.queries.sum() / steps)))
     if not way.drafted:
         return target
     if way.beams is None:
-        return target + curve.draft_ms(way.drawn.widths, seen.tokens.sum() / max(1, seen.steps.sum()))
+        return target + curve.draft_ms(way.sampling.widths, generated.tokens.sum() / steps)
     return target + way.beams.layers * forward_ms(H100, QWEN, BATCH, way.beams.draft_width)
 
 
-def tokens_per_s(way: Way, seen: Written) -> float:
-    """Tokens of texts a second, of the rows together; prompts are not charged."""
-    return float(1e3 * BATCH * seen.tokens.sum() / (seen.steps.sum() * step_ms(way, seen)))
+def tokens_per_s(way: Way, generated: Generated) -> float:
+    """Memory-bound rate of the rows together, without the prompts."""
+    return float(1e3 * BATCH * generated.tokens.sum() / (generated.steps.sum() * step_ms(way, generated)))
 
 
-def line(way: Way, seen: Written) -> dict:
-    """Of one way. Nats are of a token of the texts under the target, with the standard error over rows."""
-    beams = way.beams
+def row(way: Way, generated: Generated) -> dict:
+    """Of one way. Nats are per token of the texts under the target, with the standard error over rows."""
+    beams, tokens, steps = way.beams, generated.tokens.sum(), generated.steps.sum()
     drafted = beams if way.drafted else None
-    row = {"name": way.name, "method": way.method, "width": beams.width if beams else 1,
-           **{name: getattr(drafted, name, None) for name in ("draft_width", "min_width", "threshold")},
-           "law": getattr(drafted, "distribution", None),
-           "draft_law": getattr(drafted, "draft_distribution", None),
-           "rows": len(seen.tokens), "tokens": int(seen.tokens.sum()), "forwards": int(seen.steps.sum()),
-           "tokens_a_forward": seen.tokens.sum() / seen.steps.sum(),
-           "layers_a_forward": (seen.layers - 1).sum() / seen.steps.sum(),
-           "queries_a_forward": seen.queries.sum() / seen.steps.sum(),
-           "nats": seen.per_token.mean(), "nats_error": seen.per_token.std() / len(seen.tokens) ** 0.5,
-           "true": seen.true, "kept_width": seen.width, "accepted_width": seen.passed_width,
-           "tokens_per_s": seen.tokens.sum() / seen.seconds,
-           "tokens_per_s_processor": seen.tokens.sum() / seen.processor,
-           "tokens_per_s_memory_bound": tokens_per_s(way, seen),
-           "joules_per_token": None if seen.joules is None else seen.joules / seen.tokens.sum(),
-           **{_CACHE + name: value for name, value in asdict(seen.memory).items()}}
+    figures = {
+        "name": way.name, "method": way.method, "width": beams.width if beams else 1,
+        **{name: getattr(drafted, name, None) for name in ("draft_width", "min_width", "threshold")},
+        "law": getattr(drafted, "distribution", None),
+        "draft_law": getattr(drafted, "draft_distribution", None),
+        "rows": len(generated.tokens), "tokens": int(tokens), "forwards": int(steps),
+        "tokens_a_forward": tokens / steps, "layers_a_forward": (generated.layers - 1).sum() / steps,
+        "queries_a_forward": generated.queries.sum() / steps,
+        "nats": generated.per_token.mean(),
+        "nats_error": generated.per_token.std() / len(generated.tokens) ** 0.5,
+        "true": generated.true, "kept_width": generated.width, "accepted_width": generated.passed_width,
+        "tokens_per_s": tokens / generated.seconds,
+        "tokens_per_s_processor": tokens / generated.processor,
+        "tokens_per_s_memory_bound": tokens_per_s(way, generated),
+        "joules_per_token": None if generated.joules is None else generated.joules / tokens}
     return {key: round(float(value), 4) if isinstance(value, float | np.floating) else value
-            for key, value in row.items()}
+            for key, value in figures.items()}
 
 
-def bounds(ways: list[Way], found: dict[str, Written]) -> list[dict]:
-    """Layers of a forward that DSBD wrote, each row's last one left out, beside theorem 3.2 with the mean of
-    min(t, beta) over judged layers. The theorem's layers are all alike; where they are not, it is a guide.
-    most: share of judged layers that any exact rule could pass, at most, where it was asked.
+def layers(ways: list[Way], generated: dict[str, Generated]) -> list[dict]:
+    """DSBD's layers per forward pass, without each row's last one, beside theorem 3.2 with the mean of
+    min(t, beta) over verified layers. The theorem assumes equal layers; otherwise it is a guide.
     """
-    lines = []
+    rows = []
     for way in ways:
         if way.method == DSBD:
-            seen, asked = found[way.name], way.beams
-            bound = min_expected_layers(asked.threshold, seen.beta, asked.layers)
-            layers = float((seen.layers - 1 - seen.last).sum() / max(1, (seen.steps - 1).sum()))
-            lines.append({"name": way.name, "beta": round(seen.beta, 4),
-                          "passed": round(seen.passed / max(1, seen.judged), 4),
-                          "most": None if seen.most is None else round(seen.most, 4),
-                          "layers": round(layers, 3), "bound": round(bound, 3), "holds": layers >= bound})
-    return lines
+            own = generated[way.name]
+            bound = min_expected_layers(way.beams.threshold, own.beta, way.beams.layers)
+            mean = float((own.layers - 1 - own.last).sum() / max(1, (own.steps - 1).sum()))
+            rows.append({"name": way.name, "beta": round(own.beta, 4),
+                         "passed": round(own.passed / max(1, own.verified), 4),
+                         "layers": round(mean, 3), "bound": round(bound, 3), "holds": mean >= bound})
+    return rows
 
 
-def equal(ways: list[Way], found: dict[str, Written]) -> list[dict]:
-    """For each width of plain beams: the DSBD that is fastest where memory bounds forwards, among those whose
-    texts are no worse: the mean of the paired differences in nats a token is no further below 0 than its
-    standard error, and the share of true statements no more than a hundredth below.
+def equal_quality(ways: list[Way], generated: dict[str, Generated]) -> list[dict]:
+    """For each width of plain beams the DSBD that is fastest if memory bounds forward passes, among those
+    whose texts are no worse: the mean of the paired differences in nats per token is no further below 0 than
+    its standard error, and the share of true statements is at most 0.01 lower.
     """
-    lines = []
+    rows = []
     for plain in (way for way in ways if way.method == BEAM):
-        base, best = found[plain.name], None
+        base, best = generated[plain.name], None
         for way in (way for way in ways if way.method == DSBD):
-            seen = found[way.name]
-            apart = seen.per_token - base.per_token
-            worse = apart.mean() < -apart.std() / len(apart) ** 0.5 or seen.true < base.true - 0.01
-            rate = tokens_per_s(way, seen)
+            own = generated[way.name]
+            apart = own.per_token - base.per_token
+            worse = apart.mean() < -apart.std() / len(apart) ** 0.5 or own.true < base.true - 0.01
+            rate = tokens_per_s(way, own)
             if not worse and (best is None or rate > best[0]):
-                best = rate, way, seen, float(apart.mean())
+                best = rate, way, own, float(apart.mean())
         if best is None:
-            lines.append({"plain": plain.name, "dsbd": None})
+            rows.append({"plain": plain.name, "dsbd": None})
             continue
-        rate, way, seen, apart = best
-        forwards = (base.steps.sum() / base.tokens.sum()) / (seen.steps.sum() / seen.tokens.sum())
-        lines.append({"plain": plain.name, "dsbd": way.name, "nats_apart": round(apart, 4),
-                      "true_apart": round(seen.true - base.true, 4),
-                      "fewer_forwards": round(float(forwards), 3),
-                      "memory_bound": round(rate / tokens_per_s(plain, base), 3),
-                      "by_clock": round(_rate(seen, seen.seconds) / _rate(base, base.seconds), 3),
-                      "by_processor": round(_rate(seen, seen.processor) / _rate(base, base.processor), 3)})
-    return lines
-
-
-def _rate(seen: Written, seconds: float) -> float:
-    return float(seen.tokens.sum() / seconds)
+        rate, way, own, apart = best
+        forwards = (base.steps.sum() / base.tokens.sum()) / (own.steps.sum() / own.tokens.sum())
+        tokens = own.tokens.sum() / base.tokens.sum()
+        rows.append({"plain": plain.name, "dsbd": way.name, "nats_apart": round(apart, 4),
+                     "true_apart": round(own.true - base.true, 4),
+                     "fewer_forwards": round(float(forwards), 3),
+                     "memory_bound": round(rate / tokens_per_s(plain, base), 3),
+                     "by_clock": round(float(tokens * base.seconds / own.seconds), 3),
+                     "by_processor": round(float(tokens * base.processor / own.processor), 3)})
+    return rows
 
 
 def targets(pairs: list[dict], device: str) -> list[dict]:
-    """Against the widest plain beams; the clock is a GPU's alone."""
+    """Against the widest plain beams; wall-clock targets apply to GPUs only."""
     widest = pairs[-1]
     speeds = [("fewer target forwards", "fewer_forwards", FORWARDS),
               ("faster where memory bounds forwards", "memory_bound", SPEED)]
     if device == "cuda":
         speeds.append(("faster in wall-clock time", "by_clock", SPEED))
-    return [{"target": f"{what} than {widest['plain']} at equal quality, at least", "bound": bound,
-             "measured": widest.get(key), "met": widest.get(key, 0.0) >= bound}
-            for what, key, bound in speeds]
+    return [reports.target_row(f"{name} than {widest['plain']} at equal quality, at least", bound,
+                               widest.get(key, 0.0), widest.get(key, 0.0) >= bound)
+            for name, key, bound in speeds]
 
 
 def show(result: dict) -> None:
-    console = Console(width=200)
-    plain = [{name: value for name, value in row.items() if not name.startswith(_CACHE)}
-             for row in result["rows"]]
-    caches = [{name: value for name, value in row.items() if name == "name" or name.startswith(_CACHE)}
-              for row in result["rows"]]
-    cached = [row for row in result["rows"] if row["method"] in ONE_CACHE]
-    for title, lines in (("quality and speed", plain), ("caches of a row, at most", caches),
-                         ("with one row's cache", cached),
-                         ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
-                         ("layers a forward and theorem 3.2", result["layers"])):
-        names = [name for name in lines[0] if name not in _HIDDEN] if lines else []
-        console.print(reports.table(lines, names, title, spaced=True))
-    reports.show_targets(console, result["targets"])
-    console.print(f"memory bound: tokens a second if forwards cost {curve.ABOUT}, {BATCH} rows together")
+    """Print the tables and the targets."""
+    for title, rows in (("Quality and speed", result["rows"]),
+                        ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
+                        ("Layers per forward pass and theorem 3.2", result["layers"])):
+        reports.print_table(title, rows, [name for name in rows[0] if name not in _HIDDEN] if rows else ())
+    reports.print_targets(result["targets"])
+    print(f"memory bound: tokens per second if forward passes cost {curve.ABOUT}, {BATCH} rows together")
 
 
 def draw(rows: Sequence[dict], speed: str, about: str) -> str:

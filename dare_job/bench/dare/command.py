@@ -1,8 +1,7 @@
-"""The command ``bench dare``: from nothing to the lines of the tables, part by part."""
+"""The command ``bench dare``: from nothing to the rows of the tables, part by part."""
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -11,21 +10,22 @@ from pathlib import Path
 import torch
 
 import pools
-from dare_job import decode
-from dare_job.bench import measured, night
+from dare_job import bench, decode
 from dare_job.bench.dare import indexes, measure, models, tables
-from dare_job.bench.dare.models import Framework
 from dare_job.bench.dare.tables import Data
+from dare_job.bench.kept import code_digest, keep_figures
 from dare_job.bench.options import command, ints
-from dare_job.bench.profiles.texts import written
+from dare_job.bench.profiles import texts
 from dare_job.config.options import option, words
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine import latency_probe
 from dare_job.errors import ConfigError
 from dare_job.generate.task import Task
 from dare_job.models.files import fingerprint, tokenizer_hash
-from dare_job.schemas import GLOBAL
-from dare_job.workspace import digest, done_record, write_json
+from dare_job.prompts.sets import PromptSet
+from dare_job.schemas import ENTITIES, GLOBAL
+from dare_job.training.checks import require_at_least
+from dare_job.workspace import digest, done_record
 
 _COUNTS = ("rows", "users", "items", "pool_texts", "steps", "repeats", "threads", "max_new_tokens")
 _LOG = logging.getLogger(__name__)
@@ -35,19 +35,19 @@ _LOG = logging.getLogger(__name__)
 class Options:
     """Options of ``bench dare``."""
 
-    work: Path = option("Folder for models, old text, pools and cells; a stopped run goes on there.",
+    work: Path = option("Folder for models, previous texts, pools and cells; a stopped run continues there.",
                         Path("out/bench-dare"))
-    data: Sequence[str] = option("ml-1m (of the folder in DARE_DATA), sample. Default: ml-1m where DARE_DATA "
-                                 "is set, else sample.", (), parse=words)
-    prompts: Sequence[str] = option("Prompt sets by name, and advertisement; without it all there are.", (),
+    data: Sequence[str] = option("ml-1m (of the folder in DARE_DATA), sample. Default: ml-1m if DARE_DATA is "
+                                 "set, else sample.", (), parse=words)
+    prompts: Sequence[str] = option("Prompt sets by name. Default: all but the embedded model's.", (),
                                     parse=words)
     architectures: Sequence[str] = option("Models; the first is that of table 2.",
                                           ("llama", "qwen2", "mistral"), parse=words)
     batch: Sequence[int] = option("Batch sizes.", (1, 8), parse=ints)
     nodes: Sequence[int] = option("Draft tokens per row for each batch size.", (16, 8), parse=ints)
     rows: int = option("Test rows of users and of items.", 100)
-    users: int = option("Users with old text.", 1000)
-    items: int = option("Items with old text, of the existing half.", 1000)
+    users: int = option("Users with previous texts.", 1000)
+    items: int = option("Items with previous texts, of the existing half.", 1000)
     pool_texts: int = option("Maximum number of texts in the pool of a group.", 500)
     steps: int = option("Training steps of each architecture.", 100)
     repeats: int = option("Times each method runs; medians.", 3)
@@ -55,9 +55,7 @@ class Options:
     max_new_tokens: int = option("Maximum number of tokens per text.", 192)
 
     def __post_init__(self):
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 1 or more")
+        require_at_least(self, **dict.fromkeys(_COUNTS, 1))
         if len(self.batch) != len(self.nodes):
             raise ConfigError(f"--batch {','.join(map(str, self.batch))} and --nodes "
                               f"{','.join(map(str, self.nodes))}: give as many node budgets as batch sizes")
@@ -69,94 +67,84 @@ class Options:
 
 @dataclass(frozen=True)
 class Cell:
-    """What the lines of one cell share."""
+    """What the rows of one cell share."""
 
     data: Data
     architecture: str
-    framework: Framework
+    prompts: PromptSet
     side: str
 
     @property
     def names(self) -> dict[str, str]:
-        return {"data": self.data.name, "architecture": self.architecture, "prompts": self.framework.name,
+        return {"data": self.data.name, "architecture": self.architecture, "prompts": self.prompts.name,
                 "side": self.side}
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         return Path(*self.names.values())
 
 
 def run(options: Options) -> dict:
     """DARE's speed tables: autoregressive decoding, ReSD and DARE by prompt set, side and architecture.
 
-    Trains small models, lets them write the old text of old histories and existing items, then writes test
-    rows of new histories and new items by every method. The last line of standard output is one JSON object.
-    Everything finished is kept in ``options.work`` and used again while what made it is the same; cells are
-    measured again when the code of decoding or drafting changes.
+    Trains small models, generates the previous texts of old histories and existing items, then the texts of
+    test rows (new histories and new items) by every method. The last line of standard output is one JSON
+    object. Everything finished is kept in ``options.work`` and used again while its inputs are the same;
+    cells are measured again when the code of decoding or drafting changes.
     """
     models.check(options.architectures)
-    asked = models.find(options.prompts)
+    prompt_sets = models.find(options.prompts)
     data = [tables.load(name, options.users, options.work) for name in options.data or [tables.default()]]
-    pool_of = {known.name: indexes.pools_of(known, options.work) for known in data}
-    lines = []
+    pool_of = {each.name: indexes.pools_of(each, options.work) for each in data}
+    rows = []
     for architecture in options.architectures:
-        model = models.trained(architecture, asked, options.steps, options.work)
-        for cell in (Cell(known, architecture, framework, side) for known in data for framework in asked
-                     for side in framework.sides):
-            _LOG.info("%s: old text, pools, measuring", " ".join(cell.names.values()))
-            found = _measured(cell, model, pool_of[cell.data.name][cell.side], options)
-            lines += [{**cell.names, **line} for line in found]
-            _LOG.info("times plain: %s", ", ".join(f"{line['method']} {line['ratio']}" for line in found))
-    lines.sort(key=lambda line: [known.name for known in data].index(line["data"]))
-    measure.show(lines)
-    return {"rows": lines, "settings": {name: getattr(options, name) for name in _COUNTS},
+        model = models.trained(architecture, prompt_sets, options.steps, options.work)
+        for cell in (Cell(each, architecture, prompt_set, side) for each in data
+                     for prompt_set in prompt_sets for side in ENTITIES):
+            _LOG.info("%s: previous texts, pools, measuring", " ".join(cell.names.values()))
+            rows += [{**cell.names, **row}
+                     for row in _measure(cell, model, pool_of[cell.data.name][cell.side], options)]
+    rows.sort(key=lambda row: [each.name for each in data].index(row["data"]))
+    measure.show(rows)
+    return {"rows": rows, "settings": {name: getattr(options, name) for name in _COUNTS},
             "versions": _versions()}
 
 
-def _measured(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], options: Options) -> list[dict]:
-    """Lines of one cell, one for each batch size and method."""
-    asked = tables.of(cell.data, cell.framework, cell.side, options.rows, options.items, options.work)
+def _measure(cell: Cell, model: Path, pool_of: Mapping[str, indexes.Pool], options: Options) -> list[dict]:
+    """Rows of one cell, one for each batch size and method."""
+    prompts = tables.prompts_of(cell.data, cell.prompts, cell.side, options.rows, options.items, options.work)
     task = _task(cell, model, options)
-    texts = written(model, options.work / "old" / cell.place, asked.old)
-    folder = options.work / "pools" / cell.place / f"entity={cell.side}"
-    sizes = indexes.index(texts, pool_of, options.pool_texts, task.tokenizer, folder, fingerprint(model))
+    previous = texts.generate(model, options.work / "old" / cell.folder, prompts.old)
+    folder = options.work / "pools" / cell.folder / f"entity={cell.side}"
+    sizes = indexes.build(previous, pool_of, options.pool_texts, task.tokenizer, folder, fingerprint(model))
     task = replace(task, pools_version=done_record(folder)["fingerprint"])
     sample = [{"entity": cell.side, "entity_id": key, "prompt": prompt, "pool": pool_of[key][0],
-               "own_ids": texts[key].tolist() if key in texts else None, "strict": False}
-              for key, prompt in asked.new.items()]
-    lines = []
+               "own_ids": previous[key].tolist() if key in previous else None, "strict": False}
+              for key, prompt in prompts.new.items()]
+    rows = []
     for batch, nodes in zip(options.batch, options.nodes, strict=True):
         made_of = digest([task.pools_version, sample, batch, nodes, options.repeats,
                           options.threads, options.max_new_tokens, _code()])
-        lines += _kept(options.work / "cells" / f"{made_of}.json",
-                       partial(measure.cell, task, sample, batch, nodes, options.repeats))
-    return [{**line, "groups": len(sizes) - 1, "old_texts": sizes[GLOBAL]} for line in lines]
-
-
-def _kept(path: Path, measured: Callable[[], list[dict]]) -> list[dict]:
-    """The lines in a file, which is written where it is not there."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, measured())
-    return json.loads(path.read_text())
+        rows += keep_figures(options.work / "cells" / f"{made_of}.json",
+                             partial(measure.cell, task, sample, batch, nodes, options.repeats))
+    return [{**row, "groups": len(sizes) - 1, "old_texts": sizes[GLOBAL]} for row in rows]
 
 
 def _task(cell: Cell, model: Path, options: Options) -> Task:
-    """What a worker of the job would be given. Relaxed: the paper's k and p."""
+    """The task of a job's worker. Relaxed verification has the paper's k and p."""
     config = JobConfig.model_validate({
         "model": {"name": str(model), "device": "cpu"}, "decode": {"max_new_tokens": options.max_new_tokens},
         "verify": {"k": 2, "p": 0.1}})
     return Task(config, str(model), tokenizer_hash(model), folder=str(options.work),
-                pools=str(options.work / "pools" / cell.place), pools_version="", plan_token="bench",
+                pools=str(options.work / "pools" / cell.folder), pools_version="", plan_token="bench",
                 dt="bench", run_id="bench", threads=options.threads)
 
 
 def _code() -> str:
     """Digest of the code that is measured and measures, its libraries and the processor."""
-    folders = [Path(package.__file__).parent for package in (decode, pools)] + [Path(__file__).parent]
-    own = [Path(module.__file__) for module in (night, measured)]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    return digest([*(path.read_text() for path in [*files, *own]), _versions(),
+    folders = [Path(module.__file__).parent for module in (decode, pools, measure)]
+    own = [Path(bench.__file__).with_name(f"{name}.py") for name in ("sample_job", "measured")]
+    return digest([code_digest(*folders, *own), _versions(),
                    latency_probe.device_name(torch.device("cpu"))])
 
 

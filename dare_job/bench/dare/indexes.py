@@ -1,6 +1,6 @@
-"""Pools of what the model itself said before, built as the job builds them.
+"""Pools of the model's previous texts, built as the job builds them, and the pool of each user and item.
 
-Which pool drafts for whom: users by what they met, items by their category, as in the paper.
+Users are grouped by their interactions and items by their category, as in the paper.
 """
 
 from collections import defaultdict
@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from dare_job.bench.dare.tables import Data
+from dare_job.bench.kept import keep
 from dare_job.bench.pools.pools import distinct_pairs
 from dare_job.embed import kmeans, lightgcn
 from dare_job.generate import previous_text
 from dare_job.schemas import GLOBAL
-from dare_job.workspace import committing, digest, done_record, is_done
 from pools import router
 from pools.attributes import AttributeTree
 from pools.store import sample_ids
@@ -27,30 +27,31 @@ _CATEGORY = ("genre",)
 _SEED = 0
 
 
-def index(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], most: int, tokenizer: str, folder: Path,
-          made_of: str) -> dict[str, int]:
-    """Build the pools of one entity type in ``folder``; returns the number of texts of each.
+def build(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], max_texts: int, tokenizer: str,
+          folder: Path, made_of: str) -> dict[str, int]:
+    """Build the pools of one entity type in ``folder``; return the number of texts of each.
 
-    texts    token ids by entity id
-    pools    where each entity belongs
-    most     texts in a group's pool, drawn by seed; the pool of everybody has them all
-    made_of  what else the texts depend on
+    texts      token ids by entity id
+    pools      of each entity
+    max_texts  in a group's pool, sampled by seed; the pool of everybody has them all
+    made_of    what else the texts depend on
     """
     members = defaultdict(list, {(GLOBAL, GLOBAL): sorted(texts)})
     for key in texts:
         if pools[key][0] != GLOBAL:
             members[pools[key]].append(key)
-    kept = {pool: keys if pool[0] == GLOBAL else sorted(sample_ids(keys, most))
-            for pool, keys in members.items()}
-    made_of = digest([made_of, tokenizer, sorted((*pool, keys) for pool, keys in kept.items())])
-    if not is_done(folder, made_of):
-        with committing(folder, made_of, {}) as staging:
-            for (name, kind), keys in kept.items():
-                ids = pa.array([texts[key].tolist() for key in keys], pa.list_(pa.int32()))
-                table = pa.table({"pool": [name] * len(keys), "kind": [kind] * len(keys), "entity_id": keys,
-                                  "token_ids": ids})
-                previous_text.build_pool(table, str(staging), {"tokenizer": tokenizer})
-    return {name: len(keys) for (name, _), keys in kept.items()}
+    sampled = {pool: keys if pool[0] == GLOBAL else sorted(sample_ids(keys, max_texts))
+               for pool, keys in members.items()}
+
+    def fill(out: Path) -> None:
+        for (name, kind), keys in sampled.items():
+            ids = pa.array([texts[key].tolist() for key in keys], pa.list_(pa.int32()))
+            table = pa.table({"pool": [name] * len(keys), "kind": [kind] * len(keys), "entity_id": keys,
+                              "token_ids": ids})
+            previous_text.build_pool(table, str(out), {"tokenizer": tokenizer})
+
+    keep(folder, [made_of, tokenizer, sorted((*pool, keys) for pool, keys in sampled.items())], fill)
+    return {name: len(keys) for (name, _), keys in sampled.items()}
 
 
 def pools_of(data: Data, work: Path) -> dict[str, dict[str, Pool]]:
@@ -59,24 +60,23 @@ def pools_of(data: Data, work: Path) -> dict[str, dict[str, Pool]]:
 
 
 def _by_vectors(data: Data, folder: Path) -> dict[str, Pool]:
-    """k-means of LightGCN vectors, learned from the interactions that the old text knows."""
-    known = {user: data.known(user) for user in sorted(data.users)}
-    made_of = digest([known, CLUSTERS, asdict(lightgcn.Training())])
-    if not is_done(folder, made_of):
-        record: dict = {}
-        with committing(folder, made_of, record):
-            pairs = distinct_pairs(known)
-            vectors = lightgcn.train(pairs, lightgcn.Training()).users
-            count = kmeans.cluster_count(len(vectors), 1, CLUSTERS)
-            labels = kmeans.cluster_names(kmeans.cluster(vectors, count, _SEED))
-            record["groups"] = dict(zip(pairs.users.to_pylist(), labels.to_pylist(), strict=True))
-    groups = done_record(folder)["groups"]
+    """k-means of LightGCN vectors, trained on the interactions before the previous texts."""
+    histories = {user: data.known(user) for user in sorted(data.users)}
+
+    def fill(out: Path) -> dict:
+        pairs = distinct_pairs(histories)
+        vectors = lightgcn.train(pairs, lightgcn.Training()).users
+        count = kmeans.cluster_count(len(vectors), 1, CLUSTERS)
+        labels = kmeans.cluster_names(kmeans.cluster(vectors, count, _SEED))
+        return {"groups": dict(zip(pairs.users.to_pylist(), labels.to_pylist(), strict=True))}
+
+    groups = keep(folder, [histories, CLUSTERS, asdict(lightgcn.Training())], fill)["groups"]
     return {user: _routed("user", len(items), groups.get(user), None, "collaborative")
-            for user, items in known.items()}
+            for user, items in histories.items()}
 
 
 def _by_category(data: Data) -> dict[str, Pool]:
-    """Groups of the items that have old text; a new item goes where its category is."""
+    """Groups of the items that have previous texts; a new item goes to the group of its category."""
     rows = [(item, dict(attributes)) for item, (_, attributes) in sorted(data.items.items())]
     old = [(attributes, 1) for item, attributes in rows if item not in data.new_items]
     tree = AttributeTree.build(old, _CATEGORY, max_size=len(old))
@@ -85,5 +85,5 @@ def _by_category(data: Data) -> dict[str, Pool]:
 
 
 def _routed(entity: str, interactions: int, collaborative, attribute, override: str) -> Pool:
-    found = router.route(entity, interactions, collaborative, attribute, 0, override)
-    return found.pool, found.pool_kind
+    route = router.route(entity, interactions, collaborative, attribute, 0, override)
+    return route.pool, route.pool_kind

@@ -1,1 +1,1 @@
-"""Every way of decoding beside plain ``generate``, timed in one run on a model of real profiles."""
+"""Every decoding method beside ``transformers.generate``, timed in one run on a model of real profiles."""

@@ -1,22 +1,23 @@
-"""``bench decode``: the methods in turn, and the table of what they took."""
+"""``bench decode``: the methods in turn, and the table of their figures."""
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from dare_job.bench.decode import methods, night
-from dare_job.bench.decode.methods import METHODS, Budget, Found, Learned
-from dare_job.bench.measured import machine
+from dare_job.bench import reports
+from dare_job.bench.decode import methods
+from dare_job.bench.decode.methods import METHODS, Budget, ByMethod, Learned
+from dare_job.bench.gpu import machine
+from dare_job.bench.kept import work_folder
+from dare_job.bench.measured import take_turns
 from dare_job.bench.options import command, ints
+from dare_job.bench.profiles import two_dates
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
 from pools.draft import warm_up
-
-_LOG = logging.getLogger(__name__)
 
 
 def _nodes(flag: str, text: str) -> tuple[int, ...]:
@@ -24,8 +25,8 @@ def _nodes(flag: str, text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Options(night.Options):
-    """Options of ``bench decode``; without ``nodes`` the engine has its own budget for each forward."""
+class Options(two_dates.Options):
+    """Options of ``bench decode``; without ``nodes`` the engine chooses a draft budget per forward pass."""
 
     batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
     nodes: tuple[int, ...] = option(
@@ -50,45 +51,40 @@ def run(options: Options) -> dict:
     texts of an earlier date. Then generates those of the next date with `generate`, prompt lookup, the engine
     without drafts, resd, dare strict and dare relaxed. The last line is one JSON object.
     """
-    with night.working(options.work) as work:
-        tonight = night.prepare(options.data, work, options.model, options.pool, options.rows)
-        likeness = night.likeness(tonight)
+    with work_folder(options.work) as work:
+        dates = two_dates.prepare(options.data, work, options.model, options.pool, options.rows)
+        likeness = two_dates.likeness(dates)
         torch.set_num_threads(options.threads)
         warm_up()
-        target = Target.load(tonight.model, device="cpu")
-        found = _measure(target, tonight.requests(options.rows), options, work)
-    rows = [methods.line(found, method, batch) for method, batch in found]
-    settings = (f"{options.rows} rows, {options.pool} old texts of other users, {options.threads} torch "
-                f"thread(s), medians of {options.repeats}, draft nodes a row {options.nodes or 'auto'}")
-    methods.show(rows, likeness, settings)
-    return {"rows": rows, "targets": methods.targets(rows, likeness), "texts": likeness,
-            "rows_that_differ": methods.differing(found), "model": tonight.model.name,
-            "parameters": target.model.num_parameters(), "threads": options.threads, **machine()}
+        target = Target.load(dates.model, device="cpu")
+        measured = _measure(target, dates.requests(options.rows), options, work)
+    rows = [methods.row(measured, method, batch) for method, batch in measured]
+    reports.print_table(f"{options.rows} rows, {options.pool} previous texts of other users, "
+                        f"{options.threads} torch thread(s), medians of {options.repeats}, draft tokens per "
+                        f"row {options.nodes or 'auto'}", rows)
+    print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone; "
+          "ratio_by_processor: to generate, by processor time; ceiling_to_plain: if a tree's forward pass "
+          "took no longer than one token's, and nothing else took time")
+    reports.print_table("texts and recorded profiles", [likeness])
+    targets = methods.targets(rows, likeness)
+    reports.print_targets(targets)
+    return {"rows": rows, "targets": targets, "texts": likeness,
+            "rows_that_differ": methods.differing(measured), "model": dates.model.name,
+            "parameters": target.model.num_parameters(), "threads": options.threads,
+            "machine": machine.describe(target.device)}
 
 
-def _budgets(options: Options, work: Path) -> dict[int, Budget]:
-    """By batch size."""
-    asked = options.nodes or [max_row_nodes(batch) for batch in options.batch]
-    curves = None if options.nodes else work / "latency"
-    return {batch: Budget(batch, nodes, options.tokens, options.threads, curves)
-            for batch, nodes in zip(options.batch, asked, strict=True)}
-
-
-def _measure(target: Target, requests: list, options: Options, work: Path) -> Found:
-    """Measured by (method, batch size), the methods taking turns."""
-    budgets = _budgets(options, work)
-    keys = [(method, batch) for batch in budgets for method in METHODS if methods.possible(method, batch)]
-    learned = {key: Learned(key[0], target, budgets[key[1]]) for key in keys}
-    for method, batch in keys:  # compiled and warm
-        methods.once(method, target, requests[:2], replace(budgets[batch], tokens=8), learned[method, batch])
-    found: Found = {}
-    for repeat in range(options.repeats):
-        for key in keys:
-            measured = methods.once(key[0], target, requests, budgets[key[1]], learned[key])
-            found[key] = measured.after(found.get(key))
-            _LOG.info("%d of %d: %s at batch %d, %.1f s", repeat + 1, options.repeats, *key,
-                      measured.seconds[0])
-    return found
+def _measure(target: Target, requests: list, options: Options, work: Path) -> ByMethod:
+    nodes = options.nodes or [max_row_nodes(batch) for batch in options.batch]
+    budgets = {batch: Budget(batch, count, options.tokens, options.threads,
+                             None if options.nodes else work / "latency")
+               for batch, count in zip(options.batch, nodes, strict=True)}
+    learned = {(method, batch): Learned(method, target, budget) for batch, budget in budgets.items()
+               for method in METHODS if methods.possible(method, batch)}
+    for (method, batch), state in learned.items():  # compiled and warm
+        methods.run_method(method, target, requests[:2], replace(budgets[batch], tokens=8), state)
+    return take_turns(learned, lambda key: methods.run_method(key[0], target, requests, budgets[key[1]],
+                                                              learned[key]), options.repeats)
 
 
 main = command(Options)(run)

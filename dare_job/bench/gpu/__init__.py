@@ -1,5 +1,5 @@
-"""What the engine does on a GPU, in one run: ``python -m dare_job.bench.gpu`` (``bench gpu``).
+"""The engine on a GPU, in one run: ``python -m dare_job.bench.gpu``.
 
-Imports ``dare_job.decode``, the oracle drafter and ``pools`` alone, so that a machine with torch,
-transformers, numpy and numba can run it.
+Imports only ``dare_job.decode``, the oracle drafter, ``pools`` and what the benches share, so that a machine
+with torch, transformers, numpy and numba can run it.
 """

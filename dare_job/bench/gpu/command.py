@@ -1,7 +1,4 @@
-"""The whole measurement: ``run`` prints tables as it goes and returns everything as one object.
-
-Tables, and the targets that the figures are held against.
-"""
+"""The whole measurement: ``run`` prints tables as it goes and returns everything as one object."""
 
 import argparse
 import gc
@@ -17,6 +14,7 @@ import transformers
 
 from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts
 from dare_job.bench.gpu.machine import Budget, Meter, release
+from dare_job.bench.reports import print_table
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DareJobError
@@ -24,72 +22,60 @@ from dare_job.errors import ConfigError, DareJobError
 HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
         "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "
         "Takes about --seconds; ends with one JSON line.")
-FLOOR = 1.25  # times the bandwidth floor, a step of one token
-TREE = 1.3  # times that step, 64 queries
-SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of scheduled drafts over plain, by batch
-_CURVE = ("model", "context", "rows", "queries", "ms", "floor_ms", "times_floor")
+FLOOR = 1.25  # a step of one token over its lower bound
+TREE = 1.3  # 64 queries over that step
+SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of scheduled drafts over plain, by batch size
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
            "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
-
-
-def table(lines: Sequence[dict], columns: Sequence[str]) -> str:
-    """A Markdown table; what a line lacks is empty."""
-    rows = [[_text(line.get(column)) for column in columns] for line in lines]
-    head = [column.replace("_", " ") for column in columns]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(columns), *rows])
-
-
-def _text(value) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str],
             batches: Sequence[int], text: str) -> list[dict]:
     """Every target of these models and batch sizes with its verdict: met, missed, or not measured and why.
 
-    text  what the replay writes: another text has another verdict
+    text  the source of the replayed texts, on which the verdict depends
     """
-    found = []
+    held = []
     for model in dict.fromkeys(models):
-        found += _of_curve(model, {(line["rows"], line["queries"]): line for line in reversed(curves)
-                                   if line["model"] == model})
+        held += _of_curve(model, {(line["rows"], line["queries"]): line for line in reversed(curves)
+                                  if line["model"] == model})
     for batch in dict.fromkeys(batches):
         lines = _of_replay(batch, {line["way"]: line for line in replay if line["batch"] == batch})
-        found += [{**line, "text": text} for line in lines]
-    return found
+        held += [{**line, "text": text} for line in lines]
+    return held
 
 
 def _of_curve(model: str, points: dict) -> list[dict]:
-    one, tree = points.get((1, 1)), points.get((1, 64))
-    lacking = [str(queries) for queries, line in ((1, one), (64, tree)) if line is None]
+    single, tree = points.get((1, 1)), points.get((1, 64))
+    lacking = [str(queries) for queries, line in ((1, single), (64, tree)) if line is None]
     why = f"its latency curve has no step of one row with so many queries: {', '.join(lacking)}"
     return [_target_row(f"{model}: a step of 1 token over its floor, at most", FLOOR,
-                    one and one["ms"] / one["floor_ms"], why, most=True),
+                    single and single["ms"] / single["floor_ms"], why, upper=True),
             _target_row(f"{model}: 64 queries over a step of 1, at most", TREE,
-                    one and tree and tree["ms"] / one["ms"], why, most=True)]
+                    single and tree and tree["ms"] / single["ms"], why, upper=True)]
 
 
 def _of_replay(batch: int, lines: dict) -> list[dict]:
     bounds = {"plain": SPEED_UP.get(batch), "generate": 1.0, "generate_batch": 1.0}
-    found = []
+    held = []
     for way, bound in bounds.items():
         if bound is None:
             continue
         ours, other = (lines.get(name, {"error": "not run"}) for name in ("scheduled", way))
         why = "; ".join(f"{name}: {line['error']}" for name, line in (("scheduled", ours), (way, other))
                         if "error" in line)
-        found.append(_target_row(
+        held.append(_target_row(
             f"batch {batch}: scheduled drafts over {way}, {'at least' if way == 'plain' else 'above'}", bound,
-            None if why else ours["tokens_per_s"] / other["tokens_per_s"], why, most=False))
-    return found
+            None if why else ours["tokens_per_s"] / other["tokens_per_s"], why, upper=False))
+    return held
 
 
-def _target_row(what: str, bound: float, value: float | None, why: str, most: bool) -> dict:
-    """value None: not measured, and ``why``."""
-    line = {"target": what, "bound": bound}
+def _target_row(name: str, bound: float, value: float | None, why: str, upper: bool) -> dict:
+    """value: None if it was not measured, because of ``why``; upper: whether the bound is an upper one."""
+    line = {"target": name, "bound": bound}
     if value is None:
         return {**line, "verdict": "not measured", "why": why}
-    met = value <= bound if most else value > bound if bound == 1.0 else value >= bound
+    met = value <= bound if upper else value > bound if bound == 1.0 else value >= bound
     return {**line, "measured": round(value, 3), "verdict": "met" if met else "missed"}
 
 
@@ -99,17 +85,16 @@ def _option(help: str, default) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``bench gpu``, made into arguments without typer."""
+    """Options of ``dare_job.bench.gpu``, made into arguments without typer."""
 
     device: str = _option("auto, cpu or cuda.", "auto")
     small: bool = _option("Tiny shapes: exercises the command on a CPU, measures nothing of interest.", False)
-    seconds: float = _option("Time of the whole run; what does not fit is shortened or left out, and said.",
+    seconds: float = _option("Time of the whole run; what does not fit is shortened or left out and listed.",
                              440.0)
-    shapes: str = _option(f"Of {', '.join(shapes.SHAPES)}: models of the curves; the first one is replayed.",
+    shapes: str = _option(f"Models of the curves, of {', '.join(shapes.SHAPES)}; the first one is replayed.",
                           "llama-2-7b,qwen2.5-0.5b,mistral-7b")
     batches: str = _option("Rows decoded together in the replay.", "1,32,128")
-    texts: Path | None = _option("Recorded texts, JSON lines (.gz or not); without it they are made up.",
-                                 None)
+    texts: Path | None = _option("Recorded texts, JSON lines (.gz or not); default: made-up texts.", None)
     column: str = _option("Field of --texts that holds the text.", "text")
     tokenizer: Path | None = _option("tokenizer.json, or a folder with it or with GPT-2's files, to read "
                                      "--texts with.", None)
@@ -124,17 +109,17 @@ class Options:
 
 
 def parsed(words: Sequence[str] | None = None) -> Options:
-    """Options of a command line; of this process without words."""
+    """Options of a command line, by default this process's."""
     parser = argparse.ArgumentParser(prog="dare_job.bench.gpu", description=HELP)
-    for one in fields(Options):
-        kind = {"action": "store_true"} if one.type is bool else {
-            "type": Path if one.type == Path | None else one.type, "default": one.default}
-        parser.add_argument(f"--{one.name.replace('_', '-')}", help=one.metadata["help"], **kind)
+    for each in fields(Options):
+        kind = {"action": "store_true"} if each.type is bool else {
+            "type": Path if each.type == Path | None else each.type, "default": each.default}
+        parser.add_argument(f"--{each.name.replace('_', '-')}", help=each.metadata["help"], **kind)
     return Options(**vars(parser.parse_args(words)))
 
 
 def run(options: Options) -> dict:
-    """Measure everything. Raises ConfigError or DataError for options and files that cannot be used."""
+    """Measure everything. Raises ConfigError or DataError for invalid options and files."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     transformers.logging.set_verbosity_error()
     if options.small:
@@ -143,47 +128,45 @@ def run(options: Options) -> dict:
     names, batches = options.shapes.split(","), _numbers(options.batches)
     device, budget = loading.device(options.device), Budget(options.seconds)
     recorded = _recorded(options, names[0], max(2 * min(batches[-1], 64), *batches, 4))
-    found = {"label": replay.label(recorded), "small": options.small, "machine": machine.describe(device)}
-    print(json.dumps(found["machine"]))
+    result = {"label": replay.label(recorded), "small": options.small, "machine": machine.describe(device)}
+    print(json.dumps(result["machine"]))
     limits, meter = machine.ceilings(device, options.small), Meter(device)
-    found |= {"ceilings": asdict(limits), "energy": meter.source}
+    result |= {"ceilings": asdict(limits), "energy": meter.source}
     print(f"ceilings: {limits.bandwidth / 1e9:.0f} GB/s read and written, {limits.flops / 1e12:.1f} TFLOPS\n")
-    found["equality"] = peers.measure(device, budget, options.small)
-    print(table(found["equality"], ("model", "texts", "equal", "accepted_per_step", "recorded")) + "\n")
-    found |= {"curves": [], "ways": [], "replay": []}
-    for place, name in enumerate(names):
+    result["equality"] = peers.measure(device, budget, options.small)
+    print_table("Strict decoding against generate", result["equality"])
+    result |= {"curves": [], "ways": [], "replay": []}
+    for number, name in enumerate(names):
         target = _target(name, device, budget)
-        _measure_model(found, target, place, options, batches, recorded, limits, meter, budget)
+        _measure_model(result, target, number, options, batches, recorded, limits, meter, budget)
         del target
         release(device)
-    found |= {"targets": targets(found["curves"], found["replay"], names, batches, recorded.source),
-              "texts": recorded.source,
-              "notes": budget.notes, "seconds": round(budget.spent, 1)}
-    print(table(found["targets"], ("target", "bound", "measured", "verdict", "why", "text")) + "\n")
-    return found
+    result |= {"targets": targets(result["curves"], result["replay"], names, batches, recorded.source),
+               "texts": recorded.source, "notes": budget.notes, "seconds": round(budget.spent, 1)}
+    print_table("Targets", result["targets"], ("target", "bound", "measured", "verdict", "why", "text"))
+    return result
 
 
-def _measure_model(found: dict, target: Target, place: int, options: Options, batches: tuple, recorded,
+def _measure_model(result: dict, target: Target, number: int, options: Options, batches: tuple, recorded,
                    limits, meter: Meter, budget: Budget) -> None:
-    """One model's curves; the first one's replay too, which takes more than half of the time."""
-    name, repeats = options.shapes.split(",")[place], 2 if options.small else 7
-    share = budget.left / (len(options.shapes.split(",")) - place)
-    until = budget.spent + (0.25 * budget.left if place == 0 else 0.9 * share)
+    """One model's curves, and the first one's replay, which takes more than half of the time."""
+    names, repeats = options.shapes.split(","), 2 if options.small else 7
+    name, share = names[number], budget.left / (len(names) - number)
+    until = budget.spent + (0.25 * budget.left if number == 0 else 0.9 * share)
     contexts = (options.prompt_tokens,) if options.small else (options.prompt_tokens,
                                                                4 * options.prompt_tokens)
     curve_rows = (1, 4) if options.small else (1, 8, 32, 128)
     lines = curves.measure(target, name, limits, budget, until, curve_rows, contexts, repeats,
                            (1, 16, 64) if options.small else curves.QUERIES)
     ways = curves.ways(target, name, curve_rows[:1], contexts[0], repeats)
-    print(table(lines, _CURVE) + "\n\n" + table(ways, ("model", "context", "rows", "way", "ms")) + "\n")
-    found["curves"] += lines
-    found["ways"] += ways
-    if place == 0:
-        until = budget.spent + 0.7 * budget.left
-        found["replay"] = replay.measure(target, recorded, batches, options.prompt_tokens, budget, until,
-                                         meter, options.small)
-        print(f"{name}: {replay.label(recorded)}\n")
-        print(table(found["replay"], _REPLAY) + "\n")
+    print_table(f"{name}: milliseconds of a step, and its lower bound", lines)
+    print_table(f"{name}: ways of running a step", ways)
+    result["curves"] += lines
+    result["ways"] += ways
+    if number == 0:
+        result["replay"] = replay.measure(target, recorded, batches, options.prompt_tokens, budget,
+                                          budget.spent + 0.7 * budget.left, meter, options.small)
+        print_table(f"{name}: {replay.label(recorded)}", result["replay"], _REPLAY)
 
 
 def _target(name: str, device: torch.device, budget: Budget) -> Target:
@@ -214,10 +197,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def main() -> None:
-    """``python -m dare_job.bench.gpu``: the same without typer."""
-    gc.freeze()  # what imports made, which each of many collections would go through again
+    """``python -m dare_job.bench.gpu``, without typer."""
+    gc.freeze()  # objects of imported modules, which each of many collections would traverse again
     try:
-        found = run(parsed())
+        result = run(parsed())
     except DareJobError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
-    print(json.dumps(found))
+    print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""How long one step takes, by rows, queries a row and context, beside what its bytes and FLOPs allow."""
+"""Time of one step by rows, queries per row and context, beside the lower bound by its bytes and FLOPs."""
 
 import numpy as np
 import torch
@@ -10,14 +10,14 @@ from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.target import Target
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
-MOST = 1024  # queries of one forward
-WAYS = ("eager", "fixed shapes", "graph", "graph, compiled")  # the last one is what the engine runs
+MAX_QUERIES = 1024  # of one forward pass
+WAYS = ("eager", "fixed shapes", "graph", "graph, compiled")  # the engine runs the last one
 
 
 def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int) -> float:
-    """Median of a strict step's forward, from the tree on the host to argmax tokens on the host.
+    """Median of a strict step's forward pass, from the tree on the host to argmax tokens on the host.
 
-    The cache holds zeros: what keys and values are does not matter to the time.
+    The cache holds zeros: the values of keys and values do not affect the time.
     """
     tree, lengths = chains(rows, queries), np.full(rows, context)
     cache = target.new_cache(rows)
@@ -31,19 +31,19 @@ def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int)
 
 def measure(target: Target, name: str, limits: Ceilings, budget: Budget, until: float, batches: tuple,
             contexts: tuple, repeats: int, queries: tuple = QUERIES) -> list[dict]:
-    """Lines of the curve, the most wanted first, until so many seconds are spent."""
+    """Rows of the curve, the most important first, until ``until`` seconds of the run are spent."""
     lines = []
     points = [(context, rows, each) for context in contexts for rows in batches for each in queries
-              if rows * each <= max(MOST, rows)]
+              if rows * each <= max(MAX_QUERIES, rows)]
     for number, (context, rows, each) in enumerate(points):
         if budget.spent > until:
             budget.note(f"{name}: the last {len(points) - number} points of the latency curve are left out "
-                        "for want of time")
+                        "for lack of time")
             break
         try:
             ms = step_ms(target, rows, each, context, repeats)
         except torch.OutOfMemoryError:
-            budget.note(f"{name}, context {context}, {rows} x {each}: left out for want of memory")
+            budget.note(f"{name}, context {context}, {rows} x {each}: left out for lack of memory")
             continue
         finally:
             release(target.device)
@@ -56,7 +56,7 @@ def measure(target: Target, name: str, limits: Ceilings, budget: Budget, until: 
 
 
 def ways(target: Target, name: str, batches: tuple, context: int, repeats: int) -> list[dict]:
-    """The step of one query a row by every way of running it."""
+    """The step of one query per row in every way of running it."""
     cuda, own = target.device.type == "cuda", target.static
     kinds = dict(zip(WAYS, (None, (False, False), (True, False), (True, True)), strict=True))
     lines = []
@@ -66,7 +66,7 @@ def ways(target: Target, name: str, batches: tuple, context: int, repeats: int) 
                 continue
             target.static = kind and StaticForward(target.model, target.traits, *kind)
             ms = step_ms(target, rows, 1, context, repeats)
-            if kind is None or target.static is not None:  # else it fell back
+            if kind is None or target.static is not None:  # otherwise it fell back to eager
                 lines.append({"model": name, "context": context, "rows": rows, "way": way,
                               "ms": round(ms, 3)})
             release(target.device)

@@ -1,8 +1,6 @@
-"""The machine: what it is, and its ceilings, measured in the same run as what is held against them.
+"""The machine: its description, its ceilings, measured in the same run, and the time budget of the run.
 
-Time: of one measurement, and what is left for the others.
-
-Joules that the GPU took, read from NVML through its C library: no package is needed.
+Joules of the GPU are read from NVML through its C library: no package is needed.
 """
 
 import ctypes
@@ -15,16 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy
 import torch
 import transformers
 
+from dare_job.bench.measured import timed
+
 
 class Budget:
-    """Seconds of the whole run. What is shortened or left out for want of time is noted for the report."""
+    """Seconds of the whole run. What is shortened or left out for lack of time is noted for the report."""
 
     def __init__(self, seconds: float):
         self._start, self.seconds, self.notes = time.perf_counter(), seconds, []
@@ -46,28 +45,13 @@ class Budget:
         print(f"[{self.spent:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def timed(call: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
-    """Seconds of a call, the device's work included, and what it returns."""
-    wait(device)
-    started = time.perf_counter()
-    result = call()
-    wait(device)
-    return time.perf_counter() - started, result
-
-
 def median_ms(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median wall milliseconds of a call, the device's work included, after two that do not count."""
-    return 1e3 * statistics.median([timed(call, device)[0] for _ in range(2 + repeats)][2:])
+    """Median wall-clock milliseconds of a call including the device's work, after two untimed calls."""
+    return 1e3 * statistics.median([timed(call, device)[1] for _ in range(2 + repeats)][2:])
 
 
 def release(device: torch.device) -> None:
-    """Give memory that nothing refers to any more back to the device."""
+    """Free the device's memory that nothing refers to."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -75,25 +59,26 @@ def release(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """bandwidth: bytes a second read and written by a copy; flops: a second, of a product of matrices."""
+    """bandwidth: bytes per second read and written by a copy; flops: per second, of a matrix product."""
 
     bandwidth: float
     flops: float
 
     def floor_ms(self, moved: float, computed: float) -> float:
-        """What a step that moves so many bytes and computes so many FLOPs takes at least."""
+        """Lower bound of the time of a step that moves so many bytes and computes so many FLOPs."""
         return 1e3 * max(moved / self.bandwidth, computed / self.flops)
 
 
 def describe(device: torch.device) -> dict:
-    found = {"device": str(device), "python": platform.python_version(), "torch": torch.__version__,
+    """Device and libraries of the figures."""
+    about = {"device": str(device), "python": platform.python_version(), "torch": torch.__version__,
              "transformers": transformers.__version__, "numpy": numpy.__version__, "numba": numba.__version__,
              "cores": len(os.sched_getaffinity(0))}
     if device.type == "cuda":
         card = torch.cuda.get_device_properties(device)
-        found |= {"gpu": card.name, "memory_gb": round(card.total_memory / 1e9, 1),
+        about |= {"gpu": card.name, "memory_gb": round(card.total_memory / 1e9, 1),
                   "cuda": torch.version.cuda, "capability": f"{card.major}.{card.minor}"}
-    return found
+    return about
 
 
 def ceilings(device: torch.device, small: bool) -> Ceilings:
@@ -115,11 +100,12 @@ def _flops(width: int, device: torch.device) -> float:
     out = torch.empty_like(left)
     return 2 * width**3 / median_ms(lambda: torch.mm(left, right, out=out), device, 7) * 1e3
 
+
 _SAMPLE_S = 0.05
 
 
 class Meter:
-    """Counts joules of one GPU; ``source`` says how, or why it cannot."""
+    """Measures joules of one GPU; ``source`` says how, or why it cannot."""
 
     def __init__(self, device: torch.device):
         self._library, self._handle, self.source = None, ctypes.c_void_p(), "no GPU: not measured"
@@ -145,7 +131,7 @@ class Meter:
             self.source = f"NVML, power every {1e3 * _SAMPLE_S:.0f} ms"
 
     def joules(self, call) -> tuple[object, float | None]:
-        """What ``call`` returns, and the energy taken meanwhile; None where it cannot be measured."""
+        """What ``call`` returns, and the energy used meanwhile; None if it cannot be measured."""
         if self._library is None:
             return call(), None
         if "counter" in self.source:
@@ -155,10 +141,10 @@ class Meter:
         return self._sampled(call)
 
     def _sampled(self, call):
-        samples, over = [self._watts()], threading.Event()
+        samples, ended = [self._watts()], threading.Event()
 
         def sample():
-            while not over.wait(_SAMPLE_S):
+            while not ended.wait(_SAMPLE_S):
                 samples.append(self._watts())
 
         thread = threading.Thread(target=sample, daemon=True)
@@ -167,7 +153,7 @@ class Meter:
         try:
             result = call()
         finally:
-            over.set()
+            ended.set()
             thread.join()
         return result, (time.perf_counter() - started) * sum(samples) / len(samples)
 

@@ -1,6 +1,6 @@
-"""What transformers itself takes for the same prompts and as many tokens, as it loaded the model.
+"""``generate`` and ``generate_batch`` of transformers on the same prompts and number of tokens.
 
-Does strict decoding on this device write what ``generate`` writes there, token for token, in float32?
+Also compares the texts of strict decoding with those of ``generate`` on this device, in float32.
 """
 
 from copy import deepcopy
@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig
 
-from dare_job.bench.gpu.machine import Budget, Meter, release, timed
+from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.shapes import TINY, tiny
+from dare_job.bench.measured import timed
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -21,19 +22,19 @@ _WARM_UP = 8  # tokens
 
 
 def step_ms(target: Target, task, batch: int) -> float:
-    """Milliseconds of a token of ``generate``, roughly: from a few tokens."""
+    """Milliseconds per token of ``generate``, estimated from a few tokens."""
     ids = _ids(target, task, batch)
     with target.as_transformers() as model:
         _generate(model, ids, 2)
-        return 1e3 * timed(lambda: _generate(model, ids, _WARM_UP), target.device)[0] / _WARM_UP
+        return 1e3 * timed(lambda: _generate(model, ids, _WARM_UP), target.device)[1] / _WARM_UP
 
 
 def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
-    """Seconds and joules of one call for all prompts, after a short one."""
+    """Seconds and joules of one call for all prompts, after a short call."""
     ids, new = _ids(target, task, len(task.requests)), len(task.texts[0])
     with target.as_transformers() as model:
         _generate(model, ids, _WARM_UP)
-        (seconds, out), joules = meter.joules(
+        (out, seconds, _), joules = meter.joules(
             lambda: timed(lambda: _generate(model, ids, new), target.device))
     if out.shape[1] != ids.shape[1] + new:
         raise RuntimeError(f"generate wrote {out.shape[1] - ids.shape[1]} tokens, not {new}")
@@ -43,7 +44,7 @@ def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
 def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
     """Seconds of continuous batching, from the first prompt's start to the last text's end.
 
-    Setting up, memory and graphs included, happens before that; joules would count it, so there are none.
+    The set-up with memory and graphs comes before that. Joules would include it, so there are none.
     """
     new = len(task.texts[0])
     with target.as_transformers() as model:
@@ -51,7 +52,7 @@ def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
         try:
             results = model.generate_batch(
                 [request.prompt_ids.tolist() for request in task.requests], max_new_tokens=new,
-                generation_config=_greedy(model, new), continuous_batching_config=_room(target, task))
+                generation_config=_greedy(model, new), continuous_batching_config=_batching(target, task))
         finally:
             model.set_attn_implementation(before)
     written = [len(result.generated_tokens) for result in results.values() if result.error is None]
@@ -62,8 +63,8 @@ def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
     return float(spans[:, 1].max() - spans[:, 0].min()), None
 
 
-def _room(target: Target, task) -> ContinuousBatchingConfig:
-    """As it chooses for itself on a GPU; on a CPU it would take most of the memory."""
+def _batching(target: Target, task) -> ContinuousBatchingConfig:
+    """The defaults on a GPU; on a CPU they would take most of the memory."""
     if target.device.type == "cuda":
         return ContinuousBatchingConfig()
     count = len(task.requests)
@@ -92,23 +93,24 @@ def _on(device: torch.device, prompts: np.ndarray) -> torch.Tensor:
 def _generate(model, ids: torch.Tensor, new: int) -> torch.Tensor:
     return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
 
+
 _NEW = 40
 _PROMPTS = (5, 17, 1, 30, 9, 22, 11)
 _CASES = ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31))  # batch size, draft nodes
 
 
 def measure(device: torch.device, budget: Budget, small: bool) -> list[dict]:
-    """A line for each tiny model: texts that agree, of how many, and what was accepted of drafts."""
+    """A row per tiny model: number of equal texts, of all texts, and accepted tokens per step."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    lines = []
+    rows = []
     for name in list(TINY)[: 2 if small else None]:
-        lines.append(_line(name, device))
-        budget.say("strict against generate, {model}: {equal} of {texts} texts equal".format(**lines[-1]))
+        rows.append(_row(name, device))
+        budget.say("strict against generate, {model}: {equal} of {texts} texts equal".format(**rows[-1]))
         release(device)
-    return lines
+    return rows
 
 
-def _line(name: str, device: torch.device) -> dict:
+def _row(name: str, device: torch.device) -> dict:
     rng = np.random.default_rng(0)
     model = tiny(name, device)
     prompts = [rng.integers(2, 120, n).astype(np.int32) for n in _PROMPTS]

@@ -1,8 +1,8 @@
-"""Replay at full cost: texts written again with every forward run at its real price.
+"""Replay at full cost: recorded texts are generated again and every forward pass is run.
 
-Weights are random, so which nodes pass follows texts that are given (``recorded``); drafting, forwards,
-verification and keeping what passed are those of the job. Beside it, on the same prompts and as many tokens:
-the engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers.
+Weights are random, so the recorded texts decide which draft tokens are accepted; drafting, forward passes,
+verification and the cache are those of the job. Beside it, on the same prompts and number of tokens: the
+engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ import numpy as np
 
 from dare_job.bench.gpu import peers
 from dare_job.bench.gpu.curves import step_ms
-from dare_job.bench.gpu.machine import Budget, Meter, release, timed
+from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
+from dare_job.bench.measured import timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
@@ -23,29 +24,29 @@ from dare_job.decode.settings import EngineSettings
 from pools.draft import DraftSettings, warm_up
 
 NODES = (1, 2, 4, 8, 15, 31, 63)
-_RUNS = 3  # of an engine at most, where each still records graphs
+_RUNS = 3  # maximum for one engine, if each still records graphs
 
 
 def label(recorded: Recorded) -> str:
-    """What every line of the replay is."""
+    """What every row of the replay measures."""
     return ("replay at full cost: every forward is run, weights and prompts are random, and which draft "
             f"tokens pass follows {recorded.source}")
 
 
-def costs(target: Target, batch: int, context: int, most: int, repeats: int) -> dict[int, float]:
-    """{queries a row: milliseconds of a step} of this batch size."""
-    found = {}
-    for nodes in (0, *NODES) if most > 64 else (0, *NODES[1::2]):
-        if nodes and batch * (nodes + 1) > most:
+def costs(target: Target, batch: int, context: int, max_queries: int, repeats: int) -> dict[int, float]:
+    """{queries per row: milliseconds of a step} of this batch size."""
+    ms = {}
+    for nodes in (0, *NODES) if max_queries > 64 else (0, *NODES[1::2]):
+        if nodes and batch * (nodes + 1) > max_queries:
             break
-        found[nodes + 1] = round(step_ms(target, batch, nodes + 1, context, repeats), 4)
+        ms[nodes + 1] = round(step_ms(target, batch, nodes + 1, context, repeats), 4)
         release(target.device)
-    return found
+    return ms
 
 
-def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
+def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
                 scheduler: DraftBudget | None = None) -> dict:
-    """One way of the engine: the first run records graphs; the last one, which records none, counts."""
+    """One way of the engine: the first run records graphs; the last one, which records none, is timed."""
     settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=nodes, depth=DEPTH, score="never")
     if nodes:
         drafter = RetrievalDrafter(DraftSettings(depth=DEPTH))
@@ -56,16 +57,16 @@ def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter
     first_s = None
     for _ in range(_RUNS):
         before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.graphs)
-        (seconds, results), joules = meter.joules(
+        (results, seconds, _), joules = meter.joules(
             lambda: timed(lambda: list(engine.run(task.requests)), target.device))
         new_graphs = len(engine.target.spare_cache.graphs) - before
         if first_s is not None and not new_graphs:
             break
         first_s = first_s or seconds
-    target.spare_cache = None  # its memory is wanted by what comes next
+    target.spare_cache = None  # frees its memory for the next measurement
     if wrong := [r.error or "another text" for r in results if r.error or nodes and not np.array_equal(
             r.token_ids, task.texts[r.id])]:
-        raise RuntimeError(f"{len(wrong)} of {len(results)} texts were not written as recorded: {wrong[0]}")
+        raise RuntimeError(f"{len(wrong)} of {len(results)} texts differ from the recorded ones: {wrong[0]}")
     steps = sum(result.target_steps for result in results)
     drafting = sum(result.retrieval_ms for result in results) / 1e3
     return {"way": "scheduled" if scheduler else "drafted" if nodes else "plain", "nodes": nodes,
@@ -78,49 +79,49 @@ def engine_line(target: Target, task: Task, batch: int, nodes: int, meter: Meter
 
 def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, budget: Budget, until: float,
             meter: Meter, small: bool) -> list[dict]:
-    """Lines for each batch size; texts are shortened where they would take more than their share of time."""
+    """Rows for each batch size; texts are shortened if they would take more than their share of time."""
     task = Task.of(recorded, prompt, target.vocabulary)
     warm_up()  # compiles drafting, where this machine has not yet
-    lines, repeats, most = [], 2 if small else 5, 32 if small else 2048
-    for place, batch in enumerate(batches):
-        share = max(0.0, until - budget.spent) / (len(batches) - place)
+    rows, repeats, max_queries = [], 2 if small else 5, 32 if small else 2048
+    for number, batch in enumerate(batches):
+        share = max(0.0, until - budget.spent) / (len(batches) - number)
         whole = len(task.texts[0])
         part = task.part(max(4, 2 * batch) if batch < 128 else batch, whole)
         context = prompt + whole // 2
         plain_ms = step_ms(target, batch, 1, context, repeats)
         generate_ms = peers.step_ms(target, part, batch)
-        # Two or three runs of each way of the engine, drafted ones as half of a plain one; each peer once.
+        # Two or three runs of each way of the engine (a drafted one costs half a plain one); peers run once.
         waves = -(-len(part.requests) // batch)
         tokens = int(min(whole, max(8, 0.5e3 * share / (waves * 5 * plain_ms + 2 * generate_ms))))
         if tokens < whole:
-            budget.note(f"batch {batch}: texts shortened from {whole} to {tokens} tokens for want of time")
+            budget.note(f"batch {batch}: texts shortened from {whole} to {tokens} tokens for lack of time")
             part = part.part(len(part.requests), tokens)
-        found = costs(target, batch, context, most, repeats)
-        promises = {queries - 1: round((1 + accepted(task, queries - 1)) * batch / ms * 1e3)
-                    for queries, ms in found.items() if queries > 1}
-        nodes = max(promises, key=promises.get)
-        budget.say(f"batch {batch}: {nodes} nodes promise the most tokens/s of {promises}")
-        table = {str(batch): {str(queries): ms for queries, ms in found.items()}}
-        scheduler = DraftBudget(LatencyCurve.of(table, "the curve"), max(promises))
-        for line in _lines(target, part, batch, nodes, scheduler, meter):
-            lines.append({"batch": batch, "new_tokens": tokens, **line})
-            budget.say(f"batch {batch}, {line['way']}: "
-                       + (f"{line['tokens_per_s']} tokens/s" if "error" not in line else line["error"]))
+        step_costs = costs(target, batch, context, max_queries, repeats)
+        expected = {queries - 1: round((1 + accepted(task, queries - 1)) * batch / ms * 1e3)
+                    for queries, ms in step_costs.items() if queries > 1}
+        nodes = max(expected, key=expected.get)
+        budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
+        table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
+        scheduler = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected))
+        for row in _rows(target, part, batch, nodes, scheduler, meter):
+            rows.append({"batch": batch, "new_tokens": tokens, **row})
+            budget.say(f"batch {batch}, {row['way']}: "
+                       + (f"{row['tokens_per_s']} tokens/s" if "error" not in row else row["error"]))
             release(target.device)
-    return lines
+    return rows
 
 
-def _lines(target: Target, task: Task, batch: int, nodes: int, scheduler: DraftBudget,
+def _rows(target: Target, task: Task, batch: int, nodes: int, scheduler: DraftBudget,
            meter: Meter) -> Iterator[dict]:
-    yield engine_line(target, task, batch, 0, meter)
-    yield engine_line(target, task, batch, nodes, meter)
-    yield engine_line(target, task, batch, scheduler.nodes, meter, scheduler)
+    yield engine_row(target, task, batch, 0, meter)
+    yield engine_row(target, task, batch, nodes, meter)
+    yield engine_row(target, task, batch, scheduler.nodes, meter, scheduler)
     once = task.part(batch, len(task.texts[0]))
     for way, call in (("generate", peers.generate), ("generate_batch", peers.generate_batch)):
         release(target.device)
         try:
             seconds, joules = call(target, once, meter)
-        except Exception as error:  # a peer that does not run here is reported, and costs nothing else
+        except Exception as error:  # a peer that does not run here is reported and ends nothing
             yield {"way": way, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
             continue
         yield {"way": way, "nodes": 0, **_rates(once, seconds, joules)}

@@ -37,7 +37,7 @@ TINY = {
 
 
 def large(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of SHAPES that never ends a text. Raises ConfigError for an unknown name."""
+    """A model of SHAPES without an end-of-text token. Raises ConfigError for an unknown name."""
     if name not in SHAPES:
         raise ConfigError(f"shape {name!r} is unknown; choose from {', '.join(SHAPES)}")
     kind, sizes = SHAPES[name]
@@ -67,9 +67,9 @@ def _made(config, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def costs(model: PreTrainedModel, rows: int, queries: int, context: int) -> tuple[float, float]:
-    """Bytes moved and FLOPs of one forward of ``queries`` tokens of ``rows`` rows behind ``context`` tokens.
+    """Bytes and FLOPs of one forward pass of ``queries`` tokens, of ``rows`` rows after ``context`` tokens.
 
-    Every weight but an embedding that is only looked up is read once, keys and values of each row too.
+    Every weight is read once, but not an untied embedding; so are the keys and values of each row.
     """
     config = model.config
     weights = sum(weight.numel() for weight in model.parameters())

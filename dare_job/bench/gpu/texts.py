@@ -1,4 +1,4 @@
-"""Texts to be written again: recorded ones of a file, or made up with the repetition that such texts have."""
+"""Texts of the replay: recorded ones of a file, or made-up ones with a similar amount of repetition."""
 
 import gzip
 import json
@@ -14,9 +14,9 @@ POOL = 400  # made-up texts that drafts come from
 
 @dataclass(frozen=True)
 class Recorded:
-    """Texts int32 (tokens,) each, to be written and of old.
+    """New and previous texts, int32 (tokens,) each.
 
-    source  what they are, in words that begin with "recorded text" or "made-up text"
+    source  a description that begins with "recorded text" or "made-up text"
     """
 
     new: list[np.ndarray]
@@ -25,11 +25,11 @@ class Recorded:
 
 
 def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded:
-    """Texts of phrases with titles in them; about as many drafts fit as of ML-1M's recorded profiles.
+    """Texts of phrases and titles, with about the acceptance of ML-1M's recorded profiles.
 
-    Phrases follow each other mostly in one order, titles are drawn by Zipf's law, and one token in 25 is
-    another one. 16 and 63 nodes get 5.1 and 5.5 tokens a step accepted (``task.accepted``, 64 texts of 192
-    tokens); the profiles, 4.3 and 5.7 with 16 and 64 (docs/figures.md).
+    Phrases follow each other mostly in one order, titles have Zipf's distribution, and one token in 25 is
+    random. 16 and 63 draft tokens have 5.1 and 5.5 tokens per step accepted (``task.accepted``, 64 texts of
+    192 tokens); the profiles 4.3 and 5.7 with 16 and 64 (docs/figures.md).
     """
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(2, vocabulary, rng.integers(8, 20)) for _ in range(30)]
@@ -51,12 +51,12 @@ def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded
 
 
 def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int, vocabulary: int) -> Recorded:
-    """JSON lines (``.gz`` or not) with a text in ``column``; the last ``count`` long enough ones are written.
+    """JSON lines (``.gz`` or not) with a text in ``column``; the last ``count`` long enough ones are new.
 
-    tokenizer  as ``dare-job replay`` takes it. Ids are counted through, as random weights know none.
+    tokenizer  as for ``dare-job lab replay``. Token ids are renumbered from 0, as the weights are random.
     Raises ConfigError or DataError.
     """
-    from dare_job.evaluate.replay.texts import load_tokenizer  # needed here alone
+    from dare_job.evaluate.replay.texts import load_tokenizer
 
     texts = [text for text in load_tokenizer([tokenizer])(_read(path, column)) if len(text)]
     distinct = np.unique(np.concatenate(texts)) if texts else np.zeros(0, np.int32)
@@ -68,9 +68,9 @@ def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int,
     if len(long_enough) < count:
         raise DataError(f"{path} has {len(long_enough)} texts of {tokens} tokens or more, of {count} that "
                         "are needed: lower --new-tokens or --batches, or name another --column")
-    chosen = set(long_enough[-count:])
-    return Recorded([texts[number][:tokens] for number in sorted(chosen)],
-                    [text for number, text in enumerate(texts) if number not in chosen],
+    new = set(long_enough[-count:])
+    return Recorded([texts[number][:tokens] for number in sorted(new)],
+                    [text for number, text in enumerate(texts) if number not in new],
                     f"recorded text, column {column} of {path.name}")
 
 

@@ -1,1 +1,1 @@
-"""What a pool is worth: which old texts it holds, how many, who retrieves from it, and what verifies."""
+"""Pools compared: which previous texts they hold, how many, by which retrieval and verification."""

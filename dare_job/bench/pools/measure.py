@@ -1,19 +1,18 @@
-"""One cell measured: tonight's rows decoded one at a time, and known texts drafted along.
+"""Measures one cell: rows decoded one at a time, and known texts replayed with the cell's drafts.
 
-The retrieval rule of DARE's authors as a drafter of the engine.
-
-How far two texts are apart, in tokens.
+Also the retrieval rule of DARE's authors as a drafter of the engine, and the edit distance of two texts.
 """
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numba
 import numpy as np
 
-from dare_job.bench.measured import run
+from dare_job.bench.measured import generate_once
 from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -42,11 +41,11 @@ def distance(a, b):
 
 
 class PublishedDrafter:
-    """``pools.frequency`` on each row's first pool; the row's own text is no source."""
+    """``pools.frequency`` on each row's first pool; the row's own text so far is not used."""
 
     def __init__(self, nodes: int, depth: int):
-        self._nodes, self._depth = nodes, depth
-        self._drafters: dict[int, tuple[Index, FrequencyDrafter]] = {}  # by the index's id, which is held
+        self._nodes = nodes
+        self._drafter_of = cache(lambda index: FrequencyDrafter(index, nodes, depth))
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
@@ -57,15 +56,11 @@ class PublishedDrafter:
                            np.full(shape, SOURCE_GLOBAL, np.uint8))
         for row, request in enumerate(requests):
             if budgets[row]:
-                tokens, parents = self._of(request.pools[0])(context[row], int(lengths[row]))
+                tokens, parents = self._drafter_of(request.pools[0])(context[row], int(lengths[row]))
                 batch.sizes[row] = size = len(tokens)
                 batch.tokens[row, :size], batch.parents[row, :size] = tokens, parents
         return batch
 
-    def _of(self, index: Index) -> FrequencyDrafter:
-        if id(index) not in self._drafters:
-            self._drafters[id(index)] = index, FrequencyDrafter(index, self._nodes, self._depth)
-        return self._drafters[id(index)][1]
 
 _LOG = logging.getLogger(__name__)
 Texts = Mapping[str, np.ndarray]  # token ids by user
@@ -73,7 +68,7 @@ Texts = Mapping[str, np.ndarray]  # token ids by user
 
 @dataclass(frozen=True)
 class Budget:
-    """Draft nodes of a row's forward, and new tokens of a row at most."""
+    """Draft tokens per row and forward pass, and maximum number of new tokens per row."""
 
     nodes: int
     tokens: int
@@ -82,36 +77,36 @@ class Budget:
 class Bench:
     """Measures cells on the same rows.
 
-    asked  prompts by user: those decoded come first
-    known  what the model writes for all of them by greedy decoding
+    prompts  by user: the first ``rows`` are decoded
+    known    the model's greedy text for every prompt
     """
 
-    def __init__(self, target: Target, pools: Pools, asked: Texts, known: Texts, rows: int, budget: Budget):
-        self._target, self._pools, self._asked, self._known = target, pools, asked, known
-        self._rows, self._budget = sorted(list(asked)[:rows], key=lambda user: len(asked[user])), budget
+    def __init__(self, target: Target, pools: Pools, prompts: Texts, known: Texts, rows: int, budget: Budget):
+        self._target, self._pools, self._prompts, self._known = target, pools, prompts, known
+        self._rows, self._budget = sorted(list(prompts)[:rows], key=lambda user: len(prompts[user])), budget
         self._warm: set[tuple[str, str, str]] = set()
 
     def block(self, cells: Sequence[Cell]) -> list[dict]:
-        """Figures of each cell; the first is autoregressive decoding, with whose texts the others'
-        are compared."""
+        """Sums of each cell; the first is autoregressive decoding, the others' reference."""
+        self._warm_up(cells)
         plain: Texts = {}
-        found = []
+        measured = []
         for cell in cells:
             pools = self._pools.of(cell.pool, cell.size)
-            texts, figures = self._decoded(cell, pools)
+            texts, sums = self._decode(cell, pools)
             plain = plain or texts
             distances = [distance(texts[user], plain[user]) for user in self._rows]
-            figures |= {"edit_distance": float(np.mean(distances)),
-                        "differ": int(np.count_nonzero(distances)), "pool_texts": _texts(pools)}
+            sums |= {"edit_distance": float(np.mean(distances)), "differ": int(np.count_nonzero(distances)),
+                     "pool_texts": _mean_texts(pools)}
             if cell.strict and cell.pool != NONE:
-                figures |= along(self._drafter(cell), [self._request(user, pools) for user in self._known],
-                                 list(self._known.values()), self._budget.nodes)
-            found.append(figures)
-            _LOG.info("%d of %d: %s, %s, %s, %.1f s", len(found), len(cells), cell.pool, cell.retrieval,
-                      cell.named, figures["seconds"])
-        return found
+                sums |= along(self._drafter(cell), [self._request(user, pools) for user in self._known],
+                              list(self._known.values()), self._budget.nodes)
+            measured.append(sums)
+            _LOG.info("%d of %d: %s, %s, %s, %.1f s", len(measured), len(cells), cell.pool, cell.retrieval,
+                      cell.named, sums["seconds"])
+        return measured
 
-    def warm_up(self, cells: Sequence[Cell]) -> None:
+    def _warm_up(self, cells: Sequence[Cell]) -> None:
         """Compile everything that the cells run, on few tokens."""
         for kind, cell in {(cell.pool, cell.retrieval, cell.rule): cell for cell in cells}.items():
             if kind not in self._warm:
@@ -119,18 +114,18 @@ class Bench:
                 list(self._engine(cell, 8).run([self._request(self._rows[0], pools)]))
                 self._warm.add(kind)
 
-    def _decoded(self, cell: Cell, pools: Mapping[str, tuple[Index, ...]]) -> tuple[Texts, dict]:
+    def _decode(self, cell: Cell, pools: Mapping[str, tuple[Index, ...]]) -> tuple[Texts, dict]:
         """Texts by user, and sums over the rows; times in seconds."""
         engine = self._engine(cell, self._budget.tokens)
-        requests = [self._request(user, pools) for user in self._rows]
-        found = run(engine, requests)
-        return found.texts[0], {
-            "rows": len(requests), "tokens": found.tokens, "steps": found.steps, "accepted": found.accepted,
-            "relaxed": found.relaxed, "cut": found.cut, "retrieval": 1e-3 * found.retrieval_ms,
-            "seconds": found.seconds[0], "processor": found.processor[0]}
+        measured = generate_once(engine, [self._request(user, pools) for user in self._rows])
+        return measured.texts[0], {
+            "rows": len(self._rows), "tokens": measured.tokens, "steps": measured.steps,
+            "accepted": measured.accepted, "relaxed": measured.relaxed, "cut": measured.cut,
+            "retrieval": 1e-3 * measured.retrieval_ms, "seconds": measured.seconds[0],
+            "processor": measured.processor[0]}
 
     def _request(self, user: str, pools: Mapping[str, tuple[Index, ...]]) -> Request:
-        return Request(user, self._asked[user], pools[user])
+        return Request(user, self._prompts[user], pools[user])
 
     def _engine(self, cell: Cell, tokens: int) -> Engine:
         plain = cell.pool == NONE
@@ -145,10 +140,10 @@ class Bench:
 
 
 def along(drafter: Drafter, requests: Sequence[Request], texts: Sequence[np.ndarray], nodes: int) -> dict:
-    """Strict decoding of texts that are known, without the model: the same trees, the same steps.
+    """Strict decoding of known texts, without the model: the same trees and steps.
 
-    The prompt's forward gives the first token. Returns ``along``, accepted tokens and steps of each text, and
-    ``retrieval_median``, seconds of one call for one row.
+    The prompt's forward pass gives the first token. Returns ``along``, accepted tokens and steps of each
+    text, and ``retrieval_median``, seconds of one call for one row.
     """
     counts, times = [], []
     for request, text in zip(requests, texts, strict=True):
@@ -166,6 +161,6 @@ def along(drafter: Drafter, requests: Sequence[Request], texts: Sequence[np.ndar
     return {"along": counts, "retrieval_median": float(np.median(times)) if times else 0.0}
 
 
-def _texts(pools: Mapping[str, tuple[Index, ...]]) -> float:
-    """Texts that a row's pools hold, mean over rows."""
-    return float(np.mean([sum(index.texts for index in some) for some in pools.values()]))
+def _mean_texts(pools: Mapping[str, tuple[Index, ...]]) -> float:
+    """Number of texts in a row's pools, mean over rows."""
+    return float(np.mean([sum(index.texts for index in indexes) for indexes in pools.values()]))

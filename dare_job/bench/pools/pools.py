@@ -1,8 +1,7 @@
-"""The pools that are compared: of everybody, of random users, of users who rated alike, and of the row.
+"""Pools of everybody, of random users, of users who rated alike and of the row itself, and the cells.
 
-What is measured: cells of a pool, a retrieval rule and a rule of verification; a block is timed as one.
-
-Users who rated alike: LightGCN vectors of the histories before tonight, and k-means over them.
+A cell is a pool, a retrieval rule and a verification rule; a block of cells is timed together. Users who
+rated alike: k-means over LightGCN vectors of the histories before the later date.
 
 Items are titles without their years, as in the prompts: two films of one title are one item.
 """
@@ -16,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dare_job.bench.decode.night import Night
+from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles.data import LATER, Profile
+from dare_job.bench.profiles.two_dates import TwoDates
 from dare_job.embed import kmeans, lightgcn, vectors
 from dare_job.embed.lightgcn import Pairs
-from dare_job.workspace import committing, digest, is_done
 from pools.index import Index
 
 _FILE = "vectors.parquet"
@@ -29,39 +28,41 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Groups:
-    """members int64 (n,): group of each pool user; routes int64 (m,): of each of tonight's rows."""
+    """members int64 (n,): group of each pool user; routes int64 (m,): of each row."""
 
     members: np.ndarray
     routes: np.ndarray
 
 
-def learned(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
+def user_vectors(profiles: Sequence[Profile], work: Path) -> dict[str, np.ndarray]:
     """Vector of each user, float32 (d,); kept in ``work`` for the next call."""
     settings = lightgcn.Training()
-    name = digest([asdict(settings), LATER, [(p.user, p.titles) for p in profiles]])
-    folder = work / f"vectors-{name[:12]}"
-    if not is_done(folder, name):
+
+    def fill(folder: Path) -> dict:
         pairs = interactions(profiles)
         _LOG.info("vectors of %d users, %d pairs", len(pairs.users), len(pairs.user))
-        with committing(folder, name, {"pairs": len(pairs.user)}) as staging:
-            found = lightgcn.train(pairs, settings, device="cpu")
-            vectors.write_vectors(staging / _FILE, pairs.users, found.users)
-    users, found = vectors.read_vectors(folder / _FILE)
-    return dict(zip(users.to_pylist(), found, strict=True))
+        trained = lightgcn.train(pairs, settings, device="cpu")
+        vectors.write_vectors(folder / _FILE, pairs.users, trained.users)
+        return {"pairs": len(pairs.user)}
+
+    folder = keep_named(work, "vectors", [asdict(settings), LATER, [(p.user, p.titles) for p in profiles]],
+                        fill)
+    users, rows = vectors.read_vectors(folder / _FILE)
+    return dict(zip(users.to_pylist(), rows, strict=True))
 
 
 def interactions(profiles: Sequence[Profile]) -> Pairs:
-    """What each user had rated when the earlier night's text was written."""
+    """What each user had rated when the earlier date's text was generated."""
     return distinct_pairs({profile.user: profile.titles[:-LATER] for profile in profiles})
 
 
-def distinct_pairs(known: Mapping[str, Sequence[str]]) -> Pairs:
-    """Pairs of items by user, without which one was the last."""
-    users = sorted(known)
-    seen = [sorted(set(known[user])) for user in users]
-    items, item = np.unique(np.concatenate([np.array(some, dtype=np.str_) for some in seen]),
+def distinct_pairs(histories: Mapping[str, Sequence[str]]) -> Pairs:
+    """Distinct pairs of users and items; no pair is marked as the last one."""
+    users = sorted(histories)
+    distinct = [sorted(set(histories[user])) for user in users]
+    items, item = np.unique(np.concatenate([np.array(own, dtype=np.str_) for own in distinct]),
                             return_inverse=True)
-    user = np.repeat(np.arange(len(users)), [len(some) for some in seen])
+    user = np.repeat(np.arange(len(users)), [len(own) for own in distinct])
     return Pairs(pa.array(users), pa.array(items.tolist()), user, item.astype(np.int64),
                  np.zeros(len(user), bool))
 
@@ -76,8 +77,9 @@ def cluster(pool: np.ndarray, rows: np.ndarray, size: int) -> Groups:
 
 
 def shuffled(groups: Groups, seed: int) -> Groups:
-    """Groups of the same sizes for the same rows, their members drawn at random."""
+    """Groups of the same sizes for the same rows, with random members."""
     return Groups(np.random.default_rng(seed).permutation(groups.members), groups.routes)
+
 
 NONE = "none"
 GRP, RRP, CRP = "GRP", "RRP", "CRP"  # of a size, by DARE's names: global, random, customised
@@ -85,14 +87,14 @@ OWN, GROUP, GLOBAL, BLEND = "own", "group", "global", "own + group + global"
 
 
 class Pools:
-    """Pools of tonight's rows by kind and size, built when they are asked for."""
+    """Pools of the rows by kind and size, built on first use."""
 
-    def __init__(self, night: Night, vectors: Mapping[str, np.ndarray]):
-        """vectors: float32 (d,) by user, of the pool and of tonight's rows."""
-        self._texts = list(night.pool.values())
-        self._old = night.old
-        self.users = list(night.asked)
-        self._members = np.stack([vectors[user] for user in night.pool])  # (n, d)
+    def __init__(self, dates: TwoDates, vectors: Mapping[str, np.ndarray]):
+        """vectors: float32 (d,) by user, of the pool and of the rows."""
+        self._texts = list(dates.pool.values())
+        self._previous = dates.previous
+        self.users = list(dates.prompts)
+        self._members = np.stack([vectors[user] for user in dates.pool])  # (n, d)
         self._rows = np.stack([vectors[user] for user in self.users])
         self.largest = len(self._texts)
         self.everybody, self._groups = cache(self._everybody), cache(self._grouped)
@@ -111,24 +113,25 @@ class Pools:
         return {user: tuple(sources[name](user) for name in chosen) for user in self.users}
 
     def _everybody(self, size: int) -> Index:
-        """The first texts of the pool: it stands in the order of a hash, so this is a sample."""
+        """The first texts of the pool, which are a sample, because the pool is ordered by a hash."""
         return Index.build(self._texts[:size])
 
     def _grouped(self, kind: str, size: int) -> dict[str, Index]:
-        found = cluster(self._members, self._rows, size)
+        groups = cluster(self._members, self._rows, size)
         if kind == RRP:
-            found = shuffled(found, seed=size)
-        built = {group: Index.build([self._texts[i] for i in np.flatnonzero(found.members == group)],
-                                    kind="collaborative") for group in np.unique(found.routes).tolist()}
-        return {user: built[group] for user, group in zip(self.users, found.routes.tolist(), strict=True)}
+            groups = shuffled(groups, seed=size)
+        built = {group: Index.build([self._texts[i] for i in np.flatnonzero(groups.members == group)],
+                                    kind="collaborative") for group in np.unique(groups.routes).tolist()}
+        return {user: built[group] for user, group in zip(self.users, groups.routes.tolist(), strict=True)}
 
     @cached_property
     def _own(self) -> dict[str, Index]:
-        return {user: Index.build([self._old[user]], kind="own") for user in self.users}
+        return {user: Index.build([self._previous[user]], kind="own") for user in self.users}
+
 
 BLENDED, PUBLISHED = "blend", "published"
-SOURCES, RULES = "sources", "rules"  # blocks beside those of the sizes
-K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE's own are 2 and 0.1
+SOURCES, RULES = "sources", "rules"  # the blocks that are not of a size
+K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE recommends 2 and 0.1
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,12 @@ class Cell:
 
     @property
     def named(self) -> str:
-        """The rule with the numbers that it reads."""
+        """The rule with its parameters."""
         if self.pool == NONE:
             return "autoregressive decoding"
         k, p = (f"k={self.k}", f"p={self.p}")
-        read = {"top_k": [k], "threshold": [p], "relaxed": [k, p], "literal": [k, p]}
-        return " ".join([self.rule, *read.get(self.rule, [])])
+        parameters = {"top_k": [k], "threshold": [p], "relaxed": [k, p], "literal": [k, p]}
+        return " ".join([self.rule, *parameters.get(self.rule, [])])
 
 
 PLAIN = Cell(NONE, 0)
@@ -168,12 +171,12 @@ def blocks(sizes: Sequence[int], largest: int, group: int) -> dict[str, list[Cel
     sizes    of pools, below ``largest``, the size of the pool of everybody
     group    size of the groups that are blended with other sources
     """
-    found = {f"size-{size}": [PLAIN, *_of_size(size, (GRP, RRP, CRP))] for size in sizes}
-    found[f"size-{largest}"] = [PLAIN, *_of_size(largest, (GRP,))]
-    found[SOURCES] = [PLAIN, *(Cell(pool, group, rule=rule) for pool in (OWN, GROUP, GLOBAL, BLEND)
+    cells = {f"size-{size}": [PLAIN, *_of_size(size, (GRP, RRP, CRP))] for size in sizes}
+    cells[f"size-{largest}"] = [PLAIN, *_of_size(largest, (GRP,))]
+    cells[SOURCES] = [PLAIN, *(Cell(pool, group, rule=rule) for pool in (OWN, GROUP, GLOBAL, BLEND)
                                for rule in ("strict", "relaxed"))]
-    found[RULES] = [PLAIN, *_rules(group)]
-    return found
+    cells[RULES] = [PLAIN, *_rules(group)]
+    return cells
 
 
 def _of_size(size: int, pools: Sequence[str]) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Profiles of MovieLens 1M users and the titles that they rated: prompts of an earlier and a later night.
+"""Profiles of MovieLens 1M users and the titles that they rated: prompts of an earlier and a later date.
 
 Files below the data's folder:
 
@@ -20,7 +20,7 @@ from dare_job.evaluate.replay.texts import held_out, read
 
 PROFILES = "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
 TITLES = 12  # of a prompt
-LATER = 3  # interactions between the earlier night's prompt and the later one's
+LATER = 3  # interactions between the earlier date's prompt and the later one's
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def load(folder: Path) -> list[Profile]:
 
     Raises DataError naming the file that is missing or damaged.
     """
-    found = read(folder / PROFILES, "plain", "user")
+    table = read(folder / PROFILES, "plain", "user")
     histories = _histories(folder / "ml-1m")
     profiles = [Profile(user, text.strip(), histories[user]) for user, text in
-                zip(found.ids, found.texts, strict=True) if len(histories.get(user, ())) > LATER]
+                zip(table.ids, table.texts, strict=True) if len(histories.get(user, ())) > LATER]
     if not profiles:
         raise DataError(f"{folder}: no profile in {PROFILES} belongs to a user of "
                         "ml-1m/sequences_full.txt.gz; its ids must be those of user_list.txt less 1")
@@ -50,23 +50,23 @@ def load(folder: Path) -> list[Profile]:
 def split(profiles: Sequence[Profile], test: int) -> tuple[list[Profile], list[Profile]]:
     """Training users, and the ``test`` users whose ids have the smallest SHA-256.
 
-    Raises ConfigError where nobody would be left to train on.
+    Raises ConfigError if nobody would be left to train on.
     """
     if not 0 < test < len(profiles):
         raise ConfigError(f"{test} test users must be above 0 and below {len(profiles)}, the users with a "
                           "profile")
-    chosen = held_out([profile.user for profile in profiles], test)
-    return ([profile for profile, out in zip(profiles, chosen, strict=True) if not out],
-            [profile for profile, out in zip(profiles, chosen, strict=True) if out])
+    left_out = held_out([profile.user for profile in profiles], test)
+    return ([profile for profile, out in zip(profiles, left_out, strict=True) if not out],
+            [profile for profile, out in zip(profiles, left_out, strict=True) if out])
 
 
 def prompt(titles: Sequence[str]) -> str:
-    """What a profile is asked with: the last ``TITLES`` of these titles, the oldest first."""
+    """The prompt for a profile: the last ``TITLES`` of these titles, the oldest first."""
     return "Movies: " + "; ".join(titles[-TITLES:]) + "\nProfile:\n"
 
 
 def later(profile: Profile) -> str:
-    """Tonight's prompt: the end of the user's history."""
+    """The later date's prompt: the end of the user's history."""
     return prompt(profile.titles)
 
 
@@ -80,25 +80,25 @@ def _histories(folder: Path) -> dict[str, tuple[str, ...]]:
     titles = _titles(folder / "movies.dat")
     users, items = (_numbers(folder / f"{kind}_list.txt") for kind in ("user", "item"))
     histories = {}
-    for place, line in enumerate(_lines(folder / "sequences_full.txt.gz", "utf-8"), 1):
+    for number, line in enumerate(_lines(folder / "sequences_full.txt.gz", "utf-8"), 1):
         try:
             user, *history = line.split()
             histories[str(int(users[user]) - 1)] = tuple(titles[items[item]] for item in history)
         except (KeyError, ValueError) as error:
-            raise DataError(f"{folder}/sequences_full.txt.gz, line {place}: {error} is not in the lists "
+            raise DataError(f"{folder}/sequences_full.txt.gz, line {number}: {error} is not in the lists "
                             "beside it or in movies.dat") from None
     return histories
 
 
 def _titles(path: Path) -> dict[str, str]:
     """Titles without their years by MovieLens id."""
-    found = {}
-    for place, line in enumerate(_lines(path, "latin-1"), 1):
+    titles = {}
+    for number, line in enumerate(_lines(path, "latin-1"), 1):
         parts = line.rstrip("\n").split("::")
         if len(parts) != 3:
-            raise DataError(f"{path}, line {place}: {line.strip()!r} is not id::title::genres")
-        found[parts[0]] = re.sub(r" \(\d{4}\)$", "", parts[1])
-    return found
+            raise DataError(f"{path}, line {number}: {line.strip()!r} is not id::title::genres")
+        titles[parts[0]] = re.sub(r" \(\d{4}\)$", "", parts[1])
+    return titles
 
 
 def _numbers(path: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """A draft model for the model of real profiles.
 
-Trains the target (``train.py``, without noise) unless it is there, then a small Llama on profiles of the
+Trains the target (``train.py``, without noise) unless it exists, then a small Llama on profiles of the
 training users and on the target's distributions.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from dare_job.bench.kept import keep_named
 from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise, train
 from dare_job.bench.profiles.data import Profile
@@ -28,37 +29,37 @@ from dare_job.workspace import digest
 
 TEXTS = "test-users.jsonl"
 SMALL = Settings(width=64, layers=2, heads=2, steps=600, context=448, rows=1500)
-_LONGEST = 400  # tokens of a profile that is learned
+_MAX_TOKENS = 400  # of a profile that is learned
 
 
 def drafter(folder: Path, work: Path, target: Path, test_users: int, settings: Settings) -> Path:
-    """Folder of the draft model in ``work``, trained where it is not there yet.
+    """Folder of the draft model in ``work``, trained if it is missing.
 
-    folder  of the data, see ``data.py``; target: of the trained model; test_users: whom nothing is learned of
+    folder  of the data, see ``data.py``; target: of the trained model; test_users: left out of training
     """
     learned = data.split(data.load(folder), test_users)[0][: settings.rows]
-    named = {**asdict(settings), "target": fingerprint(target),
-             "profiles": digest([asdict(profile) for profile in learned])}
+    made_of = {**asdict(settings), "target": fingerprint(target),
+               "profiles": digest([asdict(profile) for profile in learned])}
 
-    def make(out: Path) -> dict:
+    def fill(out: Path) -> dict:
         tokenizer, model = AutoTokenizer.from_pretrained(target), Target.load(target)
-        lessons = teacher.teacher_rows(model, [_row(tokenizer, profile) for profile in learned])
-        return named | distilled(model, target, lessons, settings, out)
+        rows = teacher.teacher_rows(model, [_row(tokenizer, profile) for profile in learned])
+        return made_of | distill(model, target, rows, settings, out)
 
-    return train.made(work, "drafter", named, make)
+    return keep_named(work, "drafter", made_of, fill)
 
 
 def _row(tokenizer, profile: Profile) -> Row:
-    asked = np.asarray(tokenizer(data.later(profile))["input_ids"], np.int64)
+    prompt = np.asarray(tokenizer(data.later(profile))["input_ids"], np.int64)
     text = [*tokenizer(profile.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return Row(profile.user, asked, np.asarray(text[:_LONGEST], np.int64), True)
+    return Row(profile.user, prompt, np.asarray(text[:_MAX_TOKENS], np.int64), True)
 
 
-def distilled(target: Target, folder: Path, lessons: list[TeacherRow], settings: Settings, out: Path) -> dict:
-    """Train a draft model for a target, whose folder has the tokenizer, into ``out``; what that took."""
+def distill(target: Target, folder: Path, rows: list[TeacherRow], settings: Settings, out: Path) -> dict:
+    """Train a draft model for a target, whose folder has the tokenizer; return the record of its training."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = network(tokenizer, target.vocabulary, target.traits.context or noise.CONTEXT_TOKENS, settings)
-    record = learn(model, lessons, settings, target.device.type)
+    record = learn(model, rows, settings, target.device.type)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return record | {"parameters": model.num_parameters()}
@@ -66,8 +67,9 @@ def distilled(target: Target, folder: Path, lessons: list[TeacherRow], settings:
 
 def texts(folder: Path, work: Path, test_users: int) -> Path:
     """``TEXTS`` in ``work``: JSON lines of user, prompt and text of the test users."""
-    kept = data.split(data.load(folder), test_users)[1]
-    lines = [json.dumps({"user": one.user, "prompt": data.later(one), "text": one.text}) for one in kept]
+    test = data.split(data.load(folder), test_users)[1]
+    lines = [json.dumps({"user": profile.user, "prompt": data.later(profile), "text": profile.text})
+             for profile in test]
     (work / TEXTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return work / TEXTS
 
@@ -95,6 +97,6 @@ def main(options: Options) -> dict:
     data, out, test_users = options.data, options.out, options.test_users
     target = train.model(data, out, train.Settings(noise=0, test_users=test_users,
                                                    threads=torch.get_num_threads()))
-    asked = {name: getattr(options, name) for name in ("steps", "width", "layers", "rows", "seed")}
-    small = drafter(data, out, target, test_users, replace(SMALL, **asked))
+    settings = {name: getattr(options, name) for name in ("steps", "width", "layers", "rows", "seed")}
+    small = drafter(data, out, target, test_users, replace(SMALL, **settings))
     return {"target": str(target), "draft": str(small), "texts": str(texts(data, out, test_users))}

@@ -1,4 +1,4 @@
-"""Texts that a small model writes for prompts, how many of them differ, and how they draft each other."""
+"""Texts that a small model generates for prompts, how many of them differ, and how they draft each other."""
 
 import logging
 import time
@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from transformers import AutoTokenizer, GenerationConfig
 
+from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles.data import Profile
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
@@ -20,47 +21,46 @@ from dare_job.errors import ModelError
 from dare_job.evaluate.replay.drafters import Blend
 from dare_job.evaluate.replay.measure import replay
 from dare_job.models.files import fingerprint
-from dare_job.workspace import committing, digest, is_done
 from pools.draft import DraftSettings
 from pools.index import Index
 
 BATCH = 32
-NODES = 6  # with drafts, on a CPU's 32 rows
+NODES = 6  # draft tokens per row; right for 32 rows on a CPU
 _ROUNDS = (64, 448)  # rows before the rest: each round drafts from those before it
 _FILE = "texts.parquet"
 _LOG_EVERY_S = 20.0
 _LOG = logging.getLogger(__name__)
 
 
-def written(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
+def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Greedy text of each prompt by its id, int32, end of text included; kept in ``work`` for the next call.
 
-    Texts of earlier rows draft the later ones, which changes no text. Raises ModelError where a row has none.
+    Texts of earlier rows draft the later ones, which changes no text. Raises ModelError if a row fails.
     """
-    name = digest([fingerprint(model), list(prompts.items())])
-    folder = work / f"texts-{name[:12]}"
-    if not is_done(folder, name):
-        with committing(folder, name, {"model": model.name, "texts": len(prompts)}) as staging:
-            texts = _write(Target.load(model), encoded(model, prompts))
-            table = {"id": list(prompts), "token_ids": [texts[key] for key in prompts]}
-            parquet.write_table(pa.table(table), staging / _FILE)
+    def fill(folder: Path) -> dict:
+        texts = _generate(Target.load(model), encode(model, prompts))
+        table = {"id": list(prompts), "token_ids": [texts[key] for key in prompts]}
+        parquet.write_table(pa.table(table), folder / _FILE)
+        return {"model": model.name, "texts": len(prompts)}
+
+    folder = keep_named(work, "texts", [fingerprint(model), list(prompts.items())], fill)
     table = parquet.read_table(folder / _FILE)
     return {key: np.asarray(ids, np.int32) for key, ids in
             zip(table["id"].to_pylist(), table["token_ids"].to_pylist(), strict=True)}
 
 
-def encoded(model: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
+def encode(model: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Prompts as token ids, int32."""
-    ids = _tokenizer(model)(list(prompts.values()))["input_ids"]
+    ids = AutoTokenizer.from_pretrained(model)(list(prompts.values()))["input_ids"]
     return {key: np.asarray(row, np.int32) for key, row in zip(prompts, ids, strict=True)}
 
 
 def recorded(model: Path, profiles: Sequence[Profile]) -> dict[str, np.ndarray]:
-    """The real profiles in the model's tokens by user, end of text included, as long as it may write."""
-    tokenizer = _tokenizer(model)
+    """The real profiles in the model's tokens by user, end of text included, cut at the model's maximum."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
     ids = tokenizer([profile.text for profile in profiles], add_special_tokens=False)["input_ids"]
-    most = GenerationConfig.from_pretrained(model).max_new_tokens
-    return {profile.user: np.asarray([*row, tokenizer.eos_token_id][:most], np.int32)
+    max_tokens = GenerationConfig.from_pretrained(model).max_new_tokens
+    return {profile.user: np.asarray([*row, tokenizer.eos_token_id][:max_tokens], np.int32)
             for profile, row in zip(profiles, ids, strict=True)}
 
 
@@ -70,31 +70,26 @@ def distinct(texts: Sequence[np.ndarray]) -> float:
 
 
 def accepted_per_step(texts: Sequence[np.ndarray], pool: Sequence[np.ndarray], nodes: int = 16) -> float:
-    """Draft tokens accepted a step when ``texts`` are replayed against ``pool``, bonus token not counted."""
+    """Draft tokens accepted per step when ``texts`` are replayed with drafts from ``pool``."""
     index = Index.build(pool)
     drafter = Blend([(index,)] * len(texts), DraftSettings(threads=1))
     return replay([text for text in texts if text.size > 1], drafter, nodes)["accepted_per_step"]
 
 
-def _tokenizer(model: Path):
-    return AutoTokenizer.from_pretrained(model)
-
-
-def _write(target: Target, prompts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _generate(target: Target, prompts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Texts by id, in rounds."""
     settings = EngineSettings(max_new_tokens=None, batch_size=BATCH, nodes=NODES, score="never")
     texts: dict[str, np.ndarray] = {}
-    waiting, start, told = list(prompts), time.monotonic(), time.monotonic()
+    waiting, start, logged = list(prompts), time.monotonic(), time.monotonic()
     for size in (*_ROUNDS, len(waiting)):
-        batch, waiting = waiting[:size], waiting[size:]
+        round_ids, waiting = sorted(waiting[:size], key=lambda key: len(prompts[key])), waiting[size:]
         pools = (Index.build(list(texts.values())),) if texts else ()
         engine = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=1)) if pools else None)
-        asked = sorted(batch, key=lambda key: len(prompts[key]))
-        for result in engine.run(Request(key, prompts[key], pools) for key in asked):
+        for result in engine.run(Request(key, prompts[key], pools) for key in round_ids):
             if result.error:
                 raise ModelError(f"no text for {result.id}: {result.error}")
             texts[result.id] = result.token_ids
-            if time.monotonic() - told > _LOG_EVERY_S:
-                told = time.monotonic()
-                _LOG.info("%d of %d texts, %.0f s", len(texts), len(prompts), told - start)
+            if time.monotonic() - logged > _LOG_EVERY_S:
+                logged = time.monotonic()
+                _LOG.info("%d of %d texts, %.0f s", len(texts), len(prompts), logged - start)
     return texts

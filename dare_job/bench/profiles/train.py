@@ -9,10 +9,9 @@ import itertools
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,21 +23,22 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from dare_job.bench.kept import keep_named
 from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.config.options import option
-from dare_job.errors import ConfigError
+from dare_job.training.checks import require_at_least
 from dare_job.training.drafter.train import muon_and_adamw
 from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
 from dare_job.training.embedded.train import text_loss
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
-from dare_job.workspace import committing, digest, is_done
+from dare_job.workspace import digest
 
 VERSION = 1  # of the recipe: a model of another one is trained again
-TEXT_TOKENS = 320  # that the model writes at most
+TEXT_TOKENS = 320  # maximum that the model generates
 _WIDTHS = (160, 224, 288, 352, 448)  # tokens of a row, prompt included; a longer text is cut
-_PROMPT_TOKENS = 80  # of a row at most; the oldest titles of a longer one are cut
+_PROMPT_TOKENS = 80  # maximum in a row; the oldest titles of a longer prompt are cut
 _BATCH_TOKENS = 2048
 _WARMUP_STEPS = 40
 _RATE = 4e-3
@@ -49,7 +49,6 @@ _LOG = logging.getLogger(__name__)
 class Settings:
     """Of one model, and the torch threads of its training."""
 
-    architecture: str = option("Architecture of the model: llama, qwen2 or gpt2.", "llama")
     steps: int = option("Training updates of 2,048 tokens.", 300)
     seed: int = option("Random seed of the model.", 0)
     noise: float = option("Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
@@ -58,16 +57,11 @@ class Settings:
     threads: int = 2
 
     def __post_init__(self):
-        if self.architecture not in noise.NAMES:
-            raise ConfigError(f"architecture {self.architecture!r} is unknown; choose from "
-                              f"{', '.join(noise.NAMES)}")
-        for name, least in (("steps", 1), ("noise", 0), ("test_users", 1), ("threads", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        require_at_least(self, steps=1, noise=0, test_users=1, threads=1)
 
 
 def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  # noqa: B008 (frozen)
-    """Folder of the model with these settings in ``work``, trained where it is not there yet.
+    """Folder of the model with these settings in ``work``, trained if it is missing.
 
     folder  of the data, see ``data.py``
 
@@ -75,55 +69,44 @@ def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  #
     folder is written whole or not at all.
     """
     profiles = data.load(folder)
-    named = {**asdict(settings), "version": VERSION, "profiles": digest([asdict(p) for p in profiles])}
-    del named["threads"]
+    made_of = {**asdict(settings), "version": VERSION, "profiles": digest([asdict(p) for p in profiles])}
+    del made_of["threads"]
     learned = data.split(profiles, settings.test_users)[0]
-    name, without = f"profiles-{settings.architecture}", named | {"noise": 0.0}
-    quiet = made(work, name, without, lambda out: without | train(learned, out, settings))
+    name, without = "profiles-llama", made_of | {"noise": 0.0}
+    quiet = keep_named(work, name, without, lambda out: without | train(learned, out, settings))
     if not settings.noise:
         return quiet
-    return made(work, name, named, lambda out: named | _with_noise(quiet, learned, out, settings))
-
-
-def made(work: Path, name: str, settings: Any, make: Callable[[Path], dict]) -> Path:
-    """The folder that ``make`` fills for these settings, made where it is not there yet, with its record."""
-    fingerprint = digest(settings)
-    out = work / f"{name}-{fingerprint[:12]}"
-    if not is_done(out, fingerprint):
-        record: dict = {}
-        with committing(out, fingerprint, record) as staging:
-            record |= make(staging)
-    return out
+    return keep_named(work, name, made_of,
+                      lambda out: made_of | _with_noise(quiet, learned, out, settings))
 
 
 def _with_noise(quiet: Path, profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
-    """The trained model with noise in ``out``."""
+    """Write the trained model with noise."""
     tokenizer = AutoTokenizer.from_pretrained(quiet)
     network = AutoModelForCausalLM.from_pretrained(quiet, dtype=torch.float32)
-    some = itertools.islice(batches(profiles, tokenizer, settings.seed), 3)
-    noise.perturb(network, list(some), settings.noise, settings.seed)
+    first = itertools.islice(batches(profiles, tokenizer, settings.seed), 3)
+    noise.perturb(network, list(first), settings.noise, settings.seed)
     _save(network, tokenizer, out)
     return {"trained": quiet.name}
 
 
 def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
-    """Train on these profiles and leave model and tokenizer in ``out``. Returns loss, tokens and minutes.
+    """Train on these profiles and write model and tokenizer. Returns loss, tokens and minutes.
 
     AdamW, and Muon for the layers' matrices, in float32 with bfloat16 autocast.
     """
     torch.manual_seed(settings.seed)
     torch.set_num_threads(settings.threads)
     start = time.monotonic()
-    asked = [data.later(profile) for profile in profiles]
-    tokenizer = train_tokenizer([*asked, *(p.text for p in profiles)], noise.VOCABULARY,
+    prompts = [data.later(profile) for profile in profiles]
+    tokenizer = train_tokenizer([*prompts, *(p.text for p in profiles)], noise.VOCABULARY,
                                 noise.CONTEXT_TOKENS)
-    network = noise.make(settings.architecture, tokenizer)
-    parameters = sum(p.numel() for p in network.parameters())
-    _LOG.info("%s: %.2f M parameters, %d entries, %d profiles, %d steps", settings.architecture,
-              parameters / 1e6, len(tokenizer), len(profiles), settings.steps)
+    network = noise.make(tokenizer)
+    parameters = network.num_parameters()
+    _LOG.info("%.2f M parameters, %d entries, %d profiles, %d steps", parameters / 1e6, len(tokenizer),
+              len(profiles), settings.steps)
     noise.reserve(network)
-    work = batches(profiles, tokenizer, settings.seed)
-    loss, tokens = _fit(network, work, settings.steps)
+    loss, tokens = _fit(network, batches(profiles, tokenizer, settings.seed), settings.steps)
     _save(network, tokenizer, out)
     return {"parameters": parameters, "tokens": tokens, "loss": round(loss, 4),
             "minutes": round((time.monotonic() - start) / 60, 1)}
@@ -139,12 +122,12 @@ def batches(profiles: Sequence[Profile], tokenizer: PreTrainedTokenizerFast, see
     waiting: dict[int, list] = defaultdict(list)
     while True:
         ends = [int(rng.integers(max(1, 2 * len(p.titles) // 3), len(p.titles) + 1)) for p in profiles]
-        asked_with = [data.prompt(p.titles[:end]) for p, end in zip(profiles, ends, strict=True)]
-        prompts = tokenizer(asked_with)["input_ids"]
+        prompts = tokenizer([data.prompt(p.titles[:end])
+                             for p, end in zip(profiles, ends, strict=True)])["input_ids"]
         for i in rng.permutation(len(profiles)):
-            asked, text = prompts[i][-_PROMPT_TOKENS:], texts[i] + [tokenizer.eos_token_id]
-            width = next((w for w in _WIDTHS if w >= len(asked) + len(text)), _WIDTHS[-1])
-            waiting[width].append((asked, text[:width - len(asked)]))
+            prompt, text = prompts[i][-_PROMPT_TOKENS:], texts[i] + [tokenizer.eos_token_id]
+            width = next((w for w in _WIDTHS if w >= len(prompt) + len(text)), _WIDTHS[-1])
+            waiting[width].append((prompt, text[:width - len(prompt)]))
             if len(waiting[width]) == _BATCH_TOKENS // width:
                 yield padded(waiting.pop(width), width, tokenizer.pad_token_id)
 

@@ -1,1 +1,1 @@
-"""Drafted beam search over item ids: steps accepted, forwards saved, time, and what the lists are worth."""
+"""Drafted beam search over item ids: accepted steps, forward passes saved, time, and Recall and NDCG."""

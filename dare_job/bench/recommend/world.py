@@ -1,4 +1,4 @@
-"""Whom the searches serve: Amazon Beauty with models trained on it, or a small shop with random weights."""
+"""The users of the searches: Amazon Beauty with trained models, or a small catalogue with random weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ _SIZES = (12, 24, 24, 8)
 
 @dataclass(frozen=True)
 class World:
-    """A target, draft models by name, and users with what they took next.
+    """A target, draft models by name, and test users with their next interactions.
 
-    histories  rows of items of each user; targets: rows that it took later; learned: leaves of users to learn
-               from
+    histories  rows of items of each user; targets: rows of its later items; learned: leaves of the training
+               users
     """
 
     recommender: Recommender
@@ -38,44 +38,39 @@ class World:
 
     def queries(self, drafter: str | None = None) -> list[Query]:
         by = self.drafts[drafter][0] if drafter in self.drafts else None
-        found = []
-        for user, history in enumerate(self.histories):
-            prompts = self.recommender.prompt(history), by.prompt(history) if by else ()
-            found.append(Query(prompts[0], self.catalogue.trie.rows[history].tolist(), (), prompts[1], user))
-        return found
+        return [Query(self.recommender.prompt(history), self.catalogue.trie.rows[history].tolist(), (),
+                      by.prompt(history) if by else (), user) for user, history in enumerate(self.histories)]
 
-    def worth(self, leaves: np.ndarray, k: int) -> tuple[float, float]:
-        """Recall@k and NDCG@k of lists of leaves int64 (R, k)."""
-        lists = []
+    def quality(self, leaves: np.ndarray, k: int) -> tuple[float, float]:
+        """Recall@k and NDCG@k of leaves int64 (R, k)."""
+        items = []
         for row in leaves:
-            owners = [one for leaf in row for one in self.catalogue.owners[leaf]]
-            lists.append(np.array(owners[:k], np.int64))
-        return float(recall(lists, self.targets, k).mean()), float(ndcg(lists, self.targets, k).mean())
+            owners = [owner for leaf in row for owner in self.catalogue.owners[leaf]]
+            items.append(np.array(owners[:k], np.int64))
+        return float(recall(items, self.targets, k).mean()), float(ndcg(items, self.targets, k).mean())
 
 
 def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed: int, device: str) -> World:
-    """Test users of the given split, drawn by seed. Raises ConfigError where a draft has other ids."""
+    """A sample of the split's test users. Raises ConfigError if a draft model has other ids."""
     recommender = Recommender.open(target)
-    known = sequences.read(data, recommender.ids)
-    tests = known.tests()
-    drawn = np.random.default_rng(seed).permutation(len(tests))[:users]
-    learned = [row for row in known.train if len(row) > 1]
-    opened = {}
-    for name, folder in drafts.items():
-        opened[name] = task.open_drafter(recommender, folder), _loaded(folder, device)
-    catalogue = Catalogue.build(recommender.ids, known.popularity(len(recommender.ids.items)).astype(float))
+    split = sequences.read(data, recommender.ids)
+    tests = split.tests()
+    sample = np.random.default_rng(seed).permutation(len(tests))[:users]
+    opened = {name: (task.open_drafter(recommender, folder), _loaded(folder, device))
+              for name, folder in drafts.items()}
+    catalogue = Catalogue.build(recommender.ids, split.popularity(len(recommender.ids.items)).astype(float))
     return World(recommender, _loaded(target, device), opened, catalogue,
-                 [tests[user][0] for user in drawn], [tests[user][1] for user in drawn],
-                 [catalogue.trie.rows[row].tolist() for row in learned])
+                 [tests[user][0] for user in sample], [tests[user][1] for user in sample],
+                 [catalogue.trie.rows[row].tolist() for row in split.train if len(row) > 1])
 
 
 def small(work: Path, users: int, seed: int, device: str) -> World:
-    """Random ids, histories and weights: exercises the search, says nothing of what lists are worth."""
-    chance = np.random.default_rng(seed)
-    codes = np.stack([chance.integers(0, size, 600) for size in _SIZES], 1).astype(np.int32)
+    """Random ids, histories and weights: exercises the search; Recall and NDCG mean nothing."""
+    random = np.random.default_rng(seed)
+    codes = np.stack([random.integers(0, size, 600) for size in _SIZES], 1).astype(np.int32)
     ids = ItemIds(tuple(map(str, range(600))), codes, _SIZES)
     target, draft = _random(work / "target", ids, 64, seed), _random(work / "draft", ids, 32, seed + 1)
-    rows = [chance.integers(0, 600, 8) for _ in range(users)]
+    rows = [random.integers(0, 600, 8) for _ in range(users)]
     catalogue = Catalogue.build(ids, np.bincount(np.concatenate(rows), minlength=600).astype(float))
     return World(target, _loaded(target.folder, device),
                  {"random": (draft, _loaded(draft.folder, device))}, catalogue,
@@ -98,6 +93,6 @@ def _random(folder: Path, ids: ItemIds, width: int, seed: int) -> Recommender:
             if parameter.ndim > 1:
                 parameter.mul_(4)
     model.save_pretrained(folder)
-    made = Recommender(folder, ids, first, 12, begin=(0,))
-    made.write(folder)
-    return made
+    recommender = Recommender(folder, ids, first, 12, begin=(0,))
+    recommender.write(folder)
+    return recommender

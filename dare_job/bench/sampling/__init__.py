@@ -1,1 +1,1 @@
-"""Sampling by draft trees beside plain sampling: acceptance, block efficiency and time in one run."""
+"""Sampling with draft trees beside plain sampling: acceptance, block efficiency and time in one run."""

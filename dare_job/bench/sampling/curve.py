@@ -1,9 +1,9 @@
-"""What steps cost where memory bounds them: data-sheet curves of a target and a draft model on one card.
+"""Memory-bound costs of steps: data-sheet curves of a target and a draft model on one card.
 
-The target is charged as Mistral-7B and the drafter as Qwen2.5-0.5B, both on an H100 by
-``dare_job.evaluate.replay.latency``: a forward reads every weight once, so that a drafter's level takes 7 %
-of a target's forward. Rows decoded together as in the run. Verdicts, drawing and looking up are not charged.
-``here`` measures the same two models' forwards on this machine.
+The target is charged as Mistral-7B and the draft model as Qwen2.5-0.5B, both on an H100 by
+``dare_job.evaluate.replay.latency``: a forward pass reads every weight once, so that a level of drafting
+takes 7 % of the target's forward pass. As many rows are decoded together as in the run. Verification,
+sampling and retrieval are free. ``here`` measures the same two models' forward passes on this machine.
 """
 
 import math
@@ -20,48 +20,49 @@ ABOUT = "Mistral-7B drafted by Qwen2.5-0.5B's size on an H100, roofline of the d
 
 
 def target_ms(queries: int, rows: int = BATCH) -> float:
-    """Of a forward with as many queries a row."""
+    """A forward pass of the target with this many queries per row."""
     return forward_ms(H100, MISTRAL, rows, queries)
 
 
-def draft_ms(widths: tuple[int, ...], read: float = 1.0) -> float:
-    """Of drafting a tree: a forward a level, over what was written since the last step (``read`` tokens),
-    then over each level's nodes but the last's.
+def draft_ms(widths: tuple[int, ...], new: float = 1.0) -> float:
+    """Drafting a tree: a forward pass per level.
+
+    The first one reads the ``new`` tokens since the last step, the others the nodes of the level above.
     """
-    queries = [math.ceil(read), *np.cumprod(widths[:-1]).tolist()] if widths else []
+    queries = [math.ceil(new), *np.cumprod(widths[:-1]).tolist()] if widths else []
     return sum(forward_ms(H100, QWEN, BATCH, count) for count in queries)
 
 
 def target_table(nodes: int) -> np.ndarray:
-    """float64 (nodes + 1,): of a root and so many drafts."""
+    """float64 (nodes + 1,): by number of draft tokens."""
     return np.array([target_ms(1 + count) for count in range(nodes + 1)])
 
 
 def draft_table(levels: int) -> np.ndarray:
-    """float64 (levels + 1,): of so many levels, each at the price of one query a row."""
+    """float64 (levels + 1,): by number of levels, each at the cost of one query per row."""
     return draft_ms((1,)) * np.arange(levels + 1)
 
 
 def speed_up(tokens: float, widths: tuple[int, ...], nodes: int) -> float:
-    """Over plain sampling, of a step that writes so many tokens."""
+    """Over plain sampling, of a step that generates ``tokens`` tokens."""
     return tokens * target_ms(1) / (target_ms(1 + nodes) + draft_ms(widths, tokens))
 
 
 def paths_speed_up(tokens: float, widths: tuple[int, ...]) -> float:
-    """The same without tree attention: each path is a row of its own, with its own keys and values read."""
+    """The same without tree attention: each path is a row of its own, with its own keys and values."""
     paths = math.prod(widths)
     return tokens * target_ms(1) / (target_ms(1 + len(widths), BATCH * paths) + draft_ms(widths, tokens))
 
 
 def here(world: World, nodes: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of a forward by queries a row, of the target and of the distilled drafter."""
+    """Milliseconds of a forward pass by queries per row, of the target and of the distilled draft model."""
     queries = [count for count in _QUERIES if count <= nodes] + [nodes + 1]
     return {name: latency_ms(model, [BATCH], queries, 15)[str(BATCH)]
             for name, model in (("target", world.target), ("drafter", world.drafters["after"]))}
 
 
 def about(world: World, dtype: str) -> dict:
-    """What figures are of: models, machine, and the prices of memory-bound steps."""
+    """The models, the machine, and the prices of memory-bound steps."""
     device = world.target.device
     return {"threads": 1, "parameters": world.target.model.num_parameters(), "dtype": dtype,
             "machine": machine.describe(device), "energy": machine.Meter(device).source,
@@ -69,7 +70,7 @@ def about(world: World, dtype: str) -> dict:
 
 
 def tables_here(measured: dict[str, dict[str, float]], nodes: int, levels: int) -> tuple:
-    """The two tables by what was measured here; a level as one query a row, which is the least."""
+    """The two tables from times measured here; a level costs one query per row, which is the minimum."""
     target, drafter = (LatencyCurve.of({str(BATCH): measured[name]}, name) for name in ("target", "drafter"))
     return (np.array([target.ms(BATCH, 1 + count) for count in range(nodes + 1)]),
             drafter.ms(BATCH, 1) * np.arange(levels + 1))

@@ -1,6 +1,6 @@
-"""What is sampled, and the draft model before and after it was distilled on the target's own texts.
+"""The target with its prompts, and the draft model before and after distillation on the target's own texts.
 
-Targets and their prompts: the embedded model on the sample world, or a model of real profiles.
+The target is the embedded model on the synthetic world, or a model of real profiles.
 """
 
 import hashlib
@@ -14,9 +14,10 @@ import torch
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as profiles
-from dare_job.bench.profiles.drafter import distilled
+from dare_job.bench.profiles.drafter import distill
 from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.engine.prompt import prompt_ids
@@ -42,17 +43,17 @@ QUICK_DRAFTER = Settings(width=64, heads=2, steps=20, batch_tokens=512)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What ``bench sample`` and ``bench beam`` ask alike; world and models are the same for all seeds."""
+    """Common options of ``bench sample`` and ``bench beam``; all seeds have the same world and models."""
 
-    rows: int = option("Users whose texts are written in each way.", 32)
+    rows: int = option("Users whose texts are generated in each way.", 32)
     tokens: int = option("Maximum number of new tokens per text.", 160)
     users: int = option("Users of the sample world; the others train the draft model.", 400)
     items: int = option("Items of the sample world.", 300)
     steps: int = option("Training updates of the draft model.", Settings.steps)
     work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
-                               "sample and beam; without it they are made again.", None)
+                               "sample and beam. Default: a temporary folder.", None)
     seed: int = option("Random seed of the samples.", 0)
-    target: str = option("Model that writes: embedded, a folder or a hub name.", EMBEDDED)
+    target: str = option("Target model: embedded, a folder or a hub name.", EMBEDDED)
     device: Device = device()
     dtype: Dtype = dtype("Data type of both models' weights.")
     quick: bool = option("Few rows and a tiny draft model: tests the command; its measurements mean nothing "
@@ -62,78 +63,75 @@ class Options:
 @dataclass(frozen=True)
 class Source:
     """folder  of the target
-    tonight    prompts, int32, by id, of the rows that are measured
-    others     prompts of users whose texts the draft model learns, and retrieval looks up
-    foreign    texts that the target did not write, which the draft model is fitted on before
+    rows     prompts, int32, by id, of the rows that are measured
+    others   prompts of users whose texts train the draft model and are retrieved
+    foreign  texts that the target did not generate, on which the draft model is trained before distillation
     """
 
     folder: Path
-    tonight: dict[str, np.ndarray]
+    rows: dict[str, np.ndarray]
     others: dict[str, np.ndarray]
     foreign: list[Row]
 
 
 def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, target: str = EMBEDDED) -> Source:
-    """The embedded model, or another by folder or hub name. Foreign: what the grammar writes of another
-    world.
-    """
+    """The embedded model, or another by folder or hub name. Foreign: the grammar's texts of another world."""
     folder = resolve(target, setting="--target")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    asked = {f"user:{one.row}": prompt_ids(tokenizer, one.prompt) for one in examples(users, items, seed)}
+    prompts_of = {f"user:{example.row}": prompt_ids(tokenizer, example.prompt)
+                  for example in examples(users, items, seed)}
     foreign, end = [], [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    for one in examples(users, items, seed + 1):
-        ids = [*tokenizer(one.text, add_special_tokens=False)["input_ids"], *end][:tokens]
-        foreign.append(_row(f"user:{one.row}", prompt_ids(tokenizer, one.prompt), ids))
-    return Source(folder, *_divided(asked, rows), foreign)
+    for example in examples(users, items, seed + 1):
+        ids = [*tokenizer(example.text, add_special_tokens=False)["input_ids"], *end][:tokens]
+        foreign.append(_row(f"user:{example.row}", prompt_ids(tokenizer, example.prompt), ids))
+    return Source(folder, *_split(prompts_of, rows), foreign)
 
 
 def real_profiles(folder: Path, work: Path, rows: int, users: int, tokens: int,
                   settings: profiles.Settings = _QUIET) -> Source:
-    """The model of ``bench decode`` without noise, trained where ``work`` lacks it. Foreign: real profiles
-    of the users that it has learned from.
+    """The model of ``bench decode`` without noise, trained unless ``work`` has it. Foreign: recorded profiles
+    of its training users.
     """
     learned, test = data.split(data.load(folder), settings.test_users)
     _require_rows(rows, len(test))
     model = profiles.model(folder, work, settings)
     learned = learned[: max(MIN_ROWS, users - rows)]
-    written = texts.recorded(model, learned)
-    own = texts.encoded(model, {one.user: data.later(one) for one in learned})
-    foreign = [_row(user, own[user], ids[:tokens]) for user, ids in written.items()]
-    asked = texts.encoded(model, {one.user: data.later(one) for one in test})
-    tonight, _ = _divided(asked, rows)
-    return Source(model, tonight, own, foreign)
+    others, of_test = (texts.encode(model, {profile.user: data.later(profile) for profile in profiles})
+                       for profiles in (learned, test))
+    foreign = [_row(user, others[user], ids[:tokens]) for user, ids in texts.recorded(model, learned).items()]
+    return Source(model, _split(of_test, rows)[0], others, foreign)
 
 
 def _require_rows(rows: int, users: int) -> None:
     if not 0 < rows <= users - MIN_ROWS:
         raise ConfigError(f"--rows {rows} of {users} users with a history: {MIN_ROWS} must be left to learn "
-                          "from; take fewer rows or more --users")
+                          "from; give fewer rows or more --users")
 
 
-def _divided(asked: dict[str, np.ndarray], rows: int) -> tuple[dict, dict]:
-    """Tonight's, whose ids have the smallest SHA-256, and the others'."""
-    _require_rows(rows, len(asked))
-    order = sorted(asked, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return {name: asked[name] for name in order[:rows]}, {name: asked[name] for name in order[rows:]}
+def _split(prompts_of: dict[str, np.ndarray], rows: int) -> tuple[dict, dict]:
+    """The measured rows, whose ids have the smallest SHA-256, and the others."""
+    _require_rows(rows, len(prompts_of))
+    order = sorted(prompts_of, key=lambda name: hashlib.sha256(name.encode()).digest())
+    return tuple({name: prompts_of[name] for name in names} for names in (order[:rows], order[rows:]))
 
 
 def examples(users: int, items: int, seed: int) -> list[Example]:
-    """Of the sample world's users with a history; a row is named ``user:`` and its number."""
+    """Prompts and texts of the synthetic world's users with a history; ids are ``user:`` and the row."""
     return list(user_examples(simulate(users, items, seed), prompts.load(prompts.SAMPLE), DAYS))
 
 
 def _row(name: str, prompt: np.ndarray, text) -> Row:
-    """Of which the target says nothing."""
+    """A row whose prompt the target does not read."""
     return Row(name, prompt.astype(np.int64), np.asarray(text, np.int64), has_prompt=False)
 
 
 @dataclass(frozen=True)
 class World:
-    """requests: tonight's rows, with a pool of the other users' texts, which the target sampled.
+    """requests: the measured rows, with a pool of the other users' texts, which the target sampled.
 
-    drafters  before: fitted on texts that the target did not write; after: distilled on its own
-    training  what each took
-    seed      of what is sampled
+    drafters  before: trained on texts that the target did not generate; after: distilled on its own
+    training  the record of each training
+    seed      of the samples
     """
 
     target: Target
@@ -145,44 +143,44 @@ class World:
 
 def prepare(source: Source, tokens: int, settings: Settings, work: Path, device: str = "cpu",
             dtype: str = "float32") -> World:
-    """The target samples a text of every other user at temperature 1, and the draft model learns them.
+    """The target samples a text of every other user at temperature 1; the draft models are trained.
 
-    work: folder that keeps the draft models; one of the same settings is there or is made
+    work: folder that keeps the draft models
     """
     target = Target.load(source.folder, dtype, device)
     others = [Request(name, prompt) for name, prompt in source.others.items()]
-    _LOG.info("the target samples %d texts for the draft model to learn from", len(others))
-    texts = sampled(target, others, tokens)
-    lessons = {"before": lambda: teacher.teacher_rows(target, source.foreign),
-               "after": lambda: teacher.teacher_rows(target, texts, settings.kept, settings.temperature)}
-    trainings = {"before": replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps)),
-                 "after": settings}
-    made = {name: _drafter(name, lessons[name], target, source, trainings[name], work, tokens)
-            for name in lessons}
+    _LOG.info("the target samples %d texts for the training of the draft model", len(others))
+    texts = sample(target, others, tokens)
+    before = replace(settings, kl=0.0, steps=min(BEFORE_STEPS, settings.steps))
+    trained = {
+        "before": _drafter("before", lambda: teacher.teacher_rows(target, source.foreign), target, source,
+                           before, work, tokens),
+        "after": _drafter("after", lambda: teacher.teacher_rows(
+            target, texts, settings.kept, settings.temperature), target, source, settings, work, tokens)}
     pool = Index.build([row.text.astype(np.int32) for row in texts])
-    requests = [Request(name, prompt, (pool,)) for name, prompt in source.tonight.items()]
-    return World(target, requests, {name: model for name, (model, _) in made.items()},
-                 {name: record for name, (_, record) in made.items()})
+    requests = [Request(name, prompt, (pool,)) for name, prompt in source.rows.items()]
+    return World(target, requests, {name: model for name, (model, _) in trained.items()},
+                 {name: record for name, (_, record) in trained.items()})
 
 
-def sampled(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
+def sample(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
     """The target's own texts."""
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=0, score="never")
     engine = SamplingEngine(target, settings, Sampling(Warp(temperature)))
-    found = {result.id: result for result in engine.run(requests)}
-    if failed := [result for result in found.values() if result.error]:
+    results = {result.id: result for result in engine.run(requests)}
+    if failed := [result for result in results.values() if result.error]:
         raise ModelError(f"row {failed[0].id} could not be sampled: {failed[0].error}")
-    return [Row(request.id, request.prompt_ids.astype(np.int64), found[request.id].token_ids.astype(np.int64),
-                True) for request in requests]
+    return [Row(request.id, request.prompt_ids.astype(np.int64),
+                results[request.id].token_ids.astype(np.int64), True) for request in requests]
 
 
 @torch.inference_mode()
 def entropy(world: World, temperature: float, tokens: int) -> dict:
-    """Of what the target says behind each token of texts that it samples: mean and 90th percentile of its
-    entropy in nats, and the mean share of its argmax token; over the rows.
+    """Of the target's distributions along texts that it samples: mean and 90th percentile of the entropy in
+    nats, and the mean probability of the argmax token.
     """
     nats, first = [], []
-    for row in sampled(world.target, world.requests, tokens, temperature):
+    for row in sample(world.target, world.requests, tokens, temperature):
         shares = torch.softmax(logits_of(world.target, row).double() / max(temperature, 1e-6), -1)
         nats.append(-torch.xlogy(shares, shares).sum(-1))
         first.append(shares.amax(-1))
@@ -191,21 +189,21 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
             "first_choice": round(float(torch.cat(first).mean()), 4)}
 
 
-def _drafter(name: str, lessons: Callable[[], list[TeacherRow]], target: Target, source: Source,
+def _drafter(name: str, rows: Callable[[], list[TeacherRow]], target: Target, source: Source,
              settings: Settings, work: Path, tokens: int) -> tuple[Target, dict]:
-    """The draft model, and what its training took."""
-    prompts = [list(source.tonight), list(source.others), len(source.foreign)]
+    """The draft model, and the record of its training."""
     device, dtype = target.device.type, str(target.dtype).removeprefix("torch.")
-    settled = [name, asdict(settings), tokens, prompts, fingerprint_of(source.folder), device, dtype]
-    folder = profiles.made(work, f"drafter-{name}", settled, lambda out: {
-        "training": distilled(target, source.folder, lessons(), settings, out)})
+    made_of = [name, asdict(settings), tokens, list(source.rows), list(source.others), len(source.foreign),
+               fingerprint_of(source.folder), device, dtype]
+    folder = keep_named(work, f"drafter-{name}", made_of, lambda out: {
+        "training": distill(target, source.folder, rows(), settings, out)})
     record = done_record(folder)["training"]
     _LOG.info("draft model %s: %s", name, record)
     return Target.load(folder, dtype, device), record
 
 
 def logits_of(target: Target, row: Row) -> torch.Tensor:
-    """Logits (tokens, V) of a text's tokens behind its prompt."""
+    """Logits (tokens, V) of a text's tokens after its prompt."""
     ids = np.concatenate((row.prompt, row.text[:-1]))[None]
     lengths, scored = np.array([len(row.prompt)]), np.array([len(row.text) - 1])
     return target.prefill(target.new_cache(1), np.arange(1), ids, lengths, scored)
