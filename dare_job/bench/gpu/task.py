@@ -1,11 +1,10 @@
-"""What the replay writes, and what drafts of it are worth by themselves.
+"""The texts of the replay, the target that generates them, and their acceptance without a model.
 
-Verification by recorded text: every forward is run, and what it chooses is overruled by what was written.
-
-Random weights would write noise, of which nothing can be drafted. A wrapper around the target leaves the
-engine as it is.
+Random weights would generate noise, of which nothing can be drafted. So every forward pass is run, and a
+wrapper around the target replaces its argmax tokens by those of the recorded text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numba
@@ -32,31 +31,31 @@ class RecordedTarget:
         self._texts = np.stack([np.pad(text, (0, longest - len(text)), mode="edge") for text in texts])
         self._prompts = np.array([len(request.prompt_ids) for request in requests])
         self._numbers = {request.prompt_ids.tobytes(): number for number, request in enumerate(requests)}
-        self._written = np.zeros(0, np.int64)  # the text that is written in each slot of the cache
+        self._slots = np.zeros(0, np.int64)  # the text of each slot of the cache
         self.spare_cache: TreeCache | None = None
 
     def __getattr__(self, name: str):
         return getattr(self._target, name)
 
-    acquire_cache = Target.acquire_cache  # of caches of its own
+    acquire_cache = Target.acquire_cache  # so that it takes caches of its own
 
     def new_cache(self, slots: int) -> TreeCache:
-        """A cache that tells where a row is moved to."""
-        cache, self._written = self._target.new_cache(slots), np.zeros(slots, np.int64)
-        move = cache.copy_slot
+        """A cache whose moves of rows between slots are followed."""
+        cache, self._slots = self._target.new_cache(slots), np.zeros(slots, np.int64)
+        copy_slots = cache.copy_slots
 
-        def moved(source: int, target: int, length: int) -> None:
-            self._written[target] = self._written[source]
-            move(source, target, length)
+        def copy(sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+            self._slots[list(targets)] = self._slots[list(sources)]
+            copy_slots(sources, targets, length)
 
-        cache.copy_slot = moved
+        cache.copy_slots = copy
         return cache
 
     def prefill(self, cache, slots, ids, lengths, *rest) -> torch.Tensor:
         logits = self._target.prefill(cache, slots, ids, lengths, *rest)
-        self._written[slots] = [self._numbers[row[:length].astype(np.int32).tobytes()]
-                                for row, length in zip(ids, lengths, strict=True)]
-        return _overruled(logits, self._texts[self._written[slots], 0])
+        self._slots[slots] = [self._numbers[row[:length].astype(np.int32).tobytes()]
+                              for row, length in zip(ids, lengths, strict=True)]
+        return _with_argmax(logits, self._texts[self._slots[slots], 0])
 
     def argmax_tokens(self, cache, tree: Tree, lengths: np.ndarray):
         first = self._target.argmax_tokens(cache, tree, lengths)
@@ -65,19 +64,19 @@ class RecordedTarget:
         return first
 
     def forward(self, cache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Where forwards are not of fixed shape."""
+        """Used if forward passes have no fixed shapes."""
         logits = self._target.forward(cache, tree, lengths)
         choices = np.full(len(logits), -1)
         self._follow(tree, lengths, choices)
-        return _overruled(logits, choices)
+        return _with_argmax(logits, choices)
 
     def _follow(self, tree: Tree, lengths: np.ndarray, choices: np.ndarray) -> None:
-        numbers = self._written[: len(lengths)]
+        numbers = self._slots[: len(lengths)]
         follow(*tree.host, self._texts, numbers, lengths - self._prompts[numbers], choices)
 
 
-def _overruled(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:
-    """Logits (T, V) with these tokens (T,) as argmax tokens; -1: as they are."""
+def _with_argmax(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:
+    """Logits (T, V) with these tokens (T,) as argmax tokens; -1: unchanged."""
     chosen = torch.from_numpy(np.flatnonzero(choices >= 0)).to(logits.device)
     tokens = torch.from_numpy(choices[choices >= 0].astype(np.int64)).to(logits.device)
     logits = logits.clone()
@@ -86,20 +85,21 @@ def _overruled(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:
 
 
 @numba.njit(cache=True)
-def follow(tokens, parents, depths, starts, texts, places, written, choices):
-    """Set the choice of each node whose path agrees with its row's text to the token that comes next.
+def follow(tokens, parents, depths, starts, texts, numbers, before, choices):
+    """Set the choice of each node whose path agrees with its row's text to the next token of the text.
 
-    tokens ... starts  ``Tree.host``; texts (N, L), places (R,) lines of them; written (R,): tokens of the
-    text before the root, which is one of them too. Others keep their choice: a node before them failed.
+    tokens ... starts  ``Tree.host``; texts (N, L); numbers (R,): each row's text; before (R,): tokens of the
+    text before the root. Nodes below a rejected node keep their choice.
     """
     agrees = np.zeros(len(tokens), np.bool_)
     for row in range(len(starts) - 1):
-        text, before = texts[places[row]], written[row]
+        text = texts[numbers[row]]
         for t in range(starts[row], starts[row + 1]):
             root = t == starts[row]
             agrees[t] = root or (agrees[parents[t]] and tokens[t] == choices[parents[t]])
             if agrees[t]:
-                choices[t] = text[min(before + depths[t] + 1, len(text) - 1)]
+                choices[t] = text[min(before[row] + depths[t] + 1, len(text) - 1)]
+
 
 DEPTH = 16  # longest draft path
 _SAMPLE = 12  # texts on which acceptance is counted
@@ -107,7 +107,7 @@ _SAMPLE = 12  # texts on which acceptance is counted
 
 @dataclass(frozen=True)
 class Task:
-    """What is written: prompts and texts of the requests, and the pool of old text."""
+    """Prompts and texts of the requests, and the pool of previous texts."""
 
     requests: list[Request]
     texts: list[np.ndarray]
@@ -130,13 +130,13 @@ class Task:
 
 
 def accepted(task: Task, nodes: int) -> float:
-    """Accepted tokens a step with so many nodes, counted without a model on a few texts."""
+    """Accepted tokens per step with this number of draft tokens, counted without a model on a few texts."""
     texts = np.stack(task.texts[:_SAMPLE])
     requests, rows = task.requests[: len(texts)], np.arange(len(texts))
     prompt, drafter = len(requests[0].prompt_ids), RetrievalDrafter(DraftSettings(depth=DEPTH))
     context = np.concatenate((np.stack([request.prompt_ids for request in requests]), texts), 1)
     known, length = np.ones(len(texts), np.int64), texts.shape[1]
-    taken = steps = 0
+    total = steps = 0
     while len(active := rows[known[rows] < length]):
         ends = known[active] + prompt
         depths = (length - known[active] - 1).astype(np.int32)
@@ -146,7 +146,7 @@ def accepted(task: Task, nodes: int) -> float:
         tree = build(context[active, ends - 1], drafts, depths)
         choices = np.full(len(tree.tokens), -1)
         follow(*tree.host, texts, active, known[active] - 1, choices)
-        passed = np.maximum.reduceat(np.where(choices >= 0, tree.host[2], 0), tree.starts[:-1])
-        known[active] += passed + 1
-        taken, steps = taken + int(passed.sum()), steps + len(active)
-    return taken / steps
+        depth = np.maximum.reduceat(np.where(choices >= 0, tree.host[2], 0), tree.starts[:-1])
+        known[active] += depth + 1
+        total, steps = total + int(depth.sum()), steps + len(active)
+    return total / steps

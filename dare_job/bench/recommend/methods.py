@@ -1,4 +1,4 @@
-"""Ways of searching that are compared, as plain data, and how each is made."""
+"""The searches that are compared, as plain data, and how each is made."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class Method:
 
     @property
     def plain(self) -> "Method":
-        """What it is compared with."""
+        """The search that it is compared with."""
         return Method(PLAIN, STRICT if self.verification == STRICT else EXACT, self.k, 0, None, 0,
                       self.temperature, self.scores)
 
@@ -82,18 +82,18 @@ class Makers:
 def tables(drafts: list[str], ks: list[int], widths: list[int], depths: list[int],
            temperatures: list[float]) -> list[Method]:
     """The methods of tables 1 and 2: every drafter at every K, N and gamma at K = 10, each temperature."""
-    found = []
+    methods = []
     for k in ks:
-        found += [Method(name, k=k) for name in (FORCED, TRIE)]
-        found += [Method(name, k=k, whole=whole) for name in (POPULARITY, TRANSITIONS, *drafts)
-                  for whole in (0, WHOLE)]
+        methods += [Method(name, k=k) for name in (FORCED, TRIE)]
+        methods += [Method(name, k=k, whole=whole) for name in (POPULARITY, TRANSITIONS, *drafts)
+                    for whole in (0, WHOLE)]
     middle = 10 if 10 in ks else ks[-1]
-    found += [Method(name, k=middle, width=width) for name in drafts for width in widths if width != 40]
-    found += [Method(name, k=middle, depth=depth) for name in drafts for depth in depths]
+    methods += [Method(name, k=middle, width=width) for name in drafts for width in widths if width != 40]
+    methods += [Method(name, k=middle, depth=depth) for name in drafts for depth in depths]
     for temperature in temperatures:
         for k in ks:
-            found += [Method(name, kind, k, temperature=temperature)
-                      for name in (TRIE, POPULARITY, *drafts) for kind in (RELAXED, EXACT)]
-            found += [Method(name, kind, k, whole=WHOLE, temperature=temperature)
-                      for name in drafts for kind in (RELAXED, EXACT)]
-    return found
+            methods += [Method(name, kind, k, temperature=temperature)
+                        for name in (TRIE, POPULARITY, *drafts) for kind in (RELAXED, EXACT)]
+            methods += [Method(name, kind, k, whole=WHOLE, temperature=temperature)
+                        for name in drafts for kind in (RELAXED, EXACT)]
+    return methods
