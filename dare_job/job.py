@@ -5,6 +5,9 @@ from functools import cached_property
 from pathlib import Path
 
 from dare_job.config.settings import JobConfig
+from dare_job.models import files
+from dare_job.spark import executors
+from dare_job.spark.session import session
 from dare_job.workspace import Workspace
 
 
@@ -19,44 +22,31 @@ class Job:
     @cached_property
     def spark(self):
         """The Spark session, started on first use, after a check that its executors can reach all files."""
-        from dare_job.spark import executors
-        from dare_job.spark.session import session
-
         started = session(self.config.spark)
-        given = self.config.input
+        source = self.config.input
         executors.check_executors(started, self.space.work,
-                          {"input.path": given.path, "input.knowledge": given.knowledge})
+                                  {"input.path": source.path, "input.knowledge": source.knowledge})
         return started
 
     @cached_property
     def model_hash(self) -> str:
         """Fingerprint of the files of the model and the tokenizer."""
-        from dare_job.models.files import fingerprint
-
-        return fingerprint(self.model_path)
+        return files.fingerprint(self.model_path)
 
     @cached_property
     def model_path(self) -> Path:
         """Local folder of the model, downloaded from the hub if the name is not a folder."""
-        from dare_job.models.files import resolve
-
         model = self.config.model
-        return resolve(model.name, trust_remote_code=model.trust_remote_code)
+        return files.resolve(model.name, trust_remote_code=model.trust_remote_code)
 
     @cached_property
     def draft_path(self) -> Path | None:
         """Local folder of the draft model; None if there is none."""
-        from dare_job.models.files import resolve
-
-        asked = self.config.drafter
-        if asked.model is None:
-            return None
-        return resolve(asked.model, trust_remote_code=self.config.model.trust_remote_code,
-                       setting="drafter.model")
+        name = self.config.drafter.model
+        trust = self.config.model.trust_remote_code
+        return name and files.resolve(name, trust_remote_code=trust, setting="drafter.model")
 
     @cached_property
     def draft_hash(self) -> str | None:
         """Fingerprint of the draft model's files."""
-        from dare_job.models.files import fingerprint
-
-        return self.draft_path and fingerprint(self.draft_path)
+        return self.draft_path and files.fingerprint(self.draft_path)

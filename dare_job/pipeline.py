@@ -124,7 +124,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         return sum(manifests[entity][group][name] for entity in ENTITIES)
 
     steps = total("totals", "target_steps")
-    slots = sum(manifests[entity]["totals"].get("slot_steps", 0) for entity in ENTITIES)
+    slots = total("totals", "slot_steps")
     baseline = manifests["user"]["baseline"]
     return {
         "date": job.space.dt, "out": str(job.space.out), "written": total("counts", "written"),
@@ -135,16 +135,16 @@ def summarise(job: Job, manifests: dict) -> dict:
         "relaxed_tokens": total("totals", "relaxed_tokens"), "guarded_rows": total("counts", "guarded"),
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
-        "gates": findings.worst({entity: manifests[entity].get("gates", {}) for entity in ENTITIES}),
-        "choice": manifests["user"].get("choice"),
+        "gates": findings.worst({entity: manifests[entity]["gates"] for entity in ENTITIES}),
+        "choice": manifests["user"]["choice"],
     }
 
 
 def _features(manifests: dict) -> dict | None:
     """The part of the run's JSON about features, by entity type; None if there are no features."""
-    return {entity: {**found["counts"], "texts_per_s": found["encoding"]["texts_per_s"],
-                     "drift": _rounded(found["drift"] and found["drift"]["ratio"], 4)}
-            for entity, found in manifests.items()} or None
+    return {entity: {**manifest["counts"], "texts_per_s": manifest["encoding"]["texts_per_s"],
+                     "drift": _rounded(manifest["drift"] and manifest["drift"]["ratio"], 4)}
+            for entity, manifest in manifests.items()} or None
 
 
 def _plan_words(report: dict) -> str:
@@ -161,28 +161,28 @@ def _pools_words(report: dict) -> str:
 
 def _generate_words(report: dict) -> str:
     rate = report["tokens_per_s"]
-    there = report["rows"] - report["written_now"]
+    finished_before = report["rows"] - report["written_now"]
     words = f"{report['rows'] - report['errors']} texts generated"
     words += f", {report['errors']} rows without text" if report["errors"] else ""
-    words += f" ({there} of {report['rows']} rows were already there)" if there else ""
+    words += f" ({finished_before} of {report['rows']} rows were already there)" if finished_before else ""
     words += f", {rate:.0f} tokens/s per worker" if rate else ""
     return words + _waves_words(report["waves"])
 
 
 def _waves_words(waves: dict[str, list[dict]]) -> str:
     """Rows and acceptance of each wave, both entity types together; empty if there was only one."""
-    found = []
+    words = []
     for parts in zip(*waves.values(), strict=True):
         steps, accepted = (sum(part[name] for part in parts) for name in ("target_steps", "accepted_tokens"))
         rate = f" ({accepted / steps:.2f} draft tokens accepted per step)" if steps else ""
-        found.append(f"{sum(part['rows'] for part in parts)} rows{rate}")
-    return f"; in waves of {', '.join(found)}" if found else ""
+        words.append(f"{sum(part['rows'] for part in parts)} rows{rate}")
+    return f"; in waves of {', '.join(words)}" if words else ""
 
 
 def _gate_words(report: dict) -> str:
-    found = {entity: report[entity] for entity in ENTITIES}
-    texts = sum(checks["empty"]["of"] for checks in found.values())
-    return f"{texts} texts passed the quality gate: {screen.gate_words(findings.worst(found))}"
+    gates = {entity: report[entity] for entity in ENTITIES}
+    texts = sum(checks["empty"]["of"] for checks in gates.values())
+    return f"{texts} texts passed the quality gate: {screen.gate_words(findings.worst(gates))}"
 
 
 def _publish_words(report: dict) -> str:
@@ -191,8 +191,8 @@ def _publish_words(report: dict) -> str:
 
 def _encode_words(report: dict) -> str:
     words = []
-    for entity, found in report.items():
-        counts, encoding, drift = found["counts"], found["encoding"], found["drift"]
+    for entity, manifest in report.items():
+        counts, encoding, drift = manifest["counts"], manifest["encoding"], manifest["drift"]
         line = f"features of {counts['rows']} {entity}s ({counts['encoded']} encoded"
         line += f", {encoding['texts_per_s']:.0f} texts/s per worker" if encoding["texts_per_s"] else ""
         line += f", {counts['without_text']} without text" if counts["without_text"] else ""

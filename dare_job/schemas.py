@@ -10,7 +10,6 @@ ENTITIES = ("user", "item")
 GLOBAL = "global"  # name of the pool that contains texts of all groups
 MODES_WITHOUT_POOLS = ("autoregressive", "beam")  # decoding modes that do not draft from previous text
 MODES_WITH_GROUP_POOLS = ("dare", "sample")  # draft from group pools and from the row's own previous text
-
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 INTERACTIONS = pa.schema([

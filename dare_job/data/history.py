@@ -55,14 +55,7 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
 def select_window(events: Column, settings: HistorySettings) -> Column:
     """The last ``max_items`` events of the window ``settings.window``, from an array sorted by time."""
     n = F.size(events)
-    if settings.window == "recent":
-        length = F.least(n, F.lit(settings.max_items))
-        return _slice(events, n - length, length)
-    m = window_length(n, settings.share)
-    end = m if settings.window == "old" else n
-    length = F.least(m, F.lit(settings.max_items))
-    return _slice(events, end - length, length)
-
-
-def _slice(events: Column, start: Column, length: Column) -> Column:
-    return F.slice(events, start + 1, length)
+    window = n if settings.window == "recent" else window_length(n, settings.share)
+    end = window if settings.window == "old" else n
+    length = F.least(window, F.lit(settings.max_items))
+    return F.slice(events, end - length + 1, length)

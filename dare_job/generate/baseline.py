@@ -15,12 +15,15 @@ import logging
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.text_key import text_salt
 from dare_job.errors import DareJobError, InfrastructureError
@@ -39,14 +42,10 @@ from dare_job.tables import published, stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
-
 ENGINE, GENERATE = "engine", "generate"  # the two methods
-
 GREEDY = {"do_sample": False, "num_beams": 1}
-
 _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
-
-_STATS = "method string, tokens long, seconds double"
+_STATS = pa.schema([("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])
 
 
 def measure_baseline(job: Job, plan) -> dict | None:
@@ -78,8 +77,6 @@ def _try_measure(job: Job, plan) -> dict | None:
 
 
 def _measure(job: Job, plan) -> dict | None:
-    from pyspark.sql import functions as F
-
     task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
     settings, batch = job.config.baseline, job.config.decode.batch_size
     rows = _generated(job, plan)
@@ -91,13 +88,13 @@ def _measure(job: Job, plan) -> dict | None:
     def decode(batches):
         yield from decode_baseline(batches, task)
 
-    stats = spark_workers.map_in_dedicated_workers(sample.repartition(workers), decode, _STATS).collect()
-    rates = {}
-    for method in (ENGINE, GENERATE):
-        tokens = sum(row.tokens for row in stats if row.method == method)
-        seconds = sum(row.seconds for row in stats if row.method == method)
-        if seconds:
-            rates[method] = tokens / seconds
+    stats = spark_workers.map_in_dedicated_workers(sample.repartition(workers), decode,
+                                                   from_arrow_schema(_STATS)).collect()
+    tokens, seconds = Counter(), Counter()
+    for row in stats:
+        tokens[row.method] += row.tokens
+        seconds[row.method] += row.seconds
+    rates = {method: tokens[method] / seconds[method] for method in seconds}
     if not rates:
         return None
     return {"rows": size, "workers": workers, "batch_size": batch, "rates": rates,
@@ -114,9 +111,6 @@ def sample_size(requested: int, rows: int, batch: int) -> int:
 
 def _generated(job: Job, plan):
     """``entity, entity_id, prompt`` of the rows of a shard plan that have a text."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
-
     frames = []
     for entity, folder in zip(ENTITIES, plan.entities, strict=True):
         planned = stage_inputs.stage_table(job, "plan", entity).where(F.col("prompt").isNotNull())
@@ -133,9 +127,6 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
 
     Raises InfrastructureError if a worker has already hung on the baseline.
     """
-    from dare_job.generate import loading
-    from dare_job.generate.hangs import Watchdog
-
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
@@ -143,7 +134,7 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
     limit_s = task.config.decode.hang_timeout_s
     if hangs.hang_count(path(task.folder), task.plan_token):
         raise InfrastructureError(f"no forward pass finished within {limit_s:g} s (decode.hang_timeout_s)")
-    watchdog = Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
+    watchdog = hangs.Watchdog(limit_s, partial(hangs.record_hang, task, 0, socket.gethostname()))
     task = task.here()
     context = loading.load_task_model(task).target.traits.context or np.inf  # longer prompts are skipped
     requests = [loading.make_request(row, task, drafted=False) for row in rows]
@@ -159,21 +150,18 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
                 _LOG.warning("autoregressive decoding with %s could not be measured: %s", method, error)
                 continue
             stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
-    yield from pa.Table.from_pylist(stats, pa.schema([
-        ("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])).to_batches()
+    yield pa.RecordBatch.from_pylist(stats, _STATS)
 
 
 def _by_engine(requests, task: Task, watchdog) -> int:
-    from dare_job.generate import loading
-
     engine = loading.make_engine(task, mode="autoregressive")
     return sum(len(result.token_ids) for result in watchdog.watch(engine, engine.run(requests)))
 
 
 def _by_generate(requests, task: Task, watchdog) -> int:
     clock = _Clock()
-    counts = (count_generated_tokens(batch, task, stopping_criteria=[clock]) for batch in [requests])
-    return sum(watchdog.watch(clock, counts))
+    count = (count_generated_tokens(batch, task, stopping_criteria=[clock]) for batch in [requests])
+    return next(watchdog.watch(clock, count))
 
 
 class _Clock:
@@ -193,8 +181,6 @@ class _Clock:
 
 def count_generated_tokens(requests, task: Task, **options) -> int:
     """Number of new tokens of ``generate`` with a task's settings: greedy, or sampled in mode ``sample``."""
-    from dare_job.generate import loading
-
     decode = task.config.decode
     method = _sampling_arguments(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
     target = loading.load_task_model(task).target
@@ -228,20 +214,20 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
     New tokens of each request, int32 (new tokens,), up to and including the end-of-text token
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
+    pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
     ends = target.generation_config.eos_token_id
     ends = [ends] if isinstance(ends, int) else ends or []
     pad = ends[0] if ends else 0
     texts = []
     with target.as_transformers(), torch.inference_mode():
         for start in range(0, len(requests), batch_size):
-            prompts = [np.asarray(request.prompt_ids) for request in requests[start:start + batch_size]]
-            longest = max(map(len, prompts))
-            ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for row, prompt in enumerate(prompts):
-                ids[row, longest - len(prompt):] = torch.from_numpy(prompt.astype(np.int64))
-                mask[row, longest - len(prompt):] = 1
+            prompts = [torch.from_numpy(np.asarray(request.prompt_ids, np.int64))
+                       for request in requests[start:start + batch_size]]
+            ids = pad_left(prompts, padding_value=pad)
+            mask = pad_left([torch.ones_like(prompt) for prompt in prompts])
+            longest = ids.shape[1]
             capacity = max_new_tokens
             if target.traits.max_length is not None:
                 capacity = min(capacity, target.traits.max_length - longest)
@@ -257,16 +243,11 @@ def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
     places = np.flatnonzero(np.isin(row, ends))
     return row[: places[0] + 1 if len(places) else len(row)].astype(np.int32)
 
+
 _PROBED = 4  # rows of each entity type that are decoded if there is no previous run
 
-
-@dataclass(frozen=True)
-class _Cost:
-    """Tokens per row and seconds per token of one worker, and the basis of these figures."""
-
-    tokens: float
-    seconds: float
-    basis: str
+# tokens per row, seconds per token of one worker, and the basis of these figures
+_Cost = tuple[float, float, str]
 
 
 def estimate_run(job: Job) -> dict:
@@ -275,45 +256,40 @@ def estimate_run(job: Job) -> dict:
     Uses the previous manifest if it has the same model and text settings. Otherwise it decodes a few rows
     without drafts in this process, which gives an upper bound.
     """
-    rows = {entity: _rows_to_generate(job, entity) for entity in ENTITIES}
     workers = task_slots(job.spark)
     tokens = seconds = 0.0
-    bases = []
-    for entity, table in rows.items():
-        if table.num_rows:
-            cost = _previous_cost(job, entity) or _probe(job, entity, table.slice(0, _PROBED))
-            tokens += table.num_rows * cost.tokens
-            seconds += table.num_rows * cost.tokens * cost.seconds
-            bases.append(cost.basis)
+    rows, bases = {}, []
+    for entity in ENTITIES:
+        plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+        stale = stage_inputs.rows_to_generate(plan, job.limit)
+        rows[entity] = len(stale)
+        if len(stale):
+            row_tokens, token_s, basis = _previous_cost(job, entity) or _probe(job, entity, stale[:_PROBED])
+            tokens += len(stale) * row_tokens
+            seconds += len(stale) * row_tokens * token_s
+            bases.append(basis)
     basis = " and ".join(dict.fromkeys(bases)) or "nothing is stale"
-    return {"users": rows["user"].num_rows, "items": rows["item"].num_rows, "tokens": round(tokens),
+    return {"users": rows["user"], "items": rows["item"], "tokens": round(tokens),
             "seconds": round(seconds / workers, 1), "workers": workers, "basis": basis}
-
-
-def _rows_to_generate(job: Job, entity: str):
-    plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
-    return stage_inputs.rows_to_generate(plan, job.limit)
 
 
 def _previous_cost(job: Job, entity: str) -> _Cost | None:
     old = published.previous_folder(job, entity)
     manifest = published.read_manifest(old) if old else {}
     same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
-    if not same or not manifest.get("tokens_per_s"):
+    if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
         return None
-    if not manifest["counts"]["written"]:
-        return None
-    tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
-    return _Cost(tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}")
+    row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
+    return row_tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}"
 
 
-def _probe(job: Job, entity: str, rows) -> _Cost:
+def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     """Decode some rows without drafts in this process, with the threads of one worker."""
-    task = loading.Task.of(job)
+    task = Task.of(job)
     requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
                 for row in rows.to_pylist()]
     engine = loading.make_engine(task, mode="autoregressive")
     began = time.perf_counter()
     tokens = sum(len(result.token_ids) for result in engine.run(requests))
     seconds = time.perf_counter() - began
-    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded without drafts")
+    return tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded without drafts"

@@ -18,7 +18,6 @@ from dare_job.generate.task import Task
 from pools.errors import PoolError
 
 _LOG = logging.getLogger("dare_job")
-
 _sizes: dict[tuple, int] = {}  # batch sizes that differ from decode.batch_size
 
 
@@ -32,14 +31,10 @@ def halve_batch_size(task: Task) -> bool:
     size = batch_size_of(task)
     if size == 1:
         return False
-    set_batch_size(task, size // 2)
+    _sizes[_key(task)] = size // 2
     _LOG.warning("out of memory with %d rows in a batch (decode.batch_size): this worker continues with %d",
                  size, size // 2)
     return True
-
-
-def set_batch_size(task: Task, size: int) -> None:
-    _sizes[_key(task)] = size
 
 
 def _key(task: Task) -> tuple:
@@ -47,7 +42,7 @@ def _key(task: Task) -> tuple:
 
 
 def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
-           hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
+                hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
     """Yield every row with its result, or with the reason why it has none, in order of completion.
 
     After running out of memory, the engine's rows are decoded again with half the batch size. After any other
@@ -87,7 +82,7 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
         elif reason is not None:
             _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)
             yield from _one_by_one(queue.pop_unfinished(), task, watchdog, size)
-    yield from _one_by_one(queue.deferred(), task, watchdog, size)
+    yield from _one_by_one(queue.deferred, task, watchdog, size)
 
 
 def _one_by_one(unfinished: list[tuple[dict, Request]], task: Task, watchdog: Watchdog,
@@ -106,7 +101,7 @@ def _one_by_one(unfinished: list[tuple[dict, Request]], task: Task, watchdog: Wa
             outcome = _does_not_fit(request, error) if short else describe(error)
         if short:
             loading.release_memory(task)
-            set_batch_size(task, size)
+            _sizes[_key(task)] = size
         yield row, outcome
 
 
@@ -136,6 +131,7 @@ class _RequestQueue:
     Attributes
     ----------
     consumed : requests made so far; a row that is decoded again counts again
+    deferred : rows to decode at the end
     """
 
     def __init__(self, rows: Iterator[dict], task: Task, watchdog: Watchdog,
@@ -144,7 +140,7 @@ class _RequestQueue:
         self._next: dict | None = None
         self._requests: dict[str, tuple[dict, Request]] = {}
         self._requeued: deque[tuple[dict, Request]] = deque()
-        self._deferred: list[tuple[dict, Request]] = []
+        self.deferred: list[tuple[dict, Request]] = []
         self._failed: list[tuple[dict, str]] = []
         self.consumed = 0
 
@@ -182,7 +178,7 @@ class _RequestQueue:
         if reason is not None:
             self._failed.append((row, reason))
         elif hung:
-            self._deferred.append((row, request))
+            self.deferred.append((row, request))
         else:
             return request
         return None
@@ -192,16 +188,11 @@ class _RequestQueue:
 
     def defer(self, request_id: str) -> None:
         """Decode a row at the end."""
-        self._deferred.append(self._requests.pop(request_id))
+        self.deferred.append(self._requests.pop(request_id))
 
     def requeue(self) -> None:
         """Return the rows without a result to the front of the queue."""
-        self._requeued.extend(self._requests.values())
-        self._requests = {}
-
-    def deferred(self) -> list[tuple[dict, Request]]:
-        """Rows to decode at the end."""
-        return self._deferred
+        self._requeued.extend(self.pop_unfinished())
 
     def pop_failed(self) -> list[tuple[dict, str]]:
         """Rows without a request and the reason. Returns each row once."""

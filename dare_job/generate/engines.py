@@ -57,9 +57,12 @@ def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
 def make_drafter(task: Task, target: Target) -> Drafter:
     """A new drafter for an engine with this target, from the section ``drafter`` of the task's settings."""
     drafter = task.config.drafter
-    if drafter.model is None:
-        return _retrieval(task)
-    return ModelDrafter(load_draft_model(task), drafter.tree, target.vocabulary)
+    if drafter.model is not None:
+        return ModelDrafter(load_draft_model(task), drafter.tree, target.vocabulary)
+    decode = task.config.decode
+    weight = None if decode.blend_lambda == "learned" else decode.blend_lambda
+    return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, pseudo_count=weight,
+                                          threads=task.threads))
 
 
 def load_draft_model(task: Task) -> Target:
@@ -80,13 +83,6 @@ def drafter_key(task: Task) -> tuple:
     """A key that differs for drafters with different costs or acceptance."""
     drafter = task.config.drafter
     return (task.draft, drafter.tree) if drafter.model else ()
-
-
-def _retrieval(task: Task) -> RetrievalDrafter:
-    decode = task.config.decode
-    lam = None if decode.blend_lambda == "learned" else decode.blend_lambda
-    return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, pseudo_count=lam,
-                                          threads=task.threads))
 
 
 def make_beam_engine(task: Task, target: Target, settings: EngineSettings,

@@ -34,13 +34,10 @@ from dare_job.storage.paths import AnyPath
 from dare_job.workspace import write_json
 
 T = TypeVar("T")
-
 _LOG = logging.getLogger("dare_job")
-
 FOLDER = "hung"
-
+EXIT_CODE = 75  # "try again"
 MAX_ROW_HANGS = 2  # hangs after which a row is given up: once in its batch, once alone
-
 MAX_SHARD_HANGS = 16  # hangs of one shard in a run; more indicate a faulty device, not faulty rows
 
 
@@ -51,12 +48,12 @@ class HangScope(Protocol):
     plan_token: str
 
 
-def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], why: str) -> None:
+def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], reason: str) -> None:
     """Record the ids of the rows that were being decoded, for later attempts at the shard."""
     folder = paths.path(task.folder) / FOLDER
     paths.make_folder(folder)
     write_json(folder / f"{shard:05d}-{secrets.token_hex(4)}.json",
-               {"cut": task.plan_token, "shard": shard, "ids": ids, "worker": worker, "why": why,
+               {"cut": task.plan_token, "shard": shard, "ids": ids, "worker": worker, "why": reason,
                 "at_s": time.time()})
 
 
@@ -70,11 +67,11 @@ def hang_reasons(task: HangScope, shard: int) -> dict[str, list[str]]:
     return reasons
 
 
-def give_up_reason(whys: Sequence[str]) -> str | None:
+def give_up_reason(reasons: Sequence[str]) -> str | None:
     """The ``error`` of a row that ended workers for these reasons; None if it is tried again."""
-    if len(whys) < MAX_ROW_HANGS:
+    if len(reasons) < MAX_ROW_HANGS:
         return None
-    return f"ended {len(whys)} workers, the last with this row alone: {whys[-1]}"
+    return f"ended {len(reasons)} workers, the last with this row alone: {reasons[-1]}"
 
 
 def retry_after_hangs(folder: AnyPath, plan_token: str, attempt: Callable[[], T]) -> T:
@@ -112,8 +109,6 @@ def hang_count(folder: AnyPath, plan_token: str) -> int:
 def _of(folder: AnyPath, plan_token: str, names: str) -> list[dict]:
     hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / FOLDER).glob(names))
     return [hang for hang in hangs if hang["cut"] == plan_token]
-
-EXIT_CODE = 75  # "try again"
 
 
 class Watched(Protocol):

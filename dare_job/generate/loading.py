@@ -92,11 +92,11 @@ def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     key = row["entity"], name  # a user and an item with the same id get different random numbers
     if not drafted:
         return Request(name, ids, key=key)
-    own = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
+    previous = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
     pools = open_row_pools(row, task)
     limit = None if row["strict"] else length_limit(pools, task)
-    return Request(name, ids, pools, previous_ids=own, strict=bool(row["strict"]), max_relaxed_tokens=limit,
-                   key=key)
+    return Request(name, ids, pools, previous_ids=previous, strict=bool(row["strict"]),
+                   max_relaxed_tokens=limit, key=key)
 
 
 def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
@@ -182,27 +182,24 @@ def sampling_settings(task: Task) -> Sampling:
 
 def _nodes(task: Task, rule: str) -> int:
     """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
-    nodes = task.config.decode.nodes
-    if nodes != "auto":
-        return nodes
-    fixed = task.config.verify.reproducible and rule != "strict"
-    fixed |= task.config.decode.mode == "sample"
-    if fixed:
+    decode, verify = task.config.decode, task.config.verify
+    if decode.nodes != "auto":
+        return decode.nodes
+    if decode.mode == "sample" or (verify.reproducible and rule != "strict"):
         return engines.default_nodes(task.config.drafter)
-    return max_row_nodes(task.config.decode.batch_size)
+    return max_row_nodes(decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:
     """``decode.score``, or its replacement if text must not depend on batch composition or timing."""
     decode, verify = task.config.decode, task.config.verify
-    if mode == "beam" or decode.mode == "beam":
+    if mode not in ("dare", "sample") or decode.mode == "beam":
         return "never"
+    if decode.score != "auto":
+        return decode.score
     if mode == "sample":
-        return "never" if decode.score == "auto" else decode.score
-    if mode != "dare":
         return "never"
-    fixed = verify.reproducible and verify.rule != "strict" and decode.score == "auto"
-    return "always" if fixed else decode.score
+    return "always" if verify.reproducible and verify.rule != "strict" else "auto"
 
 
 @lru_cache(maxsize=64)

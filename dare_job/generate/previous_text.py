@@ -1,7 +1,6 @@
 """Token ids of previous texts, from which pools and rows draft, and the index of one pool."""
 
 import logging
-import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +18,8 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from pools.index import Index
 
-POOL_STATS = "pool string, kind string, texts long, tokens long, bytes long, seconds double"
-
+_LOG = logging.getLogger("dare_job")
+POOL_STATS = "pool string, kind string, texts long, tokens long, bytes long"
 TOKENS = pa.schema([("entity_id", pa.string()), ("token_ids", pa.list_(pa.int32()))])
 
 
@@ -32,7 +31,7 @@ def _tokenizer(model: str, trust_remote_code: bool):
 
 
 def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
-             trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
+                     trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
     """Tokenize batches of ``entity_id, knowledge`` to TOKENS, with an end-of-text token after each text."""
     for batch in batches:
         if not batch.num_rows:
@@ -56,7 +55,6 @@ def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
     -------
     One row with the columns of ``POOL_STATS``
     """
-    began = time.perf_counter()
     name, kind = table["pool"][0].as_py(), table["kind"][0].as_py()
     ordered = table.sort_by("entity_id")["token_ids"].combine_chunks()
     flat, ends = ordered.flatten().to_numpy(), ordered.value_lengths().to_numpy().cumsum()
@@ -65,7 +63,7 @@ def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
     _save(index, paths.path(folder) / name, {**meta, "name": name})
     return pa.table({
         "pool": [name], "kind": [kind], "texts": [index.texts], "tokens": [index.token_count],
-        "bytes": [index.array_bytes], "seconds": [time.perf_counter() - began]})
+        "bytes": [index.array_bytes]})
 
 
 def _save(index: Index, folder: paths.AnyPath, meta: dict) -> None:
@@ -75,8 +73,6 @@ def _save(index: Index, folder: paths.AnyPath, meta: dict) -> None:
     with TemporaryDirectory(prefix="dare-job-") as temporary:
         index.save(Path(temporary) / folder.name, meta)
         paths.upload(Path(temporary) / folder.name, folder)
-
-_LOG = logging.getLogger("dare_job")
 
 
 def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
@@ -88,10 +84,10 @@ def previous_token_ids(job: Job, folder: AnyPath) -> DataFrame:
     model, trust = str(job.model_path.absolute()), job.config.model.trust_remote_code
     archive = _tokenizer_archive(job)
 
-    def tokenise(batches):
+    def tokenize(batches):
         yield from tokenize_batches(batches, shipping.unpack_archive(archive) if archive else model, trust)
 
-    tokenized = rest.mapInArrow(tokenise, "entity_id string, token_ids array<int>")
+    tokenized = rest.mapInArrow(tokenize, "entity_id string, token_ids array<int>")
     table = tokenized if written is None else written.unionByName(tokenized)
     return table.where(_valid_ids(_size(job)))
 
@@ -101,7 +97,7 @@ def _tokenizer_archive(job: Job) -> shipping.Archive | None:
         return None
     folder = job.model_path.absolute()
     return shipping.ship_folder(job.spark, folder, f"{job.model_hash} without weights",
-                         files(folder, weights=False))
+                                files(folder, weights=False))
 
 
 def warn_invalid_ids(job: Job, folder: AnyPath) -> None:

@@ -19,9 +19,7 @@ from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 
 STEP_COST = 8  # cost of one decoding step of a row
-
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
-
 DEFAULT_PER_STEP = 4.0  # tokens per step, if there is no previous run
 
 
@@ -113,8 +111,10 @@ def _mean_tokens(pools: Iterable[PoolStatistics]) -> int:
     rows, tokens = (sum(getattr(pool, name) for pool in pools) for name in ("old_rows", "old_tokens"))
     return tokens // rows if rows else 0
 
+
+# of a pool: its PoolAssignment and mean_tokens
 _ASSIGNMENT = ("wave int, entity string, pool string, start long, length long, parts long, first int, "
-          "shards array<int>, head int, tail int, mean int")  # of a pool: its PoolAssignment and mean_tokens
+               "shards array<int>, head int, tail int, mean int")
 
 
 def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataFrame]:
@@ -153,7 +153,7 @@ def task_slots(spark: SparkSession) -> int:
 
 
 def _with_positions(rows: DataFrame) -> DataFrame:
-    """Add ``shard`` and ``position``: ``PoolAssignment.place`` in Spark columns."""
+    """Add ``shard`` and ``position`` of each row by its ``PoolAssignment``."""
     order = Window.partitionBy("wave", "entity", "pool").orderBy("entity_id")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     last = F.size("shards") - 1

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dare_job import errors
 from dare_job.errors import DareJobError
@@ -32,7 +34,7 @@ from dare_job.workspace import SHARD_PLAN, digest, write_json
 FAILED = "_failed.json"  # written by a worker that stopped the run
 RETRY = "_retry.json"  # written by the gate if too many rows failed: the next run retries them
 ROW_COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
-           "strict")
+               "strict")
 ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # added by the shard plan
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 
@@ -146,10 +148,8 @@ def raise_failure(folder: AnyPath) -> None:
     raise getattr(errors, failure["error"])(failure["message"])
 
 
-def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None):
-    """DataFrame of the rows (of a wave) without a committed chunk: one partition per shard, by position."""
-    from pyspark.sql import functions as F
-
+def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None) -> DataFrame:
+    """Rows (of a wave) without a committed chunk: one partition per shard, by position."""
     rows, numbers = read_parquet(job.spark, plan.folder / "cut"), range(plan.shards)
     if wave is not None:
         rows, numbers = rows.where(F.col("wave") == wave), plan.shards_of(wave)
@@ -164,8 +164,6 @@ def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None):
 
 def _write(job: Job, rows, staging: AnyPath) -> dict:
     """Assign the rows that are not kept to shards and write them to ``staging/cut``."""
-    from pyspark.sql import functions as F
-
     texts = {}
     for entity in ENTITIES:
         kept = staging / f"entity={entity}"
@@ -183,8 +181,6 @@ def _write(job: Job, rows, staging: AnyPath) -> dict:
 
 def _copy_finished(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
     """Copy finished rows whose text key and rule are still current. Rows with errors are generated again."""
-    from pyspark.sql import functions as F
-
     kept = 0
     for entity in ENTITIES:
         folder = staging / f"entity={entity}"

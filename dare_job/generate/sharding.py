@@ -44,13 +44,6 @@ class PoolAssignment:
     head: int
     tail: int
 
-    def place(self, rank: int, before: int) -> tuple[int, int]:
-        """(shard, position) of a row."""
-        part = (self.start + before) * self.parts // self.length - self.first
-        part = min(max(part, 0), len(self.shards) - 1)
-        offset = self.head if part == 0 else self.tail if part == len(self.shards) - 1 else 0
-        return self.shards[part], offset + rank
-
 
 def shard_count(rows: int, slots: int, batch_size: int, requested: int | str) -> int:
     """Number of shards for ``rows`` rows; ``requested`` is a number or "auto".

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.models import files
@@ -10,10 +12,7 @@ from dare_job.spark import shipping
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
 
-# One row per chunk. loads: models that the process has loaded so far; began: start of the task; ended: end of
-# the chunk.
-CHUNK_STATS = ("shard int, chunk int, rows long, worker string, gpu string, loads int, began double, "
-         "ended double")
+CHUNKS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64())])  # output of a task
 
 WavePools = tuple[tuple[str, str, str], ...]
 

@@ -19,8 +19,8 @@ from dare_job.schemas import ENTITIES, MODES_WITHOUT_POOLS
 from dare_job.spark.tables import read_parquet
 from dare_job.tables import published
 
+_WAVE_ROWS = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 _MIN_ROWS = 8  # an index of fewer texts does not pay off
-
 _FIRST_SHARE, _SHARE = 8, 2  # a wave takes at most 1/2 of the waiting rows; 1/8 if there are no texts yet
 
 
@@ -44,8 +44,6 @@ def wave_sizes(sizes: Sequence[int], waiting: int, texts: int = 0) -> list[int]:
             waves.append(rows)
             texts, waiting = texts + rows, waiting - rows
     return waves
-
-_WAVE_ROWS = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 
 
 def uses_waves(job: Job, entity: str) -> bool:

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -19,7 +20,7 @@ from dare_job.errors import DareJobError, DeviceError, InfrastructureError
 from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
 from dare_job.generate.decoding import decode_rows
 from dare_job.generate.hangs import Watchdog
-from dare_job.generate.task import Task
+from dare_job.generate.task import CHUNKS, Task
 from dare_job.observe import log
 from dare_job.schemas import MODES_WITHOUT_POOLS
 from dare_job.spark import workers
@@ -27,9 +28,6 @@ from dare_job.storage.paths import AnyPath, is_local, path
 from dare_job.tables import chunk_files
 
 _LOG = logging.getLogger("dare_job")
-_STATS = pa.schema([("shard", pa.int32()), ("chunk", pa.int32()), ("rows", pa.int64()),
-                    ("worker", pa.string()), ("gpu", pa.string()), ("loads", pa.int32()),
-                    ("began", pa.float64()), ("ended", pa.float64())])
 
 
 class _Stopped(Exception):
@@ -37,7 +35,7 @@ class _Stopped(Exception):
 
 
 def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
-    """Decode a shard's rows in order of position and commit each chunk. Yields statistics per chunk.
+    """Decode a shard's rows in order of position and commit each chunk. Yields a row of CHUNKS each.
 
     A row that cannot be generated is committed with ``error``. An error that affects every row (a damaged
     pool, a model that does not load) stops all workers; ``shard_plan.raise_failure`` raises it on the driver.
@@ -63,11 +61,13 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     try:
         task = task.here()
         loading.load_task_model(task)  # before the clock starts
-        _LOG.info("the model is loaded", extra={"seconds": round(time.perf_counter() - began, 3)})
+        _LOG.info("the model is loaded", extra={
+            "seconds": round(time.perf_counter() - began, 3), "gpu": workers.task_gpu(),
+            "loads": loading.load_count()})
         collector = Collector(task)
         with watchdog.running():
             for row, result in decode_rows(collector.watched(chain([first], rows)), task, watchdog,
-                                      hangs.hang_reasons(task, shard)):
+                                           hangs.hang_reasons(task, shard)):
                 yield from collector.add(row, knowledge_row(row, result, task),
                                          worker_stats.beam_totals(result))
             yield from collector.finish()
@@ -111,26 +111,25 @@ class Collector:
 
     def __init__(self, task: Task):
         self._task = task
-        self._waiting: dict[int, int] = {}  # chunk -> rows in decoding
-        self._ready: dict[int, list[dict]] = {}
-        self._widths: dict[int, worker_stats.BeamTotals] = {}
+        self._waiting: Counter[int] = Counter()  # chunk -> rows in decoding
+        self._ready: dict[int, list[tuple[dict, dict]]] = defaultdict(list)
+        self._beams: dict[int, Counter[str]] = defaultdict(Counter)
         self._newest = -1
         self._began = time.perf_counter()
-        self._started = time.time()
 
     def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
         """Yield the same rows and count the rows in decoding of each chunk."""
         for row in rows:
             self._newest = row["chunk"]
-            self._waiting[self._newest] = self._waiting.get(self._newest, 0) + 1
+            self._waiting[self._newest] += 1
             yield row
         self._newest = -1
 
-    def add(self, row: dict, finished: dict, beams: worker_stats.BeamTotals) -> Iterator[pa.RecordBatch]:
+    def add(self, row: dict, finished: dict, beams: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Add a finished row and commit complete chunks. The newest chunk can still receive rows."""
         self._waiting[row["chunk"]] -= 1
-        self._widths[row["chunk"]] = self._widths.get(row["chunk"], worker_stats.BeamTotals()) + beams
-        self._ready.setdefault(row["chunk"], []).append((row, finished))
+        self._beams[row["chunk"]].update(beams)
+        self._ready[row["chunk"]].append((row, finished))
         for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
             yield self._commit(chunk)
 
@@ -145,17 +144,15 @@ class Collector:
         first = entries[0][0]
         if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
             raise _Stopped
-        maker = chunk_files.Maker(_name(), decoding.batch_size_of(self._task))
-        file = _path(first, self._task)
-        chunk_files.write(file, [finished for _, finished in entries], busy_s, maker,
-                     self._widths.pop(chunk).note())
+        file, beams = _path(first, self._task), self._beams.pop(chunk)
+        chunk_files.write(file, [finished for _, finished in entries], busy_s,
+                          maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task)},
+                          **{"beams": beams} if beams else {})
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
-        record |= {"gpu": workers.task_gpu(), "worker": _name(), "loads": loading.load_count(),
-                   "began": self._started, "ended": time.time()}
-        return pa.RecordBatch.from_pylist([record], schema=_STATS)
+        return pa.RecordBatch.from_pylist([record], schema=CHUNKS)
 
 
 def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:

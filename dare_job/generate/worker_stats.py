@@ -1,7 +1,6 @@
 """Worker utilization and beam statistics of the stage generate, read from the footers of its chunk files."""
 
-from collections import Counter
-from dataclasses import asdict, dataclass, fields
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from dare_job.generate.shard_plan import ShardPlan
@@ -14,11 +13,7 @@ if TYPE_CHECKING:
 
 def committed_files(work: ShardPlan) -> set[AnyPath]:
     """Files of all committed chunks."""
-    return {
-        folder / chunk_files.name(*chunk)
-        for folder in work.entities
-        for chunk in chunk_files.committed(folder)
-    }
+    return {path for folder in work.entities for path in folder.glob("part-*.parquet")}
 
 
 def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
@@ -32,14 +27,15 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     waited_s : seconds that the mean worker waited for the busiest one, over all waves
     batch_size : smallest batch size that a worker was reduced to
     """
-    seconds: dict[int, Counter[str]] = {}
+    seconds: dict[int, Counter[str]] = defaultdict(Counter)
     sizes: dict[str, int] = {}
     new = list(committed_files(work) - before)
-    for path, (maker, busy_s) in zip(new, map_paths(chunk_files.read_maker, new), strict=True):
-        if maker is not None:
-            shard = int(path.name.split("-")[1])
-            seconds.setdefault(_wave(work, shard), Counter())[maker.worker] += busy_s
-            sizes[maker.worker] = min(maker.batch_size, sizes.get(maker.worker, maker.batch_size))
+    for path, records in zip(new, map_paths(chunk_files.read_records, new), strict=True):
+        if maker := records.get("maker"):
+            worker, batch_size = maker["worker"], maker["batch_size"]
+            shard, _ = chunk_files.numbers(path)
+            seconds[_wave(work, shard)][worker] += records["totals"]["busy_s"]
+            sizes[worker] = min(batch_size, sizes.get(worker, batch_size))
     if not sizes:
         return None
     busiest = sum(max(busy.values()) for busy in seconds.values())
@@ -53,41 +49,21 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
 def _wave(work: ShardPlan, shard: int) -> int:
     return next(wave for wave in range(1, 1 + len(work.waves)) if shard in work.shards_of(wave))
 
-_NOTE = "beams"
 
+def beam_totals(outcome: "Result | str") -> Counter[str]:
+    """Sums of ``BeamStatistics`` of one row; empty if it was not generated in mode beam.
 
-@dataclass(frozen=True)
-class BeamTotals:
-    """Sums of ``BeamStatistics`` over rows.
-
-    Attributes
-    ----------
+    Returns
+    -------
     layers, beams : layers, and beams of all layers
     judged : draft layers that were verified
     passed, passed_beams : draft layers that were accepted, and their beams
     """
-
-    layers: int = 0
-    beams: float = 0.0
-    judged: int = 0
-    passed: int = 0
-    passed_beams: float = 0.0
-
-    def __add__(self, other: "BeamTotals") -> "BeamTotals":
-        return BeamTotals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-    def note(self) -> dict[str, dict]:
-        """Entry of a chunk file's footer; empty if no row was generated in mode beam."""
-        return {_NOTE: asdict(self)} if self.layers else {}
-
-
-def beam_totals(outcome: "Result | str") -> BeamTotals:
-    """Beam statistics of one row; zeros if it was not generated in mode beam."""
     beams = getattr(outcome, "beams", None)
     if beams is None:
-        return BeamTotals()
-    return BeamTotals(beams.layers, beams.width * beams.layers, beams.verified, beams.passed,
-                      beams.passed_width * beams.passed)
+        return Counter()
+    return Counter(layers=beams.layers, beams=beams.width * beams.layers, judged=beams.verified,
+                   passed=beams.passed, passed_beams=beams.passed_width * beams.passed)
 
 
 def beam_statistics(paths: list[AnyPath]) -> dict | None:
@@ -99,13 +75,11 @@ def beam_statistics(paths: list[AnyPath]) -> dict | None:
     judged, passed : draft layers that were verified, and that were accepted
     passed_width : mean beams of accepted draft layers; None if there are none
     """
-    total = sum((BeamTotals(**note) for note in map_paths(_read, paths) if note), BeamTotals())
-    if not total.layers:
+    total: Counter[str] = Counter()
+    for records in map_paths(chunk_files.read_records, paths):
+        total.update(records.get("beams", {}))
+    if not total["layers"]:
         return None
-    return {"layers": total.layers, "width": round(total.beams / total.layers, 4), "judged": total.judged,
-            "passed": total.passed,
-            "passed_width": round(total.passed_beams / total.passed, 4) if total.passed else None}
-
-
-def _read(path: AnyPath) -> dict | None:
-    return chunk_files.read_note(path, _NOTE)
+    return {"layers": total["layers"], "width": round(total["beams"] / total["layers"], 4),
+            "judged": total["judged"], "passed": total["passed"],
+            "passed_width": round(total["passed_beams"] / total["passed"], 4) if total["passed"] else None}

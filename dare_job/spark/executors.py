@@ -49,9 +49,9 @@ def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | Non
         return
     folder.mkdir(parents=True, exist_ok=True)
     path, names, version = str(folder.resolve()), _names(folder), dare_job.__version__
-    places = {name: paths.path(text, name) for name, text in inputs.items() if text}
-    required = {name: str(place.absolute()) for name, place in places.items()
-                if paths.is_local(place) and place.exists()}
+    sources = {name: paths.path(text, name) for name, text in inputs.items() if text}
+    required = {name: str(source.absolute()) for name, source in sources.items()
+                if paths.is_local(source) and source.exists()}
     tasks = 2 * context.defaultParallelism
 
     def check(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
@@ -90,10 +90,10 @@ def host_problems(folder: str, names: list[str], version: str, inputs: Mapping[s
 
 def _folder_problem(folder: str, names: list[str]) -> str | None:
     try:
-        place = paths.path(folder, "out")
-        if missing := sorted(set(names) - set(_names(place))):
+        out = paths.path(folder, "out")
+        if missing := sorted(set(names) - set(_names(out))):
             return f"does not see {missing[0]} in {folder}, the driver does: {_OUT}"
-        probe = place / f".{uuid.uuid4().hex}.partial"
+        probe = out / f".{uuid.uuid4().hex}.partial"
         probe.touch()
         probe.unlink()
     except Exception as error:

@@ -8,8 +8,6 @@ import gzip
 import io
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
@@ -27,13 +25,7 @@ _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """``groups`` row groups of a file, starting with ``first``; None: all row groups."""
-
-    file: str
-    first: int = 0
-    groups: int | None = None
+_Piece = tuple[str, range | None]  # a file and some of its row groups; None: all
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collection[str] | None = None,
@@ -51,7 +43,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     """
     files = [file for part in storage_paths.map_paths(_sized, paths) for file in part]
     if not files:
-        raise DataError(f"{', '.join(map(str, paths))}: no Parquet file there")
+        raise DataError(f"{', '.join(map(str, paths))}: no Parquet files found")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
     splits = _splits(files, spark.sparkContext.defaultParallelism)
     output = schema.append(pa.field("_metadata", _METADATA)) if located else schema
@@ -104,10 +96,8 @@ def _splits(files: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
     """Pieces of each task: about 128 MB, or less if some task slots would have no work."""
     pieces: list[tuple[_Piece, int]] = []
     for file, size in files:
-        groups = _row_groups(file, size)
-        share = -(-size // max(1, groups))
-        pieces += [(_Piece(str(file), first, 1 if groups > 1 else None), share + _FILE_COSTS_BYTES)
-                   for first in range(groups)]
+        groups = _row_groups(file) if size >= _SPLIT_BYTES else [None]
+        pieces += [((str(file), group), size // len(groups) + _FILE_COSTS_BYTES) for group in groups]
     total = sum(size for _, size in pieces)
     split_bytes = min(_SPLIT_BYTES, max(_FILE_COSTS_BYTES, total // slots))
     splits, capacity = [], 0
@@ -120,23 +110,21 @@ def _splits(files: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
     return splits
 
 
-def _row_groups(file: AnyPath, size: int) -> int:
-    """Number of pieces of a file. Reads the footer of large files only."""
-    if size < _SPLIT_BYTES:
-        return 1
+def _row_groups(file: AnyPath) -> list[range | None]:
     with file.open("rb") as source:
-        return max(1, pq.read_metadata(source).num_row_groups)
+        return [range(group, group + 1) for group in range(pq.read_metadata(source).num_row_groups)] or [None]
 
 
 def _rows(piece: _Piece, schema: pa.Schema, located: bool) -> Iterator[pa.RecordBatch]:
     """Read a piece in a Spark task, with the types of the table. Columns that the file lacks are null."""
-    path = storage_paths.path(piece.file)
+    file, groups = piece
+    path = storage_paths.path(file)
     with path.open("rb") as source:
         table = pq.ParquetFile(source, pre_buffer=True)
-        end = piece.first + piece.groups if piece.groups else table.num_row_groups
-        index = sum(table.metadata.row_group(group).num_rows for group in range(piece.first))
+        groups = groups or range(table.num_row_groups)
+        index = sum(table.metadata.row_group(group).num_rows for group in range(groups.start))
         present = [name for name in schema.names if name in table.schema_arrow.names]
-        for batch in table.iter_batches(_ROWS, row_groups=list(range(piece.first, end)), columns=present):
+        for batch in table.iter_batches(_ROWS, row_groups=list(groups), columns=present):
             columns = [_cast(batch[name], kind) if name in present else pa.nulls(len(batch), kind)
                        for name, kind in zip(schema.names, schema.types, strict=True)]
             names = list(schema.names)
@@ -211,7 +199,7 @@ def read_lines(spark: SparkSession, path: AnyPath) -> DataFrame:
 
 def _lines(path: AnyPath) -> Iterator[pa.RecordBatch]:
     """Read lines like Hadoop: a line ends with a line feed, a carriage return, or both."""
-    with path.open("rb") as stored, _unzipped(stored, path) as stream:
+    with path.open("rb") as stored, gzip.open(stored) if path.suffix == ".gz" else stored as stream:
         values: list[bytes] = []
         before = 0
         for line in io.TextIOWrapper(stream, encoding="latin-1", newline=None):
@@ -220,10 +208,6 @@ def _lines(path: AnyPath) -> Iterator[pa.RecordBatch]:
                 yield _numbered(values, before)
                 before, values = before + len(values), []
         yield _numbered(values, before)
-
-
-def _unzipped(stored, path: AnyPath):
-    return gzip.open(stored) if path.suffix == ".gz" else nullcontext(stored)
 
 
 def _numbered(values: list[bytes], before: int) -> pa.RecordBatch:

@@ -57,7 +57,7 @@ _DRIVER_MEMORY = "2g"  # unless spark.conf sets it
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Otherwise each column expression looks up its line in Python, a fifth of the time of a small night.
+    # Otherwise each column expression looks up its line in Python, a fifth of the time of a short run.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # the default of 10,000 suits numbers, not text
 }

@@ -1,13 +1,11 @@
 """Stage embed: learns or copies a vector for every user and item with interactions up to the date."""
 
-import time
 
 import numpy as np
 
 from dare_job.config.settings import EmbedSettings
 from dare_job.data.history import end_of_day
-from dare_job.embed import lightgcn as embed_lightgcn
-from dare_job.embed import vectors
+from dare_job.embed import lightgcn, vectors
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
@@ -19,7 +17,6 @@ from dare_job.workspace import committing, digest, done_record, is_done
 
 def run(job: Job) -> dict:
     """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
-    began = time.perf_counter()
     settings = job.config.embed
     provided = {entity: path and paths.path(path, f"embed.{entity}s")
                 for entity, path in (("user", settings.users), ("item", settings.items))}
@@ -34,9 +31,8 @@ def run(job: Job) -> dict:
                 record.update(_copy(provided, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
-                pairs = embed_lightgcn.read_pairs(source, end_of_day(job.space.day))
+                pairs = lightgcn.read_pairs(source, end_of_day(job.space.day))
                 record.update(_learn(pairs, settings, job.config.seed, staging))
-            record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 
@@ -46,8 +42,7 @@ def _identity(path: AnyPath | None, entity: str) -> list | None:
     errors.check_access(path, f"embed.{entity}s")
     if not path.exists():
         return None
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    return [[str(file), *version] for file, version in zip(files, paths.file_versions(files), strict=True)]
+    return paths.file_versions([path] if path.is_file() else sorted(path.rglob("*.parquet")))
 
 
 def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
@@ -59,11 +54,9 @@ def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     return record
 
 
-def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: AnyPath) -> dict:
+def _learn(graph: lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: AnyPath) -> dict:
     """Train LightGCN without the last pairs of some users, and evaluate the vectors on these pairs."""
-    from dare_job.embed import lightgcn  # imports torch, which takes seconds; provided vectors do not need it
-
-    out = embed_lightgcn.hold_out(graph, seed)
+    out = lightgcn.hold_out(graph, seed)
     users, items = graph.user[out], graph.item[out]
     train = graph.without(out)
     with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
@@ -72,10 +65,7 @@ def _learn(graph: embed_lightgcn.Pairs, settings: EmbedSettings, seed: int, stag
     ids = dict(zip(ENTITIES, ((graph.users, learned.users), (graph.items, learned.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", names, table)
-    popular = np.bincount(train.item, minlength=len(graph.items)).astype(np.float32)[:, None]
-    ones = np.ones((len(graph.users), 1), dtype=np.float32)
     return {
         "user": len(graph.users), "item": len(graph.items), "pairs": len(graph.user),
         "loss": [round(value, 5) for value in learned.loss], "held_out": len(out),
-        "recall_at_20": round(lightgcn.recall_at_k(learned.users, learned.items, train, users, items), 4),
-        "recall_at_20_of_popularity": round(lightgcn.recall_at_k(ones, popular, train, users, items), 4)}
+        "recall_at_20": round(lightgcn.recall_at_k(learned.users, learned.items, train, users, items), 4)}

@@ -1,23 +1,23 @@
 """Stage generate: generates texts with the model, in Spark tasks that commit chunk by chunk."""
 
-import json
 import logging
 from contextlib import contextmanager
 from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job import errors
 from dare_job.generate import baseline, hangs, previous_text, shard_plan, wave_index, worker_stats
-from dare_job.generate.task import CHUNK_STATS, Task
+from dare_job.generate.task import CHUNKS, Task
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITH_GROUP_POOLS, MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage import lock
 from dare_job.storage.local_copy import local_copy
-from dare_job.storage.paths import AnyPath, atomic_writer, path
+from dare_job.storage.paths import AnyPath, path
 from dare_job.tables import chunk_files, published, stage_inputs
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
@@ -25,7 +25,6 @@ from pools.index import Index
 from pools.store import names
 
 _LOG = logging.getLogger("dare_job")
-TASKS = "_tasks.jsonl"
 _ROUTE_OF_MODE = dict.fromkeys(("resd", *MODES_WITHOUT_POOLS), GLOBAL)  # the modes that use no group's pool
 
 
@@ -48,21 +47,15 @@ def run(job: Job) -> dict:
     if totals.rows != work.rows:
         raise errors.InfrastructureError(
             f"{work.folder} holds {totals.rows} of {work.rows} rows after all tasks ended: run it again")
+    beams = None
+    if job.config.decode.mode == "beam":
+        beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
     record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
               "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
-              "beams": _beams(job, work), "baseline": baseline.measure_baseline(job, work)}
+              "beams": beams, "baseline": baseline.measure_baseline(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
-
-
-def _beams(job: Job, work: shard_plan.ShardPlan) -> dict | None:
-    """Beam statistics of all rows; None unless the mode is beam."""
-    return (
-        worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
-        if job.config.decode.mode == "beam"
-        else None
-    )
 
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
@@ -123,16 +116,9 @@ def _with_previous_tokens(job: Job, entity: str, rows: DataFrame) -> DataFrame:
 
 def _fingerprint(job: Job) -> str:
     """Depends on the rows and what can change their text, not on limit, batch size or budget."""
-    return digest(
-        [
-            "generate",
-            shard_plan.ROW_COLUMNS,
-            shard_plan.ASSIGNMENT_COLUMNS,
-            stage_inputs.require_stage(job, "plan")["fingerprint"],
-            stage_inputs.require_stage(job, "route")["fingerprint"],
-            job.config.decode.mode,
-        ]
-    )
+    upstream = [stage_inputs.require_stage(job, stage)["fingerprint"] for stage in ("plan", "route")]
+    return digest(["generate", shard_plan.ROW_COLUMNS, shard_plan.ASSIGNMENT_COLUMNS, *upstream,
+                   job.config.decode.mode])
 
 
 def _write(job: Job, work: shard_plan.ShardPlan) -> None:
@@ -164,32 +150,10 @@ def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> 
         _LOG.info("%s: %d rows", wave_index.wave_name(work, wave), work.waves[wave - 1][0])
     watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave))
     with small_batches(job), watched:
-        stats = _run_tasks(job, work, wave, write)
-    _record_tasks(work.folder / TASKS, stats)
+        hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
+            shard_plan.remaining_rows(job, work, wave), write, from_arrow_schema(CHUNKS)).collect())
     shard_plan.raise_failure(work.folder)
     wave_index.require_complete(work, wave)
-
-
-def _run_tasks(job: Job, work: shard_plan.ShardPlan, wave: int, write) -> list:
-    """Run the tasks of the remaining rows of a wave; returns rows of CHUNK_STATS."""
-    return hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
-        shard_plan.remaining_rows(job, work, wave), write, CHUNK_STATS).collect())
-
-
-def _record_tasks(file: AnyPath, stats: list) -> None:
-    """Append a line of JSON per shard: worker, GPU, begin and end (seconds since 1970).
-
-    ``loads`` is the number of models that the worker's process had loaded by then.
-    """
-    shards: dict[int, dict] = {}
-    for row in sorted(stats, key=lambda row: row.ended):
-        before = shards.get(row.shard, {"rows": 0})
-        shards[row.shard] = {**row.asDict(), "rows": before["rows"] + row.rows}
-    lines = file.read_text(encoding="utf-8") if file.exists() else ""
-    for _, record in sorted(shards.items()):
-        lines += json.dumps({name: value for name, value in record.items() if name != "chunk"}) + "\n"
-    with atomic_writer(file, f".{file.name}.partial") as whole:
-        whole.write(lines.encode())
 
 
 @contextmanager

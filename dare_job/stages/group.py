@@ -1,8 +1,6 @@
 """Stage group: groups similar users and items, by vector (k-means) and by attributes (a tree)."""
 
 import json
-import time
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
@@ -32,7 +30,6 @@ def run(job: Job) -> dict:
 
     Raises DataError if the stages plan or embed have not finished.
     """
-    began = time.perf_counter()
     settings = job.config.group
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]
     fingerprint = digest([*upstream, settings.model_dump(), job.config.seed])
@@ -42,7 +39,6 @@ def run(job: Job) -> dict:
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 record[entity] = _group(job, entity, settings, staging)
-            record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 
@@ -53,17 +49,17 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
     plan = stage_table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
     _check_names(plan, order, f"group.{entity}_attributes")
-    groups = _attribute_groups(plan, labels, order, settings.max_group_size)
+    order, groups = _attribute_groups(plan, labels, order, settings.max_group_size)
     table = plan.join(labels, "entity_id", "left")
-    if groups.by_key:
-        pairs = pa.table({"key": list(groups.by_key), "attribute_group": list(groups.by_key.values())})
+    if groups:
+        pairs = pa.table({"key": list(groups), "attribute_group": list(groups.values())})
         table = table.join(job.spark.createDataFrame(pairs), "key", "left")
     else:
         table = table.withColumn("attribute_group", F.lit(None).cast("string"))
     folder = staging / f"entity={entity}"
     write_parquet(table.select(*GROUPS.names), folder)
     paths.remove_tree(staging / f"labels-{entity}.parquet")
-    return {"clusters": k, "attribute_order": groups.order, **_counts(folder)}
+    return {"clusters": k, "attribute_order": order, **_counts(folder)}
 
 
 def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
@@ -79,23 +75,14 @@ def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath
     return read_parquet(job.spark, path), k if len(ids) else 0
 
 
-@dataclass(frozen=True)
-class AttributeGroups:
-    """Result of grouping by attributes.
-
-    Attributes
-    ----------
-    order : attributes from the root of the tree to its leaves
-    by_key : group of each combination of attributes; the key is its JSON text
-    """
-
-    order: list[str]
-    by_key: dict[str, str]
-
-
 def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Literal["learned"],
-                      max_size: int) -> AttributeGroups:
-    """Build the tree on the driver from the distinct combinations of attributes and their counts."""
+                      max_size: int) -> tuple[list[str], dict[str, str]]:
+    """Build the tree on the driver from the distinct combinations of attributes and their counts.
+
+    Returns
+    -------
+    Attributes from the root of the tree to its leaves, and the group of each combination by its JSON text
+    """
     described = plan.where(F.size("attributes") > 0)
     counts = described.groupBy("key").count().toArrow()
     combinations = {key: _parse(key) for key in counts["key"].to_pylist()}
@@ -103,11 +90,11 @@ def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Lit
         names = {name for attributes in combinations.values() for name in attributes}
         order = _learn_order(described, labels) or sorted(names)
     if not order or not combinations:
-        return AttributeGroups(list(order), {})
+        return list(order), {}
     tree = AttributeTree.build(
         zip(combinations.values(), counts["count"].to_pylist(), strict=True), order, max_size)
     groups = {key: tree.group_of(attributes) for key, attributes in combinations.items()}
-    return AttributeGroups(list(order), {key: group for key, group in groups.items() if group is not None})
+    return list(order), {key: group for key, group in groups.items() if group is not None}
 
 
 def _check_names(plan: DataFrame, order: list[str] | Literal["learned"], setting: str) -> None:

@@ -4,7 +4,6 @@ Reads the input and the previous snapshot.
 """
 
 import logging
-import time
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
@@ -34,7 +33,6 @@ def run(job: Job) -> dict:
 
     Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
     """
-    began = time.perf_counter()
     # hashes the model first, so that an incomplete model fails before the work starts
     salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
@@ -55,7 +53,6 @@ def run(job: Job) -> dict:
                 folder = staging / f"entity={entity}"
                 write_parquet(_planned(job, table, previous[entity], salt), folder)
                 record[entity] = _entity_counts(folder)
-            record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 
@@ -78,7 +75,7 @@ def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None
     files = sorted(file for file in path.rglob("*") if file.suffix == ".parquet" or file.name == MANIFEST)
-    return [[file.name, *version] for file, version in zip(files, paths.file_versions(files), strict=True)]
+    return paths.file_versions(files)
 
 
 def _read(job: Job, source: AnyPath, name: str) -> DataFrame:

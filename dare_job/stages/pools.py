@@ -3,6 +3,9 @@
 import logging
 from collections import Counter
 
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
 from dare_job.errors import InfrastructureError
 from dare_job.generate import previous_text
 from dare_job.job import Job
@@ -26,7 +29,9 @@ def run(job: Job) -> dict:
     folder = job.space.stage("pools")
     fingerprint = digest([
         "pools",
-        {entity: (published.text_identity(job, entity), _state(path)) for entity, path in old.items()},
+        {entity: (published.text_identity(job, entity),
+                  paths.file_versions(published.parquet_files(path)) if path else [])
+         for entity, path in old.items()},
         tokenizer, job.config.pools.model_dump(), job.config.seed, job.config.decode.mode,
         stage_inputs.require_stage(job, "route")["fingerprint"]])
     if not is_done(folder, fingerprint):
@@ -42,14 +47,6 @@ def run(job: Job) -> dict:
     return stage_inputs.stage_report(done_record(folder))
 
 
-def _state(folder: AnyPath | None) -> list:
-    """Names, sizes and times of a folder's Parquet files, which change when the text is replaced."""
-    if folder is None:
-        return []
-    files = published.parquet_files(folder)
-    return [(file.name, *version) for file, version in zip(files, paths.file_versions(files), strict=True)]
-
-
 def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
     """Warn that drafts from text of another model, tokenizer or prompt are accepted less often."""
     if not published.read_manifest(old):
@@ -62,8 +59,6 @@ def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
 
 
 def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath) -> dict:
-    from pyspark.sql import functions as F
-
     settings = job.config.pools
     previous_text.warn_invalid_ids(job, old)
     tokens = previous_text.previous_token_ids(job, old)
@@ -77,9 +72,9 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
         routes = stage_inputs.stage_table(job, "route", entity)
         parts = parts.unionByName(_members(tokens, routes, settings, rank))
     target = str(staging.resolve())
+    writer = published.read_manifest(old)
     meta = {"tokenizer": tokenizer, "entity": entity, "dt": job.space.dt, "source": str(old),
-            "model": published.read_manifest(old).get("model", {}).get("hash"),
-            "prompt": published.read_manifest(old).get("prompts", {}).get(entity)}
+            "model": writer.get("model", {}).get("hash"), "prompt": writer.get("prompts", {}).get(entity)}
 
     def build(table):
         at = paths.path(target)
@@ -88,12 +83,8 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
         return previous_text.build_pool(table, target, meta)
 
     partitions = 4 * job.spark.sparkContext.defaultParallelism
-    stats = (
-        parts.repartition(partitions, "pool")
-        .groupBy("pool")
-        .applyInArrow(build, previous_text.POOL_STATS)
-        .collect()
-    )
+    pools = parts.repartition(partitions, "pool").groupBy("pool")
+    stats = pools.applyInArrow(build, previous_text.POOL_STATS).collect()
     return {"pools": len(stats), "texts": sum(row.texts for row in stats if row.pool == GLOBAL),
             "tokens": sum(row.tokens for row in stats if row.pool == GLOBAL),
             "bytes": sum(row.bytes for row in stats), "kinds": dict(Counter(row.kind for row in stats))}
@@ -101,9 +92,6 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
 
 def _members(tokens, routes, settings, rank):
     """Texts of the group pools: a seeded sample of at most ``max_texts`` per pool."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     grouped = tokens.join(routes.where(F.col("pool") != GLOBAL), "entity_id")
     order = F.row_number().over(Window.partitionBy("pool").orderBy(rank, "entity_id"))
     return grouped.withColumn("order", order).where(F.col("order") <= settings.max_texts).select(

@@ -21,7 +21,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.text_key import text_salt
 from dare_job.errors import DataError
@@ -35,13 +36,14 @@ from dare_job.stages import gate
 from dare_job.storage import atomic, lock
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, parts, published, stage_inputs
-from dare_job.tables import published as tables_published
-from dare_job.tables.parts import Part
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
+_ROWS_PER_FILE = 100_000
+_SUMS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
 
-def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[Part],
-             fingerprint: str, gates: dict) -> dict:
+
+def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[parts.Part],
+                  fingerprint: str, gates: dict) -> dict:
     """The manifest of a staged snapshot: model and settings, counts, totals, rates, files with checksums.
 
     Parameters
@@ -52,21 +54,21 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
     plan, work = stage_inputs.require_stage(job, "plan"), shard_plan.read_plan(job.space.stage("generate"))
+    writer = published.writer_record(job)
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
-        "verify": job.config.verify.rule, "choice": job.choice, **_writer_record(job),
+        "verify": job.config.verify.rule, "choice": job.choice, **writer,
+        "model": redact.values(writer["model"]),  # a name may be a URL with a token
         "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
-        "counts": counts, "totals": totals, "pool_kinds": kinds,
-        "accepted_per_step": _ratio(totals["accepted_tokens"], totals["target_steps"]),
-        "busy_slots": _ratio(totals["target_steps"], totals["slot_steps"]),
+        "counts": counts, "totals": {name: getattr(totals, name) for name in _SUMS}, "pool_kinds": kinds,
+        "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "gates": gates, "beams": generated.get("beams"),
-        "busy_s": generated.get("busy_s"), "workers": generated.get("workers"),
-        "waves": generated.get("waves", {}).get(entity, []),
+        "gates": gates, "waves": generated["waves"][entity],
+        **{name: generated[name] for name in ("beams", "busy_s", "workers")},
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
@@ -74,40 +76,25 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     }
 
 
-def _writer_record(job: Job) -> dict:
-    writer = published.writer_record(job)
-    return writer | {"model": redact.values(writer["model"])}  # a name may be a URL with a token
-
-
-def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, dict, dict]:
+def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_files.Totals, dict]:
     """Row counts, totals over the texts of this run, and the number of texts per kind of pool."""
-    sums = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
-    counts, totals, kinds = Counter(guarded=0), dict.fromkeys(sums, 0), Counter()
-    columns = ["error", "generated_dt", "tokens", "pool_kind", "guarded_tokens", *sums[1:]]
+    counts = Counter(dict.fromkeys(("rows", "written", "errors", "without_text"), 0))
+    totals, kinds = chunk_files.Totals(), Counter()
+    columns = ["error", "generated_dt", "pool_kind", "guarded_tokens", *_SUMS]
     for batch in published.dataset_of_files(files).to_batches(columns=columns):
-        no_text = pc.is_null(batch["generated_dt"])
-        fresh = pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False)
-        counts["rows"] += batch.num_rows
-        counts["written"] += pc.sum(fresh).as_py() or 0
-        counts["errors"] += batch.num_rows - batch["error"].null_count
-        counts["without_text"] += pc.sum(no_text).as_py() or 0
-        new = batch.filter(fresh)
-        counts["guarded"] += chunk_files.guarded(new)
+        new = batch.filter(pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False))
+        counts.update(rows=batch.num_rows, written=new.num_rows,
+                      errors=batch.num_rows - batch["error"].null_count,
+                      without_text=batch["generated_dt"].null_count)
+        totals += chunk_files.totals_of(new)
         kinds.update({entry["values"]: entry["counts"]
                       for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
-        for name in sums:
-            totals[name] += pc.sum(new[name]).as_py() or 0
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+    counts["guarded"] = totals.guarded_rows
     counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
     counts["pending"] = plan.count_rows() - counts["rows"]
     return dict(counts), totals, dict(kinds)
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-_ROWS_PER_FILE = 100_000
 
 
 def run(job: Job) -> dict:
@@ -132,7 +119,7 @@ def _publish(job: Job) -> dict:
     generated = stage_inputs.require_generated(job)
     gates = gate.require_passed(job, generated)
     fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    current = {entity: tables_published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
+    current = {entity: published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
                for entity in ENTITIES}
     if all(current.values()):
         return {entity: _with_baseline(job, entity, manifest, generated)
@@ -142,7 +129,7 @@ def _publish(job: Job) -> dict:
         manifests = {}
         for entity, files in staged.items():
             manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
-                                                  gates[entity])
+                                              gates[entity])
             manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
         _make_visible(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
@@ -171,37 +158,31 @@ def _fingerprint(job: Job, entity: str, generated: dict) -> str:
                    *stage_inputs.snapshot_identity(job, entity)])
 
 
-def _plan(job: Job, entity: str) -> ds.Dataset:
-    return tables_published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
-
-
 def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot to a staging folder, which an error in ``failing`` removes."""
     staging = atomic.stage_folder(job.space.knowledge(entity), flat=True)
     failing.enter_context(atomic.remove_on_error(staging))
-    planned = _plan(job, entity).count_rows()
-    name = f"part-{secrets.token_hex(4)}"
-    written = parts.write_parts(_snapshot(job, entity), staging, name, 1 + planned // _ROWS_PER_FILE)
+    plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+    files = 1 + plan.count_rows() // _ROWS_PER_FILE
+    written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files)
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(
             f"{entity} {repeated!r} would be published twice, so nothing was published: the id occurs more "
             f"than once in the input or in the previous text "
-            f"{tables_published.previous_folder(job, entity)}; remove the duplicate")
+            f"{published.previous_folder(job, entity)}; remove the duplicate")
     return staging, written
 
 
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
-    from pyspark.sql import functions as F
-
     plan = stage_inputs.stage_table(job, "plan", entity)
     rows = plan.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
-    old = tables_published.previous_folder(job, entity)
-    before = tables_published.read_texts(job, old) if old else _empty(job)
+    old = published.previous_folder(job, entity)
+    before = published.read_texts(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
         before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
-    if old and tables_published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
+    if old and published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
     rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
     is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
@@ -210,8 +191,8 @@ def _snapshot(job: Job, entity: str):
     chosen = F.when(keep_old, F.col("old")).otherwise(F.col("new"))
     error = F.when(failed, F.col("new.error")).when(has_old & ~is_new & F.col("stale"), F.col("old.error"))
     rows = rows.where(is_new | has_old).select("entity_id", chosen.alias("row"), error.alias("error"))
-    own = {"entity_id": F.col("entity_id"), "error": F.col("error"), "run_id": F.lit(job.run_id)}
-    return rows.select([own.get(name, F.col(f"row.{name}")).alias(name) for name in KNOWLEDGE.names])
+    replaced = {"entity_id": F.col("entity_id"), "error": F.col("error"), "run_id": F.lit(job.run_id)}
+    return rows.select([replaced.get(name, F.col(f"row.{name}")).alias(name) for name in KNOWLEDGE.names])
 
 
 def _rows(job: Job, entity: str):
@@ -219,17 +200,13 @@ def _rows(job: Job, entity: str):
     folder = stage_inputs.generated_folder(job, entity)
     if not any(folder.glob("*.parquet")):
         return _empty(job)
-    return tables_published.read_texts(job, folder)
+    return published.read_texts(job, folder)
 
 
 def _empty(job: Job):
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     return job.spark.createDataFrame([], from_arrow_schema(KNOWLEDGE))
 
 
 def _prefixed(table, name: str):
-    from pyspark.sql import functions as F
-
     rest = [column for column in KNOWLEDGE.names if column != "entity_id"]
     return table.select("entity_id", F.struct(*rest).alias(name))

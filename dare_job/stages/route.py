@@ -1,6 +1,5 @@
 """Stage route: chooses the pool that each entity drafts from, and records the reason."""
 
-import time
 from collections.abc import Iterator
 from functools import lru_cache, partial
 
@@ -24,7 +23,6 @@ def run(job: Job) -> dict:
 
     Raises DataError if the stages plan or group have not finished.
     """
-    began = time.perf_counter()
     settings = job.config.router
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "group")]
     fingerprint = digest([*upstream, settings.model_dump()])
@@ -40,7 +38,6 @@ def run(job: Job) -> dict:
                 folder = staging / f"entity={entity}"
                 write_parquet(entities.mapInArrow(route, _OUTPUT), folder)
                 record[entity] = _counts(folder)
-            record["seconds"] = round(time.perf_counter() - began, 3)
     return stage_report(done_record(target))
 
 

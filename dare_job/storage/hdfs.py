@@ -7,7 +7,7 @@ only if it is missing nor rename without replacing, and the lock needs both.
 
 import io
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -42,7 +42,10 @@ def _as_os_error(method: Callable) -> Callable:
 
 
 class HdfsFileSystem(AbstractFileSystem):
-    """The cluster that ``fs.defaultFS`` in HADOOP_CONF_DIR's core-site.xml names."""
+    """The cluster that ``fs.defaultFS`` in HADOOP_CONF_DIR's core-site.xml names.
+
+    A folder is created with its first file, so ``mkdir`` does nothing.
+    """
 
     protocol = "hdfs"
     root_marker = "/"
@@ -94,21 +97,6 @@ class HdfsFileSystem(AbstractFileSystem):
 
         return super().walk(path, maxdepth, topdown, missing if on_error == "omit" else on_error, **options)
 
-    @_as_os_error
-    def find(self, path, maxdepth=None, withdirs=False, detail=False, **options):
-        if maxdepth is not None or withdirs:
-            return super().find(path, maxdepth, withdirs, detail, **options)
-        entries = {status.path: _entry(status) for status in self._files(self._strip_protocol(path))}
-        return dict(sorted(entries.items())) if detail else sorted(entries)
-
-    def _files(self, path: str) -> Iterator:
-        """List folder by folder. The client's own recursion fails if any folder is removed meanwhile."""
-        for status in self._there(path):
-            if status.isdir:
-                yield from self._files(status.path)
-            else:
-                yield status
-
     def _there(self, path: str) -> list:
         """Entries of a folder. Retries if the folder was removed and created again meanwhile."""
         for _ in range(_TRIES):
@@ -118,12 +106,6 @@ class HdfsFileSystem(AbstractFileSystem):
                 if not self.exists(path):
                     return []
         raise HdfsError(f"{path} exists, but listing its files failed {_TRIES} times")
-
-    def mkdir(self, path: str, create_parents: bool = True, **_) -> None:
-        """Do nothing: a folder is created with its first file."""
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing, like ``mkdir``."""
 
     @_as_os_error
     def rmdir(self, path: str) -> None:

@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 else:
     AnyPath = Path
 
-_EXTRAS = {"s3": "s3", "hdfs": "hdfs"}  # scheme: extra of pyproject.toml
-
-_OPTIONS: dict[str, dict[str, Any]] = {  # listings must be current, so they are not cached
-    "s3": {"use_listings_cache": False}, "hdfs": {}}
-
-_NEEDS = {"s3": "s3fs", "hdfs": "hdfs_native"}
-
+# scheme, which is also the extra of pyproject.toml: package, and options; listings must be current
+_STORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "s3": ("s3fs", {"use_listings_cache": False}), "hdfs": ("hdfs_native", {})}
 _THREADS = 16  # concurrent requests; each takes tens of milliseconds
-
 T, R = TypeVar("T"), TypeVar("R")
 
 
@@ -52,7 +47,7 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
             raise ConfigError(f"{setting}: {text} names the host {url.netloc}; write file:///folder")
         return Path(unquote(url.path))
     scheme = {"s3a": "s3", "s3n": "s3"}.get(url.scheme, url.scheme)  # as Hadoop calls it
-    if scheme not in _EXTRAS:
+    if scheme not in _STORES:
         raise ConfigError(f"{setting}: {url.scheme}:// is not supported; valid: a path, file://, s3://, "
                           "hdfs://")
     if url.password is not None or (scheme == "s3" and "@" in url.netloc) or url.query:
@@ -71,16 +66,17 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
 def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
     from importlib import import_module
 
+    package, options = _STORES[scheme]
     try:
-        import_module(_NEEDS[scheme])
+        import_module(package)
         from fsspec import register_implementation
         from upath import UPath
     except ImportError as error:
         raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: install dare-job with its "
-                          f"extra {_EXTRAS[scheme]} (docs/how-to/object-stores.md)") from None
+                          f"extra {scheme} (docs/how-to/object-stores.md)") from None
     if scheme == "hdfs":
         register_implementation("hdfs", "dare_job.storage.hdfs.HdfsFileSystem", clobber=True)
-    url = UPath(f"{scheme}://{rest}", **_OPTIONS[scheme])
+    url = UPath(f"{scheme}://{rest}", **options)
     try:
         url.fs  # noqa: B018  connect now, so that all derived paths share the connections
     except OSError as error:
@@ -177,16 +173,17 @@ def _version(entry: dict) -> str:
 
 
 def file_versions(files: Iterable[AnyPath]) -> list[list]:
-    """[size in bytes, modification time in ns or version] of each file, for fingerprints."""
+    """[name, size in bytes, modification time in ns or version] of each file, for fingerprints."""
     files = list(files)
     if all(map(is_local, files)):
-        return [[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in files)]
+        stats = [file.stat() for file in files]
+        return [[file.name, stat.st_size, stat.st_mtime_ns] for file, stat in zip(files, stats, strict=True)]
     if len(files) < 2 * _THREADS:
         entries = map_paths(lambda file: file.fs.info(file.path), files)
     else:
         listings = {parent: listing(parent) for parent in {file.parent for file in files}}
         entries = [listings[file.parent][file.name] for file in files]
-    return [[entry["size"], _version(entry)] for entry in entries]
+    return [[file.name, entry["size"], _version(entry)] for file, entry in zip(files, entries, strict=True)]
 
 
 def listing(folder: AnyPath) -> dict[str, dict]:

@@ -8,10 +8,11 @@ footer. This module knows nothing about models or Spark.
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dare_job.schemas import KNOWLEDGE
@@ -19,17 +20,7 @@ from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 _LOG = logging.getLogger("dare_job")
-_FOOTER = b"dare_job.totals"
-_MAKER = b"dare_job.maker"
-_NOTHING: Mapping[str, dict] = {}
-
-
-@dataclass(frozen=True)
-class Maker:
-    """The worker (host and process) that wrote a file, and its batch size at that time."""
-
-    worker: str
-    batch_size: int
+_RECORD = "dare_job."  # prefix of the keys of JSON values in a footer
 
 
 @dataclass(frozen=True)
@@ -78,20 +69,15 @@ class Totals:
         return self.tokens / self.busy_s if self.busy_s else None
 
 
-def totals_of(table: pa.Table, busy_s: float = 0.0) -> Totals:
-    """Totals of a table of KNOWLEDGE."""
+def totals_of(rows: pa.Table | pa.RecordBatch, busy_s: float = 0.0) -> Totals:
+    """Totals of rows of KNOWLEDGE."""
     def total(name: str) -> int:
-        return pa.compute.sum(table[name]).as_py() or 0
+        return pc.sum(rows[name]).as_py() or 0
 
-    errors = len(table) - table["error"].null_count
-    return Totals(len(table), errors, total("tokens"), total("target_steps"), total("scored_tokens"),
-                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), guarded(table),
-                  busy_s)
-
-
-def guarded(rows: pa.Table | pa.RecordBatch) -> int:
-    """Number of rows of KNOWLEDGE whose text exceeded the length limit of relaxed verification."""
-    return pa.compute.sum(pa.compute.greater(rows["guarded_tokens"], 0)).as_py() or 0
+    errors = rows.num_rows - rows["error"].null_count
+    guarded = pc.sum(pc.greater(rows["guarded_tokens"], 0)).as_py() or 0
+    return Totals(rows.num_rows, errors, total("tokens"), total("target_steps"), total("scored_tokens"),
+                  total("accepted_tokens"), total("relaxed_tokens"), total("slot_steps"), guarded, busy_s)
 
 
 def name(shard: int, chunk: int) -> str:
@@ -115,45 +101,27 @@ def write_table(path: AnyPath, table: pa.Table) -> None:
         pq.write_table(table, file, compression="zstd")
 
 
-def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0,
-          maker: Maker | None = None, notes: Mapping[str, dict] = _NOTHING) -> Totals:
-    """Write a chunk file of KNOWLEDGE rows, with their totals in the footer.
-
-    notes : JSON values by name that are added to the footer
-    """
+def write(path: AnyPath, rows: Sequence[dict] | pa.Table, busy_s: float = 0.0, **records: dict) -> Totals:
+    """Write a chunk file of KNOWLEDGE rows, with their totals and other ``records`` in the footer."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=KNOWLEDGE)
     totals = totals_of(table, busy_s)
-    footer = {**KNOWLEDGE.metadata, _FOOTER: json.dumps(asdict(totals)).encode()}
-    if maker is not None:
-        footer[_MAKER] = json.dumps(asdict(maker)).encode()
-    footer |= {_note(name): json.dumps(note).encode() for name, note in notes.items()}
-    write_table(path, table.replace_schema_metadata(footer))
+    footer = {f"{_RECORD}{name}": json.dumps(record) for name, record in (
+        ("totals", asdict(totals)), *records.items())}
+    write_table(path, table.replace_schema_metadata({**KNOWLEDGE.metadata, **footer}))
     return totals
 
 
+def read_records(path: AnyPath) -> dict[str, dict]:
+    """The totals and other records in a file's footer, by name, without reading its rows."""
+    with paths.arrow_source(path) as source:
+        footer = pq.read_schema(source).metadata or {}
+    records = {name.decode(): value for name, value in footer.items()}
+    return {name.removeprefix(_RECORD): json.loads(value) for name, value in records.items()
+            if name.startswith(_RECORD)}
+
+
 def read_totals(path: AnyPath) -> Totals:
-    """Totals from a file's footer, without reading its rows."""
-    with paths.arrow_source(path) as source:
-        return Totals(**json.loads(pq.read_schema(source).metadata[_FOOTER]))
-
-
-def read_maker(path: AnyPath) -> tuple[Maker | None, float]:
-    """The worker that wrote a file (None: unknown), and the seconds that its rows took."""
-    with paths.arrow_source(path) as source:
-        metadata = pq.read_schema(source).metadata
-    maker = Maker(**json.loads(metadata[_MAKER])) if _MAKER in metadata else None
-    return maker, json.loads(metadata[_FOOTER])["busy_s"]
-
-
-def read_note(path: AnyPath, name: str) -> dict | None:
-    """A note from a file's footer; None if it has no note of this name."""
-    with paths.arrow_source(path) as source:
-        note = pq.read_schema(source).metadata.get(_note(name))
-    return note and json.loads(note)
-
-
-def _note(name: str) -> bytes:
-    return f"dare_job.{name}".encode()
+    return Totals(**read_records(path)["totals"])
 
 
 def discard_unreadable(folder: AnyPath, read: Callable[[AnyPath], object] = read_totals) -> None:

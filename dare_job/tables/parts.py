@@ -9,20 +9,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.schemas import KNOWLEDGE
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files
 
-_STATS = pa.schema([
-    pa.field("file", pa.string()), pa.field("rows", pa.int64()), pa.field("sha256", pa.string()),
-    pa.field("repeated", pa.string()),
-])
+_STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("sha256", pa.string()),
+                    ("repeated", pa.string())])
 
 
 @dataclass(frozen=True)
 class Part:
-    """One written file; ``repeated`` is an id that stood in it twice, or None."""
+    """One written file; ``repeated`` is an id that it contains twice, or None."""
 
     file: str
     rows: int
@@ -34,35 +33,30 @@ def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
                 token_s: float = 0.0) -> list[Part]:
     """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
 
-    token_s    decoding seconds that a token took; the files' totals count their time by it
+    All rows of an id are in one file, so ``Part.repeated`` finds every id that occurs twice. Partitions
+    without rows write no file; a table without rows becomes one file without rows.
 
-    All rows of an id meet in one file, so ``Part.repeated`` finds every id that is there twice.
-    Partitions without rows write no file; a table without rows is one file without rows.
+    Parameters
+    ----------
+    token_s : decoding seconds per token, for the decoding time in the files' totals
     """
     columns = [table[name] for name in KNOWLEDGE.names]
-    cut = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
+    parts = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
     folder = folder.resolve()
 
-    def write(batches):
-        yield from write_partition(batches, folder, prefix, token_s)
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
 
-    rows = cut.mapInArrow(write, "file string, rows long, sha256 string, repeated string").collect()
+        filled = [batch for batch in batches if batch.num_rows]
+        if filled:
+            path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
+            part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE), token_s)
+            yield pa.RecordBatch.from_pylist([asdict(part)], _STATS)
+
+    rows = parts.mapInArrow(write, from_arrow_schema(_STATS)).collect()
     if not rows:
         return [_write(folder / f"{prefix}-00000.parquet", KNOWLEDGE.empty_table())]
     return sorted((Part(*row) for row in rows), key=lambda part: part.file)
-
-
-def write_partition(batches: Iterator[pa.RecordBatch], folder: AnyPath, prefix: str,
-                    token_s: float) -> Iterator[pa.RecordBatch]:
-    """Runs in a Spark task: one file of this partition's rows, sorted by id; yields its ``Part``."""
-    from pyspark import TaskContext
-
-    filled = [batch for batch in batches if batch.num_rows]
-    if not filled:
-        return
-    path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
-    part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE), token_s)
-    yield from pa.Table.from_pylist([asdict(part)], schema=_STATS).to_batches()
 
 
 def _write(path: AnyPath, table: pa.Table, token_s: float = 0.0) -> Part:
@@ -75,6 +69,6 @@ def _repeated(table: pa.Table) -> str | None:
     ids = table["entity_id"].combine_chunks()
     if len(ids) < 2:
         return None
-    same = pa.compute.equal(ids[1:], ids[:-1])
-    position = pa.compute.index(same, True).as_py()
+    equals_previous = pa.compute.equal(ids[1:], ids[:-1])
+    position = pa.compute.index(equals_previous, True).as_py()
     return ids[position].as_py() if position >= 0 else None

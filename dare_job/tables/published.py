@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 
 from dare_job.errors import DataError
 from dare_job.job import Job
-from dare_job.schemas import ENTITIES, KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE, SCHEMA_VERSION
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import MANIFEST
@@ -54,16 +54,16 @@ def _has_rows(folder: AnyPath) -> bool:
 
 
 def parquet_files(folder: AnyPath) -> list[AnyPath]:
-    """The Parquet files of a folder; at a URL those that its manifest names, where it has one.
+    """The Parquet files of a folder; at a URL those that its manifest names, if it has one.
 
-    There the files of another publication may stand beside them, for as long as one is being written.
+    At a URL the folder also contains the files of a publication that is being written.
     """
     named = {} if storage_paths.is_local(folder) else read_manifest(folder).get("files")
     return [folder / name for name in sorted(named)] if named else sorted(folder.glob("*.parquet"))
 
 
 def read_manifest(folder: AnyPath) -> dict:
-    """A snapshot's manifest; empty where the text came without one. Raises DataError on damage."""
+    """A snapshot's manifest; empty if it has none. Raises DataError if it is damaged."""
     path = folder / MANIFEST
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -74,25 +74,33 @@ def read_manifest(folder: AnyPath) -> dict:
 
 
 def current_manifest(folder: AnyPath, fingerprint: str) -> dict | None:
-    """A snapshot's manifest, where it is of these texts and settings and its files are there, whole."""
+    """A snapshot's manifest if it has this fingerprint and its files are complete, else None."""
     manifest = read_manifest(folder)
     if manifest.get("fingerprint") != fingerprint:
         return None
-    there = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
-                for name, file in manifest["files"].items())
-    return manifest if there else None
+    complete = all((folder / name).is_file() and (folder / name).stat().st_size == file["bytes"]
+                   for name, file in manifest["files"].items())
+    return manifest if complete else None
 
 
 def text_identity(job: Job, entity: str) -> list:
-    """Which text an entity type starts from: its place, below OUT where it is there, and who published it.
+    """Place of the previous text of an entity type, and id of the run that published it.
 
-    The same for every way in which the place is written, so from every folder that a command is run in.
+    A place below OUT is relative, so the identity does not depend on the folder that a command is run in.
+
+    Raises
+    ------
+    DataError : the text has another table version
     """
     old = previous_folder(job, entity)
     if old is None:
         return [None, None]
+    manifest = read_manifest(old)
+    if manifest.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise DataError(f"{old} has table version {manifest['schema_version']}, and this version of dare-job "
+                        f"reads only version {SCHEMA_VERSION}: publish that date again, or remove it")
     place = str(old.absolute()).removeprefix(f"{job.space.out.absolute()}/")
-    return [place, read_manifest(old).get("run_id")]
+    return [place, manifest.get("run_id")]
 
 
 def writer_record(job: Job) -> dict:
@@ -126,12 +134,12 @@ def writer_changes(job: Job, folder: AnyPath, entity: str) -> list[tuple[str, st
 
 
 def dataset(folder: AnyPath, schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
-    """The Parquet files of a folder, read as they are asked for; without files a table without rows."""
+    """Dataset of the Parquet files of a folder; empty if there are none."""
     return dataset_of_files(parquet_files(folder), schema)
 
 
 def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.Dataset:
-    """The same of some files."""
+    """Dataset of some files; empty if there are none."""
     if not paths:
         return ds.dataset(schema.empty_table())
     locations = [storage_paths.arrow_location(path) for path in paths]
@@ -139,17 +147,32 @@ def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.
     return ds.dataset(names, filesystem=locations[0][0], schema=schema, format="parquet")
 
 
+def rows_at(folder: AnyPath, numbers: Sequence[int], columns: Sequence[str] = KNOWLEDGE.names) -> list[dict]:
+    """Rows of a folder by their numbers in the order of its files; only files with such rows are read."""
+    rows, first = {}, 0
+    for fragment in dataset(folder).get_fragments():
+        count = fragment.count_rows()
+        inside = [number for number in numbers if first <= number < first + count]
+        if inside:
+            scanner = fragment.scanner(schema=KNOWLEDGE, columns=list(columns), batch_size=1024,
+                                       batch_readahead=1)
+            taken = scanner.take(pa.array([number - first for number in inside], pa.int64()))
+            rows |= zip(inside, taken.to_pylist(), strict=True)
+        first += count
+    return [rows[number] for number in numbers]
+
+
 def has_relaxed_tokens():
-    """Spark condition: a row's text may differ from strict text. One without a relaxed token cannot."""
+    """Spark condition: a row's text may differ from strict text, because it has relaxed tokens."""
     from pyspark.sql import functions as F
 
     return F.coalesce("relaxed_tokens", F.lit(0)) > 0
 
 
 def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
-    """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; those it lacks are null.
+    """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; missing columns are null.
 
-    Raises DataError where it has no ``entity_id`` or no ``knowledge``.
+    Raises DataError if ``entity_id`` or ``knowledge`` is missing.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
@@ -158,8 +181,8 @@ def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.nam
     from dare_job.spark.tables import read_parquet
 
     try:
-        where = [folder] if storage_paths.is_local(folder) else parquet_files(folder)
-        table = read_parquet(job.spark, *where, columns={"entity_id", "knowledge", *columns})
+        files = [folder] if storage_paths.is_local(folder) else parquet_files(folder)
+        table = read_parquet(job.spark, *files, columns={"entity_id", "knowledge", *columns})
     except PySparkException as error:
         raise DataError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     missing = {"entity_id", "knowledge"} - set(table.columns)

@@ -26,11 +26,9 @@ def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
     rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
     return rows if limit is None else rows.slice(0, limit)
 
-_COMMANDS = {"input": "plan"}  # where a folder is written by a command of another name
-
 
 def require_stage(job: Job, stage: str) -> dict:
-    """The done-record of a stage, with its fingerprint. Raises DataError where it has not run to its end."""
+    """The done-record of a stage, with its fingerprint. Raises DataError if the stage has not finished."""
     folder = job.space.stage(stage)
     try:
         record = done_record(folder)
@@ -38,30 +36,31 @@ def require_stage(job: Job, stage: str) -> dict:
         record = None
     if record is None or not is_complete(folder, record):
         what = "has no finished" if record is None else "lacks files of the stage"
-        raise DataError(f"{folder} {what} {stage}: run `dare-job run --from "
-                        f"{_COMMANDS.get(stage, stage)}` with --date {job.space.dt} first")
+        command = "plan" if stage == "input" else stage
+        raise DataError(f"{folder} {what} {stage}: run `dare-job run --from {command}` with --date "
+                        f"{job.space.dt} first")
     return record
 
 
 def require_plan(job: Job) -> dict:
-    """The done-record of plan. Raises DataError where the model, or the text before, is another by now.
+    """The done-record of plan. Raises DataError if the model or the previous text has changed since.
 
     Texts would have the other model's keys. Rows that the plan left out as fresh would be missing from a
     snapshot that starts from another date's.
     """
-    record, what = require_stage(job, "plan"), None
-    if record.get("model") not in (None, job.model_hash):  # older plans do not say
-        what = f"model {job.config.model.name}"
-    for entity, before in record.get("before", {}).items():
+    record, changed = require_stage(job, "plan"), None
+    if record["model"] != job.model_hash:
+        changed = f"model {job.config.model.name}"
+    for entity, before in record["before"].items():
         if (now := published.text_identity(job, entity)) != before:
-            what = f"the text of {entity}s from before ({_shown(now)} now, {_shown(before)} then)"
-    if what:
-        raise DataError(f"{what} is another than {job.space.stage('plan')} was made for: run "
+            changed = f"previous text of {entity}s (now {_describe(now)}, before {_describe(before)})"
+    if changed:
+        raise DataError(f"{changed} has changed since {job.space.stage('plan')} was written: run "
                         f"`dare-job run --from plan` with --date {job.space.dt}")
     return record
 
 
-def _shown(identity: list) -> str:
+def _describe(identity: list) -> str:
     place, run_id = identity
     return f"{place} of run {run_id}" if run_id else place or "none"
 
@@ -76,7 +75,7 @@ def stage_folder(job: Job, stage: str, entity: str) -> AnyPath:
 
 
 def stage_report(record: dict) -> dict:
-    """What a stage returns: its done-record without the book-keeping."""
+    """What a stage returns: its done-record without fingerprint and number of files."""
     return {key: value for key, value in record.items() if key not in ("fingerprint", FILES)}
 
 
@@ -90,12 +89,12 @@ def generated_files(job: Job, entity: str) -> list[AnyPath]:
 
 
 def count_generated(job: Job, entity: str) -> int:
-    """Rows of an entity type, by the footers of its files, of which few are held: there may be many."""
+    """Number of generated rows of an entity type, from the footers of its files."""
     return sum(paths.map_paths(row_count, generated_files(job, entity)))
 
 
 def require_generated(job: Job) -> dict:
-    """The done-record of generate. Raises DataError where it has not ended, or files are gone or damaged."""
+    """The done-record of generate. Raises DataError if it has not finished or files are damaged."""
     generated = require_stage(job, "generate")
     try:
         rows = sum(count_generated(job, entity) for entity in ENTITIES)
@@ -109,7 +108,6 @@ def require_generated(job: Job) -> dict:
 
 def snapshot_identity(job: Job, entity: str) -> list:
     """Identity of a snapshot's sources: generated files, and the previous text with its run id."""
-    files = generated_files(job, entity)
-    versions = paths.file_versions(files)
-    rows = [[path.name, version] for path, (_, version) in zip(files, versions, strict=True)]
+    versions = paths.file_versions(generated_files(job, entity))
+    rows = [[name, version] for name, _, version in versions]
     return [rows, *published.text_identity(job, entity)]

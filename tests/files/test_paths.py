@@ -99,7 +99,7 @@ def test_a_missing_bucket_and_missing_credentials_are_named(store, tmp_path, mon
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(paths, "_OPTIONS", {"s3": {"skip_instance_cache": True}})
+    monkeypatch.setattr(paths, "_STORES", {"s3": ("s3fs", {"skip_instance_cache": True})})
     with (pytest.raises(InfrastructureError, match="out = s3://night/x .*no credentials were found"),
           writing(paths.path(f"{store}/x"))):
         pass

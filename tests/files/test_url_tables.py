@@ -100,7 +100,7 @@ def test_a_table_is_written_whole_and_appended_to(spark, folder):
 
 
 def test_no_file_and_a_damaged_file_are_named(spark, folder):
-    with pytest.raises(DataError, match="none: no Parquet file there"):
+    with pytest.raises(DataError, match="none: no Parquet files found"):
         read_parquet(spark, folder / "none")
     (folder / "t" / "part-1.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DataError, match="part-1.parquet cannot be read as Parquet"):

@@ -48,10 +48,12 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
     counts = {entity: {"rows": len(rows[entity]) + more[entity], "stale": len(rows[entity]), "errors": 0}
               for entity in ENTITIES}
     write_json(job.space.stage("plan") / "_done.json",
-               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}, **counts})
+               {"fingerprint": "p", "model": job.model_hash, "before": {},
+                "input": {"broken": 0, "duplicates": 0}, **counts})
     write_json(job.space.stage("generate") / "_done.json",
                {"fingerprint": fingerprint, "rows": len(users) + len(items), "tokens_per_s": 1.0,
-                "baseline": None})
+                "baseline": None, "waves": {"user": [], "item": []}, "beams": None, "busy_s": 1.0,
+                "workers": None})
     return job
 
 

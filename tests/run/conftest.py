@@ -1,6 +1,5 @@
 """Two nights of the whole job on a small sample world, shared by the tests of this folder."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from datetime import date
@@ -16,8 +15,9 @@ from dare_job import pipeline
 from dare_job.config.settings import JobConfig
 from dare_job.data.sample_world.write import write_world
 from dare_job.job import Job
+from dare_job.schemas import ENTITIES
 from dare_job.storage import paths
-from dare_job.workspace import MANIFEST, Workspace
+from dare_job.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,15 @@ def nights(job_of, world, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def relaxed_night(job_of, nights, tmp_path_factory):
-    """Folder and summary of a relaxed second night, on shorter old texts, as older versions had them.
-
-    The users' are without the column of scored tokens (version 1), the items' without that of guarded ones.
-    """
+    """Folder and summary of a relaxed second night, on shorter previous texts."""
     out = tmp_path_factory.mktemp("relaxed")
-    for entity, version, column in (("user", 1, "scored_tokens"), ("item", 2, "guarded_tokens")):
+    for entity in ENTITIES:
         folder = Path("knowledge", f"entity={entity}", f"dt={NIGHT_1}")
         shutil.copytree(nights.out / folder, out / folder)
-        record = json.loads((out / folder / MANIFEST).read_text())
-        (out / folder / MANIFEST).write_text(json.dumps(record | {"schema_version": version}))
         for path in (out / folder).glob("*.parquet"):
-            old = pq.read_table(path)
-            rows = [_shortened(row, 16 + 8 * (number % 4)) for number, row in enumerate(old.to_pylist())]
-            table = pa.Table.from_pylist(rows, schema=old.schema).drop_columns(column)
-            pq.write_table(table.replace_schema_metadata({"dare_job.schema_version": str(version)}), path)
+            before = pq.read_table(path)
+            rows = [_shortened(row, 16 + 8 * (number % 4)) for number, row in enumerate(before.to_pylist())]
+            pq.write_table(pa.Table.from_pylist(rows, schema=before.schema), path)
     return out, pipeline.run(job_of(out, NIGHT_2, **relaxed()))
 
 

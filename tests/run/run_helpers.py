@@ -55,3 +55,12 @@ def leftovers(out: Path) -> list[str]:
     """Locks, and files and folders that are none of a finished output (Spark's checksums are)."""
     return [str(path.relative_to(out)) for path in sorted(out.rglob("*"))
             if path.name.startswith((".", "_lock")) and path.suffix != ".crc"]
+
+
+def place(assignment, rank: int, before: int) -> tuple[int, int]:
+    """(shard, position) of a row by the formula of ``PoolAssignment``."""
+    last = len(assignment.shards) - 1
+    part = (assignment.start + before) * assignment.parts // assignment.length - assignment.first
+    part = min(max(part, 0), last)
+    offset = assignment.head if part == 0 else assignment.tail if part == last else 0
+    return assignment.shards[part], offset + rank

@@ -55,5 +55,5 @@ def committed(task: Task) -> dict[str, dict]:
 
 def sizes(task: Task) -> list[int]:
     """Rows at once that the chunk files name, in their order."""
-    return [chunk_files.read_maker(path)[0].batch_size
+    return [chunk_files.read_records(path)["maker"]["batch_size"]
             for path in sorted(Path(task.folder).glob("entity=user/part-*"))]

@@ -1,5 +1,6 @@
 """A real standalone master and its workers on loopback, from the jars of the installed pyspark."""
 
+import json
 import os
 import re
 import shutil
@@ -122,3 +123,15 @@ def said(done: subprocess.CompletedProcess) -> str:
     lines = [line for line in done.stdout.splitlines() if line.startswith("dare-job: ")]
     assert len(lines) == 1, done.stdout[-5000:] + done.stderr[-5000:]
     return lines[0]
+
+
+def tasks(logs) -> list[dict]:
+    """Shard, worker, GPU, begin and end of each task of the stage generate, from the logs of the workers."""
+    shards = {}
+    for path in logs.glob("*.jsonl"):
+        for record in map(json.loads, path.read_text().splitlines()):
+            if record["event"] == "the model is loaded":
+                shards[record["shard"]] = record | {"worker": path.name, "began": record["timestamp"]}
+            elif record["event"] == "the shard is finished":
+                shards[record["shard"]]["ended"] = record["timestamp"]
+    return list(shards.values())

@@ -15,7 +15,6 @@ from run_helpers import NIGHT_2, settings
 
 from dare_job.models import embedded_path
 from dare_job.schemas import ENTITIES
-from dare_job.stages.generate import TASKS
 from dare_job.workspace import DONE
 
 pytestmark = pytest.mark.spark
@@ -30,7 +29,8 @@ def folder(nights, tmp_path_factory):
     """The second night's output up to its pools, and a copy of the model."""
     made = tmp_path_factory.mktemp("night")
     shutil.copytree(nights.out, made / "out")
-    shutil.rmtree(made / "out" / WORK / "generate")
+    for name in ("generate", "logs"):
+        shutil.rmtree(made / "out" / WORK / name)
     shutil.copytree(embedded_path(), made / "model")
     model = {"name": str(made / "model"), "device": "cpu"}
     (made / "job.yaml").write_text(yaml.safe_dump(
@@ -40,14 +40,13 @@ def folder(nights, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def generated(cluster, folder):
-    """The stage on the cluster, with the driver's model and pools out of the way; its record of tasks."""
+    """The stage on the cluster, with the driver's model and pools out of the way; its tasks."""
     hide = os.pathsep.join([str(folder / "model"), str(folder / "out" / WORK / "pools")])
     done = standalone.submit(
         cluster.url, *GENERATE, "--config", folder / "job.yaml", "--date", NIGHT_2,
         entry=Path(__file__).with_name("hidden_folders.py"), conf=ONE_GPU_A_TASK, HIDE=hide)
     assert done.returncode == 0, done.stderr[-5000:]
-    record = folder / "out" / WORK / "generate" / TASKS
-    return [json.loads(line) for line in record.read_text().splitlines()]
+    return standalone.tasks(folder / "out" / WORK / "logs")
 
 
 def written(out: Path, entity: str) -> dict[str, tuple]:
@@ -103,7 +102,7 @@ if os.sep + "worker-0" + os.sep in os.getcwd() or os.environ.get("ALL_BROKEN"):
 def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all_have_one(
         cluster, folder, nights, tmp_path, hosts):
     """With spark.excludeOnFailure, as on large clusters; Python imports sitecustomize as it starts."""
-    shutil.copytree(folder / "out", tmp_path / "out", ignore=lambda at, names: {"generate"} & set(names))
+    shutil.copytree(folder / "out", tmp_path / "out", ignore=shutil.ignore_patterns("generate", "logs"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "sitecustomize.py").write_text(BROKEN)
     path = os.pathsep.join([str(tmp_path / "broken"), str(standalone.ROOT)])
@@ -116,8 +115,8 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
         assert standalone.said(done).startswith("dare-job: host-0 has lost its GPU GPU-")
         return
     assert done.returncode == 0, done.stderr[-5000:]
-    record = (tmp_path / "out" / WORK / "generate" / TASKS).read_text().splitlines()
-    assert len(record) == SHARDS and {json.loads(line)["gpu"] for line in record} == {standalone.GPUS[1]}
+    tasks = standalone.tasks(tmp_path / "out" / WORK / "logs")
+    assert len(tasks) == SHARDS and {task["gpu"] for task in tasks} == {standalone.GPUS[1]}
     for entity in ENTITIES:
         assert written(tmp_path / "out", entity) == written(nights.out, entity)
 

@@ -2,7 +2,6 @@
 package (as a wheel) sent along.
 """
 
-import json
 import os
 
 import pytest
@@ -11,8 +10,7 @@ import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
 
 from dare_job.schemas import ENTITIES
-from dare_job.stages.generate import TASKS
-from dare_job.storage import atomic, paths
+from dare_job.storage import paths
 from dare_job.tables import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.release]
@@ -41,10 +39,9 @@ def test_a_night_without_a_shared_disk(store, nights, cluster, tmp_path):
               "spark.executorEnv.PYTHONPATH": "package", **given},
         options=("--archives", f"{standalone.wheel(tmp_path)}#package"))
     assert done.returncode == 0, done.stderr[-5000:]
-    tasks = atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / TASKS
-    lines = [json.loads(line) for line in tasks.read_text().splitlines()]
-    assert {task["gpu"] for task in lines} == set(standalone.GPUS)
-    assert len({task["worker"] for task in lines}) == 2 and {task["loads"] for task in lines} == {1}
+    tasks = standalone.tasks(out / "_work" / f"dt={NIGHT_2}" / "logs")
+    assert {task["gpu"] for task in tasks} == set(standalone.GPUS)
+    assert len({task["worker"] for task in tasks}) == 2 and {task["loads"] for task in tasks} == {1}
     for entity in ENTITIES:
         ours, local = rows(out, entity), rows(nights.out, entity)
         assert ours.keys() == local.keys() and len(ours) >= 25

@@ -30,6 +30,10 @@ def gated(job) -> dict:
     return publish.run(job)
 
 
+GENERATED = {"tokens_per_s": 10.0, "baseline": None, "waves": {"user": [], "item": []}, "beams": None,
+             "busy_s": 1.0, "workers": None}
+
+
 @pytest.fixture
 def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
@@ -48,9 +52,10 @@ def prepared(make_job):
             write_json(job.space.knowledge(entity, BEFORE) / "_manifest.json", {"run_id": "before"})
         counts = {entity: {"rows": len(plan) if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
         write_json(job.space.stage("plan") / "_done.json",
-                   {"fingerprint": "p", "input": {"broken": 3, "duplicates": 2}, **counts})
+                   {"fingerprint": "p", "model": job.model_hash, "before": {},
+                    "input": {"broken": 3, "duplicates": 2}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
-                   {"fingerprint": "g", "rows": len(new), "tokens_per_s": 10.0, "baseline": None})
+                   {"fingerprint": "g", "rows": len(new), **GENERATED})
         return job
     return make
 
@@ -151,7 +156,7 @@ def test_a_baseline_measured_later_changes_the_manifest_alone(prepared):
     job = prepared({"a": True}, [text("a", "x")])
     gated(job)
     before = files(job.space.out / "knowledge")
-    record = {"fingerprint": "g", "rows": 1, "tokens_per_s": 10.0, "baseline": {"tokens_per_s": 4.0}}
+    record = {"fingerprint": "g", "rows": 1, **GENERATED, "baseline": {"tokens_per_s": 4.0}}
     for measured in (record, record | {"baseline": None}):
         write_json(job.space.stage("generate") / "_done.json", measured)
         assert gated(job)["item"]["baseline"] == {"tokens_per_s": 4.0}

@@ -50,9 +50,11 @@ def prepare(out: Path, words: str) -> None:
         write_json(space.knowledge(entity, BEFORE) / "_manifest.json", {"run_id": "run-1"})
     counts = dict.fromkeys(ENTITIES, {"rows": len(IDS), "errors": 0})
     write_json(space.stage("plan") / "_done.json",
-               {"fingerprint": "p", "input": {"broken": 0, "duplicates": 0}, **counts})
+               {"fingerprint": "p", "model": "model-1", "before": {},
+                "input": {"broken": 0, "duplicates": 0}, **counts})
     write_json(space.stage("generate") / "_done.json",
-               {"fingerprint": "g", "rows": 2 * len(IDS), "tokens_per_s": 1.0, "baseline": None})
+               {"fingerprint": "g", "rows": 2 * len(IDS), "tokens_per_s": 1.0, "baseline": None,
+                "waves": {"user": [], "item": []}, "beams": None, "busy_s": 1.0, "workers": None})
     gate.run(job_of(out))
 
 

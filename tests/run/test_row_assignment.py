@@ -4,6 +4,7 @@ import random
 
 import pytest
 from pyspark.sql import functions as F
+from run_helpers import place
 
 from dare_job.generate import row_assignment, sharding
 from dare_job.generate.row_assignment import PoolStatistics
@@ -66,7 +67,7 @@ def test_rows_are_placed_by_their_cost_whatever_the_partitions(job):
         where, before = sharding.PoolAssignment(*fields[:4], tuple(fields[4]), *fields[5:]), 0
         for rank, row in enumerate(sorted(known[wave, entity, pool], key=lambda row: row[2])):
             its = cost(row, means[wave, entity, pool], token, 256)
-            shard, position = where.place(rank, before)
+            shard, position = place(where, rank, before)
             assert found[0][entity, row[2]] == (its, shard, position // 7, position)
             before += its
 

@@ -5,6 +5,7 @@ from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
+from run_helpers import place
 
 from dare_job.generate.sharding import Load, assign_pools, assign_waves, shard_count
 
@@ -19,7 +20,7 @@ def placed(pools, shards):
     rows = {}
     for key, costs in pools.items():
         before = [sum(costs[:rank]) for rank in range(len(costs))]
-        rows[key] = [(*where[key].place(rank, before[rank]), cost) for rank, cost in enumerate(costs)]
+        rows[key] = [(*place(where[key], rank, before[rank]), cost) for rank, cost in enumerate(costs)]
     return rows, count
 
 

@@ -7,7 +7,6 @@ from dare_job.generate import worker_stats
 from dare_job.generate.shard_plan import ShardPlan
 from dare_job.publish.report import screen
 from dare_job.tables import chunk_files
-from dare_job.tables.chunk_files import Maker
 
 
 @pytest.fixture
@@ -20,8 +19,8 @@ def work(tmp_path):
 
 def write(work: ShardPlan, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8) -> None:
     entity = work.entities[shard % 2]
-    maker = Maker(worker, size) if worker else None
-    chunk_files.write(entity / chunk_files.name(shard, chunk), [text("u0", "done")], busy_s, maker)
+    records = {"maker": {"worker": worker, "batch_size": size}} if worker else {}
+    chunk_files.write(entity / chunk_files.name(shard, chunk), [text("u0", "done")], busy_s, **records)
 
 
 def test_each_wave_waits_for_its_own_busiest_worker(work):
@@ -40,7 +39,7 @@ def test_each_wave_waits_for_its_own_busiest_worker(work):
 
 def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):
     write(work, 0, 0, None, 10.0)
-    assert chunk_files.read_maker(next(iter(worker_stats.committed_files(work)))) == (None, 10.0)
+    assert chunk_files.read_totals(*worker_stats.committed_files(work)).busy_s == 10.0
     assert worker_stats.utilization_record(work, set()) is None
 
 

@@ -177,11 +177,19 @@ def test_a_second_run_does_nothing_and_a_changed_input_or_text_of_before_is_noti
     written_otherwise = make_job({"input": {"path": "input"}, "out": "out"})
     assert stage_inputs.require_plan(written_otherwise)["before"]["user"] == [str(came_with), None]
     came_with.rename(came_with.with_name("dt=2025-12-31"))
-    with pytest.raises(DataError, match="users from before .*dt=2025-12-31 now, .*dt=2026-01-01 then"):
+    with pytest.raises(DataError, match=r"text of users \(now .*dt=2025-12-31.*, before .*dt=2026-01-01"):
         stage_inputs.require_plan(written_otherwise)
     write_input([*INTERACTIONS, ("new", "i1", 3.0, JAN_2)], USERS, ITEMS)
     assert plan.run(job)["user"]["rows"] == 6
     assert "Toy Story" in rows(job, "user")["new"]["prompt"]
+
+
+def test_text_of_another_table_version_is_refused_by_name(make_job, write_input):
+    job = make_job({"input": {"path": str(write_input(INTERACTIONS, USERS, ITEMS))}})
+    publish(job, "user", [], "2026-01-01")
+    (job.space.knowledge("user", "2026-01-01") / MANIFEST).write_text(json.dumps({"schema_version": 2}))
+    with pytest.raises(DataError, match="dt=2026-01-01 has table version 2, .* reads only version 3"):
+        plan.run(job)
 
 
 def test_todo_takes_the_first_stale_rows_that_have_a_prompt(planned):

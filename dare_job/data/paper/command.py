@@ -79,7 +79,7 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
         values = {key: value for key, value in asdict(options).items() if key != "out"}
         manifest = {"data": name, "schema_version": schemas.SCHEMA_VERSION, "sources": origin,
                     "options": values, "assumed": report.assumptions(name, options), **record,
-                    "paper": asdict(COUNTS[name]), "ratio": report.ratios(record["counts"], COUNTS[name])}
+                    "paper": COUNTS[name], "ratio": report.ratios(record["counts"], COUNTS[name])}
         write_json(staging / MANIFEST, manifest)
         atomic.replace(staging, options.out)
     return manifest

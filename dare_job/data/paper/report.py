@@ -5,14 +5,13 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.data.paper.options import Options, PaperCounts
+from dare_job.data.paper.options import Options
 from dare_job.data.paper.splits import PARTS
 
 
-def ratios(counts: dict, paper: PaperCounts) -> dict[str, float]:
+def ratios(counts: dict, paper: dict) -> dict[str, float]:
     """Our counts divided by the paper's, for users, items and interactions."""
-    return {name: round(counts[name] / getattr(paper, name), 4)
-            for name in ("users", "items", "interactions")}
+    return {name: round(counts[name] / paper[name], 4) for name in ("users", "items", "interactions")}
 
 
 def assumptions(name: str, options: Options) -> list[str]:
@@ -46,7 +45,7 @@ def print_manifest(manifest: dict, console: Console) -> None:
         table.add_row(name, f"{counts[name]:,}", stated, f"{ratio:.4f}")
     console.print(table)
     console.print(f"read: {source['interactions']:,} interactions, {source['items']:,} items; "
-                  f"invalid lines: {source['broken']:,}{_first_broken(source['first_broken'])}; "
+                  f"invalid lines: {source['broken']:,}{_describe_row(source['first_broken'])}; "
                   f"repeated ids: {source['duplicates']:,}")
     console.print("dropped: " + ", ".join(f"{rows:,} {why}" for why, rows in manifest["dropped"].items())
                   + "; remaining after each round of the filter: "
@@ -66,7 +65,7 @@ def print_manifest(manifest: dict, console: Console) -> None:
         console.print(f"  {sentence}", soft_wrap=True)
 
 
-def _first_broken(broken: dict | None) -> str:
+def _describe_row(broken: dict | None) -> str:
     if broken is None:
         return ""
     return f" (the first: {broken['source']}:{broken['line']}, {broken['reason']})"

@@ -14,6 +14,8 @@ from dare_job.data.history import window_length
 from dare_job.data.paper.options import Options
 from dare_job.errors import DataError
 
+PARTS = ("train", "valid", "test")
+_DIGITS = 13  # hex digits of a hash: 52 bits fit into a double
 Save = Callable[[DataFrame], DataFrame]  # writes a table and reads it back, so that it is computed once
 
 
@@ -116,10 +118,6 @@ def flag_ids(table: DataFrame, key: str, ids: DataFrame, name: str) -> DataFrame
     """Add a boolean column: whether ``ids`` contains the row's id."""
     joined = table.join(ids.select(key, F.lit(True).alias(name)), key, "left")
     return joined.withColumn(name, F.coalesce(name, F.lit(False)))
-
-PARTS = ("train", "valid", "test")
-
-_DIGITS = 13  # hex digits of a hash: 52 bits fit into a double
 
 
 def ctr_rows(interactions: DataFrame, positive: float) -> DataFrame:

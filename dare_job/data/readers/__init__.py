@@ -121,7 +121,7 @@ def input_identity(settings: InputSettings) -> list[list]:
         table = parquet.table_path(folder, name)
         files += parquet.parquet_files(table) if table and table.is_dir() else []
     return sorted([str(file.relative_to(folder)), *version]
-                  for file, version in zip(files, paths.file_versions(files), strict=True))
+                  for file, (_, *version) in zip(files, paths.file_versions(files), strict=True))
 
 
 def _single_subfolder(path: AnyPath) -> AnyPath:

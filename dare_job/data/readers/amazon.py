@@ -35,24 +35,32 @@ from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
 RATINGS_SUFFIXES = (".csv", ".csv.gz")
-
 _HEADER = ["user_id", "parent_asin", "rating", "timestamp"]
-
 _ITEM_CHARACTERS = 10
+MAX_CHARACTERS = 1 << 20  # longer lines are not parsed
+_INVALID = "not JSON"
+SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
+_REVIEWER = {"reviewerID", "user_id"}  # top-level keys of reviews; metadata may have them only nested
+_PRODUCT = {"asin", "parent_asin"}
+_METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
+_MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
+
+_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
+            "allowBackslashEscapingAnyCharacter": "true"}
+
+_PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
+_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a string in a list of one or two levels
+_PEEK_BYTES = 1 << 16
+_RANGE = (0.0, 5.0)
 
 
-def read_ratings(file: AnyPath, start: bytes, spark: SparkSession) -> DataFrame:
+def _ratings(file: AnyPath, spark: SparkSession) -> DataFrame:
     """Columns source, line, raw, problem, user_id, item_id, rating, timestamp, all values as text.
 
-    Parameters
-    ----------
-    start : first bytes of the file
-
-    Raises
-    ------
-    DataError : the order of the fields is ambiguous
+    Raises DataError if the order of the fields is ambiguous.
     """
-    rows = [line.split(",") for line in start.decode("utf-8", "replace").splitlines()]
+    rows = [line.split(",") for line in _start(file).decode("utf-8", "replace").splitlines()]
     has_header = bool(rows) and rows[0] == _HEADER
     order = ["user_id", "item_id"] if has_header else _order(file, [row for row in rows if len(row) == 4])
     table = lines(spark, file)
@@ -69,17 +77,6 @@ def _order(file: AnyPath, rows: list[list[str]]) -> list[str]:
                         f"in its first {len(rows)} lines with four fields, item ids (ten characters) are "
                         "equally frequent in the first and second field; use reviews as JSON lines instead")
     return ["item_id", "user_id"] if sum(first) > sum(second) else ["user_id", "item_id"]
-
-MAX_CHARACTERS = 1 << 20  # longer lines are not parsed
-
-_INVALID = "not JSON"
-
-_COLUMNS = "source string, line bigint, raw string, text string"
-
-
-def with_json(table: DataFrame) -> DataFrame:
-    """Add ``text`` to source, line and raw: the line as JSON (``as_json``)."""
-    return table.select("source", "line", "raw").mapInArrow(_convert, _COLUMNS)
 
 
 def as_json(line: str) -> str:
@@ -107,29 +104,6 @@ def _convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             text = pa.array([as_json(line) for line in batch["raw"].to_pylist()], pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, text], names=[*batch.schema.names, "text"])
-
-SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-
-_REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", "unixReviewTime", "timestamp")
-
-_REVIEWER = {"reviewerID", "user_id"}  # top-level keys of reviews; metadata may have them only nested
-
-_PRODUCT = {"asin", "parent_asin"}
-
-_METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
-
-_MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
-
-_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
-            "allowBackslashEscapingAnyCharacter": "true"}
-
-_PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
-
-_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a string in a list of one or two levels
-
-_PEEK_BYTES = 1 << 16
-
-_RANGE = (0.0, 5.0)
 
 
 def json_files(path: AnyPath) -> list[AnyPath]:
@@ -159,8 +133,7 @@ def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Sourc
                         "set --meta to a file such as meta_Books.json.gz")
     items = _items(_parsed([metadata], _METADATA, spark))
     if reviews.name.endswith(RATINGS_SUFFIXES):
-        ratings = read_ratings(reviews, _start(reviews), spark)
-        return Source(_in_seconds(ratings), None, items, _RANGE)
+        return Source(_in_seconds(_ratings(reviews, spark)), None, items, _RANGE)
     if _kind(reviews) != "reviews":
         raise DataError(f"{reviews} has no Amazon reviews (JSON lines with reviewerID or user_id, or the "
                         "ratings as .csv): set --reviews to a file such as Books.json.gz")
@@ -192,10 +165,10 @@ def _kind(file: AnyPath) -> str | None:
 
 def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
     """Columns source, line, raw and ``text`` (the line as JSON). Only dict literals need Python."""
-    table = lines(spark, file)
+    table = lines(spark, file).select("source", "line", "raw")
     if _PYTHON.search(_start(file)):
-        return with_json(table)
-    return table.select("source", "line", "raw", F.col("raw").alias("text"))
+        return table.mapInArrow(_convert, "source string, line bigint, raw string, text string")
+    return table.withColumn("text", F.col("raw"))
 
 
 def _parsed(files: list[AnyPath], names: tuple[str, ...], spark: SparkSession) -> DataFrame:
