@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_job import __version__, errors
-from dare_job.cli import config, ctr, data, drafter, lab, recommender, run, snapshots, tuning
-from dare_job.cli.names import Root
+from dare_job.cli import config, data, lab, run, snapshots, training, tuning
 from dare_job.errors import DareJobError
 from dare_job.observe import redact
 
@@ -24,15 +23,15 @@ def _family(summary: str, **commands) -> typer.Typer:
 
 
 app = typer.Typer(
-    cls=Root, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings=_HELP,
     epilog="Exit codes: 0 success, 2 settings or options, 3 quality gate or too many errors, 4 input data, "
            "5 Java, Spark, disk or device, 6 model, 7 draft index, 1 any other error.",
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"dare-job {__version__}")
         raise typer.Exit
 
@@ -50,7 +49,7 @@ for _panel, _commands in {
     "Generate": [run.run],
     "Look": [snapshots.show, snapshots.report, snapshots.history, snapshots.diff],
     "Keep": [snapshots.clean],
-    "Choose": [tuning.check, tuning.tune, tuning.curve, ctr.ctr],
+    "Choose": [tuning.check, tuning.tune, tuning.curve, lab.ctr],
 }.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
@@ -58,9 +57,9 @@ for _panel, _commands in {
 for _name, _group in {
     "recommender": _family(
         "Train and evaluate generative recommenders, for the stage recommend.",
-        train=recommender.train, evaluate=recommender.evaluate,
-        align=recommender.align, item_ids=recommender.item_ids),
-    "drafter": _family("Train draft models.", train=drafter.train),
+        train=training.train_recommender, evaluate=training.evaluate,
+        align=training.align, item_ids=training.item_ids),
+    "drafter": _family("Train draft models.", train=training.train_drafter),
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
                    replay=lab.replay, acceptance=lab.acceptance),

@@ -19,8 +19,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 def show(keys: Keys = None, config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
     """Print the settings in effect, and which file or option each one comes from."""
-    from rich.table import Table
-
     from dare_job.config import source
     from dare_job.config.settings import load
     from dare_job.observe import redact
@@ -29,29 +27,14 @@ def show(keys: Keys = None, config: Config = None, set_: Set = None, as_json: As
     origins = {value.key: value.origin for file in config or []
                for value in source.origins(source.read(file), file)}
     origins |= {source.parse(text).key: "--set" for text in set_ or []}
-    values = dict(_flat(redact.values(settings.model_dump(mode="json"))))
-    chosen = {key: {"value": value, "origin": origins.get(key, "default")}
-              for key, value in values.items() if _matches(key, keys)}
-    if as_json:
-        return print_json(chosen)
-    table = Table("setting", "value", "from", box=None, pad_edge=False)
-    for key, entry in chosen.items():
-        style = "dim" if entry["origin"] == "default" else None
-        table.add_row(key, _text(entry["value"]), entry["origin"], style=style)
-    console().print(table, markup=False)
+    values = dict(source.flat(redact.values(settings.model_dump(mode="json"))))
+    entries = {key: {"value": value, "origin": origins.get(key, "default")} for key, value in values.items()}
+    _print(entries, keys, as_json)
 
 
 def schema(keys: Keys = None, as_json: AsJson = False) -> None:
     """Print every setting with its type, default and description."""
-    from rich.table import Table
-
-    entries = {key: entry for key, entry in settings().items() if _matches(key, keys)}
-    if as_json:
-        return print_json(entries)
-    table = Table("setting", "type", "default", "description", box=None, pad_edge=False)
-    for key, entry in entries.items():
-        table.add_row(key, entry["type"], _text(entry["default"]), entry["description"])
-    console().print(table, markup=False)
+    _print(settings(), keys, as_json)
 
 
 def settings() -> dict[str, dict]:
@@ -89,16 +72,20 @@ def _type(field: dict) -> str:
     return f"{kind} {' and '.join(bounds)}" if bounds else kind
 
 
-def _flat(values: dict, above: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
+def _print(entries: dict[str, dict], keys: list[str] | None, as_json: bool) -> None:
+    """Print the entries of settings or sections (default: all) as a table with a column for each value."""
+    from rich.table import Table
 
-
-def _matches(key: str, keys: list[str] | None) -> bool:
-    return not keys or any(key == wanted or key.startswith(f"{wanted}.") for wanted in keys)
+    entries = {key: entry for key, entry in entries.items()
+               if not keys or any(f"{key}.".startswith(f"{section}.") for section in keys)}
+    if as_json:
+        return print_json(entries)
+    columns = list(next(iter(entries.values()), ()))
+    table = Table("setting", *columns, box=None, pad_edge=False)
+    for key, entry in entries.items():
+        table.add_row(key, *(_text(entry[name]) for name in columns),
+                      style="dim" if entry.get("origin") == "default" else None)
+    console().print(table, markup=False)
 
 
 def _text(value) -> str:

@@ -21,8 +21,8 @@ app.add_typer(prepare, name="prepare")
 
 
 @dataclass(frozen=True)
-class Given:
-    """Settings of the job that ``data prepare`` takes."""
+class JobSettings:
+    """Options of ``data prepare`` that read the settings of the job."""
 
     config: list[Path] | None = option(
         "YAML settings (input.max_reject_share, spark, log); repeatable.", None)
@@ -36,8 +36,8 @@ class MovieLens:
 
     prepared: Options
     input: Path = option("ml-10m.zip, or a folder with ratings.dat and movies.dat; other MovieLens sets with "
-                         "ratings will do.")
-    given: Given = field(default_factory=Given)
+                         "ratings work too.")
+    settings: JobSettings = field(default_factory=JobSettings)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class AmazonBooks:
     prepared: AmazonOptions
     reviews: Path = option("Reviews as JSON lines (2014, 2018, 2023), or the csv of ratings; .gz or not.")
     meta: Path = option("Items as JSON lines, or in Python notation as in 2014.")
-    given: Given = field(default_factory=Given)
+    settings: JobSettings = field(default_factory=JobSettings)
 
 
 @prepare.callback()
@@ -87,9 +87,9 @@ def movielens_10m(args: MovieLens, as_json: bool) -> None:
     from dare_job.config.settings import load
     from dare_job.data import readers
 
-    given, path = args.given, args.input
-    settings = load(given.config or [], given.set_, {"input.path": ("--input", str(path)),
-                                                     "input.format": ("movielens-10m", "movielens")})
+    path = args.input
+    settings = load(args.settings.config or [], args.settings.set_,
+                    {"input.path": ("--input", str(path)), "input.format": ("movielens-10m", "movielens")})
     _require(path, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
              path.is_dir() or path.suffix == ".zip")
     _run("movielens-10m", [path], lambda into, spark: readers.read_input(settings.input, into, spark),
@@ -103,7 +103,7 @@ def amazon_books(args: AmazonBooks, as_json: bool) -> None:
     from dare_job.config.settings import load
     from dare_job.data import readers
 
-    settings, reviews, meta = load(args.given.config or [], args.given.set_), args.reviews, args.meta
+    settings, reviews, meta = load(args.settings.config or [], args.settings.set_), args.reviews, args.meta
     share = settings.input.max_reject_share
     _require(reviews, "--reviews", "a file such as Books.json.gz", reviews.is_file())
     _require(meta, "--meta", "a file such as meta_Books.json.gz", meta.is_file())

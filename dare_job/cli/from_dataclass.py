@@ -10,21 +10,22 @@ import typer
 from dare_job.cli.result import AsJson
 from dare_job.config.options import Option
 
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]  # names of nested fields
 
 
 def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn ``function(options, as_json)`` into a command that has the fields of a dataclass as its options.
 
-    Fields that are dataclasses contribute their own fields. A field without ``option(...)`` is no option.
-    json: the command has ``--json``; else the function is called with the options alone.
+    Fields that are dataclasses contribute their own fields. Fields without ``option(...)`` are left out.
+
+    json : the command has ``--json``; else the function is called with the options alone
     """
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         by_name = {"__".join(path): (path, field, kind) for path, field, kind in _options(options)}
 
         def command(as_json: bool = False, **values) -> None:
-            given = {by_name[name][0]: _parsed(by_name[name][1], value) for name, value in values.items()}
-            function(_built(options, given), *([as_json] if json else []))
+            parsed = {by_name[name][0]: _parsed(by_name[name][1], value) for name, value in values.items()}
+            function(_built(options, parsed), *([as_json] if json else []))
 
         parameters = [_parameter(name, field, kind) for name, (_, field, kind) in by_name.items()]
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
@@ -39,7 +40,7 @@ def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], C
     return decorate
 
 
-def _options(options: type, above: Path = ()) -> Iterator[tuple[Path, Field, Any]]:
+def _options(options: type, above: FieldPath = ()) -> Iterator[tuple[FieldPath, Field, Any]]:
     kinds = get_type_hints(options)
     for field in fields(options):
         path, kind = (*above, field.name), kinds[field.name]
@@ -91,13 +92,13 @@ def _parsed(field: Field, value: Any) -> Any:
     return field.default if value is None else option.parse(_flag(field), value)
 
 
-def _built(options: type, given: dict[Path, Any]) -> Any:
+def _built(options: type, parsed: dict[FieldPath, Any]) -> Any:
     kinds = get_type_hints(options)
     values = {}
     for field in fields(options):
         if is_dataclass(kinds[field.name]):
-            below = {path[1:]: value for path, value in given.items() if path[0] == field.name}
+            below = {path[1:]: value for path, value in parsed.items() if path[0] == field.name}
             values[field.name] = _built(kinds[field.name], below)
-        elif (field.name,) in given:
-            values[field.name] = given[field.name,]
+        elif (field.name,) in parsed:
+            values[field.name] = parsed[field.name,]
     return options(**values)

@@ -1,7 +1,4 @@
-"""Options that several commands take, and lists as options write them.
-
-What commands on a night share: their options, and the job that these make.
-"""
+"""Options of several commands, and the job that the options of a date describe."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +12,7 @@ from dare_job.errors import ConfigError
 
 
 def writable(option: str, path: Path) -> Path:
-    """The path, its folder made, before anything that takes long. Raises ConfigError naming the option."""
+    """Create the folder of a file. Raises ConfigError naming the option if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         reason = "it is a folder" if path.is_dir() else None
@@ -29,7 +26,7 @@ def writable(option: str, path: Path) -> Path:
 
 
 def torch_device(device: str) -> str:
-    """The device that torch knows by name."""
+    """The name of a torch device; auto: a GPU if there is one."""
     if device != "auto":
         return str(device)
     import torch
@@ -52,27 +49,28 @@ class Night:
 
 
 def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Sequence[str] = (), flags=None):
-    """Settings with the command line's on top, and with ``pick`` the rule that their target picks, as a Job.
+    """The job of a date. Raises ConfigError, before anything is written.
 
-    overrides, flags  more settings: as ``--set`` has them, and by key with their flag's name
-    Raises ConfigError, before anything is written.
+    pick : apply the verification that verify.target chooses
+    overrides : more settings, as in ``--set``
+    flags : more settings by key, each with the name of its flag and its value
     """
     from dare_job.config.settings import load
     from dare_job.job import Job
     from dare_job.storage import paths
     from dare_job.workspace import Workspace
 
-    given = {"input.path": ("--input", night.input), "out": ("--out", night.out),
-             "model.name": ("--model", night.model), **(flags or {})}
+    values = {"input.path": ("--input", night.input), "out": ("--out", night.out),
+              "model.name": ("--model", night.model), **(flags or {})}
     settings = load(night.config, [*(night.set_ or []), *overrides],
-                    {key: flag for key, flag in given.items() if flag[1] is not None})
+                    {key: flag for key, flag in values.items() if flag[1] is not None})
     space = Workspace(paths.path(settings.out, "out"), day(night.date))
-    made = Job(settings, space, _run_id(space.dt), limit)
+    job = Job(settings, space, _run_id(space.dt), limit)
     if settings.verify.target is None or not pick:
-        return made
+        return job
     from dare_job.evaluate.curve.choose import chosen
 
-    return chosen(made)
+    return chosen(job)
 
 
 def day(text: str, option: str = "--date") -> date:

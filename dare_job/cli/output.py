@@ -1,4 +1,4 @@
-"""What writing can fail with that is no fault of the program: a full disk, a wrong place, lost executors."""
+"""Reports errors of writing as the project's own: a full disk, a wrong folder, lost executors."""
 
 import errno
 import re
@@ -21,12 +21,14 @@ _ENDS_WITHIN_S = 2.0  # a killed process closes its sockets a moment before it h
 
 @contextmanager
 def writing(out: AnyPath) -> Iterator[None]:
-    """Around everything that writes below ``out``.
+    """Use around everything that writes below ``out``. Other errors than the following pass unchanged.
 
-    Raises ConfigError where ``out`` is or lies below a file, InfrastructureError for what the disk refused,
-    from Python or from Spark, and where Spark's Java process was killed or its executors or workers were
-    lost, DataError for a file that Spark found damaged, and the project's own error that a Spark task
-    raised; any other error passes.
+    Raises
+    ------
+    ConfigError : ``out`` is a file or below one
+    InfrastructureError : the disk refused to write, Spark's Java process was killed, or executors were lost
+    DataError : Spark found a damaged file
+    DareJobError : the project's own error that a Spark task raised
     """
     try:
         errors.check_access(out, "out")
@@ -46,8 +48,8 @@ def writing(out: AnyPath) -> Iterator[None]:
         if _of_spark(error):
             executors.raise_task_error(error)
         if damaged := _damaged(error):
-            raise DataError(f"{damaged} is damaged or gone: put a whole copy in its place, or remove its "
-                            "folder and run again what writes it") from error
+            raise DataError(f"{damaged} is damaged or missing: restore it from a copy, or remove its folder "
+                            "and run the command that writes it again") from error
         reason = refused_resource(error) if _of_spark(error) else None
         if reason is None and (message := errors.store_message(error)):
             raise InfrastructureError(f"a store refused the job, which writes to {out}: {message}") from error
@@ -67,7 +69,7 @@ def _require_folder(out: AnyPath) -> None:
 
 
 def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
-    """True where the folder itself is missing still, as below /proc, where nothing can be made."""
+    """Whether the folder itself could not be made, as below /proc."""
     if not paths.is_local(out):
         return False
     return isinstance(error, FileNotFoundError) and not out.exists() and str(error.filename) in {
@@ -79,14 +81,14 @@ def _of_spark(error: Exception) -> bool:
 
 
 def _damaged(error: Exception) -> str | None:
-    """The file that Spark could not read, of which it says so while it runs, not when it opens the table."""
+    """The file that Spark could not read while it ran."""
     message = str(error) if _of_spark(error) else ""
     match = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", message)
     return unquote(match[1]) if match else None
 
 
 def _raise_if_java_ended(error: Exception) -> None:
-    """Raise InfrastructureError where the Java process that this one started has ended."""
+    """Raise InfrastructureError if the Java process that this process started has ended."""
     spark = sys.modules.get("pyspark.core.context")
     java = spark and getattr(spark.SparkContext._gateway, "proc", None)
     if java is None:
@@ -95,4 +97,4 @@ def _raise_if_java_ended(error: Exception) -> None:
         code = java.wait(_ENDS_WITHIN_S)
         raise InfrastructureError(
             f"Spark's Java process has ended with {code} (-9: killed, often for its memory: "
-            "spark.driver.memory in spark.conf): what was finished is kept, run it again") from error
+            "spark.driver.memory in spark.conf). Finished work is kept: run the command again") from error

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dare_job.cli import options
+from dare_job.cli.config import AsJson
 from dare_job.cli.result import console, print_json
 from dare_job.errors import ConfigError
 from dare_job.storage.paths import AnyPath, path
@@ -14,7 +15,6 @@ Out = Annotated[str | None, typer.Option(
     "--out", help="Output folder of the runs, or its URL. Default: that of --config, or `out`.")]
 Config = Annotated[list[Path] | None, typer.Option(
     "--config", help="YAML settings of the runs, which name the output folder; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Published = Annotated[str | None, typer.Option(
     "--date", metavar="YYYY-MM-DD", help="Published date. Default: the newest.")]
 

@@ -1,4 +1,4 @@
-"""The commands under ``dare-job recommender``: item ids, and recommenders that generate them."""
+"""The commands under ``dare-job recommender`` and ``dare-job drafter``."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import print_result, show_values
 from dare_job.training.align.settings import Options as AlignOptions
+from dare_job.training.drafter.settings import Options as DrafterOptions
 from dare_job.training.item_ids.settings import Options as ItemIdOptions
 from dare_job.training.recommender.settings import EvaluationOptions
 from dare_job.training.recommender.settings import Options as TrainOptions
@@ -21,7 +22,7 @@ def item_ids(args: ItemIdOptions, as_json: bool) -> None:
 
 
 @takes(TrainOptions)
-def train(args: TrainOptions, as_json: bool) -> None:
+def train_recommender(args: TrainOptions, as_json: bool) -> None:
     """Train a generative recommender: item tokens of a history in, those of the next item out.
 
     If it was interrupted, the same command continues from the last checkpoint.
@@ -45,6 +46,18 @@ def evaluate(args: EvaluationOptions, as_json: bool) -> None:
     from dare_job.training.recommender.evaluation import run
 
     _run(run, args, as_json)
+
+
+@takes(DrafterOptions)
+def train_drafter(args: DrafterOptions, as_json: bool) -> None:
+    """Train a small draft model on texts that the target generated, with the target's tokenizer.
+
+    Reports how often both models have the same top-1 token, on held-out texts, before and after."""
+    from dare_job.training.drafter.command import run
+
+    if args.date:
+        options.day(args.date)
+    _run(run, args, as_json, args.to)
 
 
 def _run(run, args, as_json: bool, folder=None) -> None:
