@@ -1,11 +1,11 @@
 """Base of all sections of the settings, common types, and sections made from the engine's dataclasses."""
 
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-MOST = 2**31 - 1
+MAX_INT = 2**31 - 1
 
 
 class Section(BaseModel):
@@ -16,8 +16,8 @@ class Section(BaseModel):
         extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False)
 
 
-AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
-Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
+NotNegative = Annotated[int, Field(ge=0, le=MAX_INT)]
+AtLeastOne = Annotated[int, Field(ge=1, le=MAX_INT)]
 Share = Annotated[float, Field(ge=0, le=1)] | None
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dare_job.config.base import MOST, Dtype, Section, section_of
+from dare_job.config.base import NotNegative, Section, section_of
+from dare_job.config.options import Device, Dtype
 from dare_job.decode.settings import (
     BEAM_METHODS,
     MAX_BIAS,
@@ -26,7 +27,7 @@ class ModelSettings(Section):
                       "name, with @REVISION for a branch, tag or commit")
     dtype: Dtype = Field("float32", description="Floating-point type of the weights. In float32 strict text "
                          "equals greedy decoding token by token; bfloat16 suits GPUs")
-    device: Literal["auto", "cpu", "cuda"] = Field(
+    device: Device = Field(
         "auto", description="Device that runs the models. auto: a GPU where there is one")
     chat_template: Literal["auto", "always", "never"] = Field(
         "auto", description="Wrap prompts in the tokenizer's chat template. auto: where it has one")
@@ -71,8 +72,8 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         False, description="Relaxed rules: make a text independent of its batch and partition. The draft "
         "budget of a row is fixed (decode.nodes auto: 16) and all of its previous text is verified "
         "(decode.score auto); a change of decode.batch_size makes no text stale")
-    refresh_nights: int = Field(
-        0, ge=0, le=MOST, description="Relaxed rules: every N runs a row that has relaxed tokens is "
+    refresh_nights: NotNegative = Field(
+        0, description="Relaxed rules: every N runs a row that has relaxed tokens is "
         "generated again with the strict rule. 0: never")
     target: str | None = Field(
         None, description="Quality to keep: auc=0.0005 (maximum loss), cosine=0.98 or rouge_l=0.95 "
@@ -93,8 +94,8 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
     @model_validator(mode="after")
     def _target_has_a_curve(self):
         if (self.target is None) != (self.curve is None):
-            there, missing = ("target", "curve") if self.curve is None else ("curve", "target")
-            raise ValueError(f"verify.{there} needs verify.{missing} as well: the quality to keep, and the "
+            name, missing = ("target", "curve") if self.curve is None else ("curve", "target")
+            raise ValueError(f"verify.{name} needs verify.{missing} as well: the quality to keep, and the "
                              "curve.json of `dare-job curve` to choose from")
         if self.target and self.rule != "strict":
             raise ValueError(f"verify.rule = {self.rule}: verify.target chooses the rule itself; leave one "
@@ -114,7 +115,7 @@ class DrafterSettings(Section):
         "level of the draft tree, such as 4x2x1: four, then two after each of these, then one after each")
 
 
-_BIAS = dict[Annotated[int, Field(ge=0, le=MOST)], Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
+_BIAS = dict[NotNegative, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
 
 
 class SampleSettings(section_of(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from dare_job.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["float32", "bfloat16", "float16"]
+Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
 
 
 @dataclass(frozen=True)

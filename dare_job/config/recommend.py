@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dare_job.config.base import MOST, Dtype, Section
+from dare_job.config.base import AtLeastOne, Section
+from dare_job.config.options import Dtype
 
 
 class RecommendSettings(Section):
@@ -42,7 +43,7 @@ class RecommendSettings(Section):
         "exact", description="Verification of drafts where temperature is above 0. exact: the distribution "
         "of the items does not change. relaxed: accepts more drafts and changes it (AtSpeed-R)")
     batch_size: int = Field(32, ge=1, le=65536, description="Users searched together on one device")
-    rows_per_commit: int = Field(512, ge=1, le=MOST, description="Users per output chunk, approximately. A "
+    rows_per_commit: AtLeastOne = Field(512, description="Users per output chunk, approximately. A "
                                  "killed worker loses its open chunk")
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from dare_job import prompts
 from dare_job.config import source as config_source
-from dare_job.config.base import MOST, AtLeastOne, Section, Share
+from dare_job.config.base import MAX_INT, AtLeastOne, NotNegative, Section, Share
 from dare_job.config.decoding import (
     BeamSettings,
     DecodeSettings,
@@ -75,16 +75,16 @@ class EmbedSettings(Section):
                               "null: LightGCN, or no user vectors where embed.items is set")
     items: str | None = Field(None, description="Parquet file or folder of item vectors (entity_id, vector). "
                               "null: LightGCN, or no item vectors where embed.users is set")
-    dim: int = Field(32, ge=2, le=MOST, description="Dimensions of LightGCN's vectors")
-    epochs: int = Field(20, ge=1, le=MOST, description="Training epochs of LightGCN")
+    dim: int = Field(32, ge=2, le=MAX_INT, description="Dimensions of LightGCN's vectors")
+    epochs: AtLeastOne = Field(20, description="Training epochs of LightGCN")
 
 
 class GroupSettings(Section):
     clusters: AtLeastOne | Literal["auto"] = Field(
         "auto", description="Number of k-means clusters. auto: number of entities / target_size")
-    target_size: int = Field(500, ge=2, le=MOST, description="Average number of entities in a group")
-    max_group_size: int = Field(2000, ge=2, le=MOST, description="Maximum number of entities in an attribute "
-                                "group; a larger one is split by a further attribute")
+    target_size: int = Field(500, ge=2, le=MAX_INT, description="Average number of entities in a group")
+    max_group_size: int = Field(2000, ge=2, le=MAX_INT, description="Maximum number of entities in an "
+                                "attribute group; a larger one is split by a further attribute")
     user_attributes: list[str] | Literal["learned"] = Field(
         "learned", description="Attributes that group users, in order. learned: chosen by information gain")
     item_attributes: list[str] | Literal["learned"] = Field(
@@ -92,7 +92,7 @@ class GroupSettings(Section):
 
 
 class RouterSettings(Section):
-    min_interactions: int = Field(5, ge=0, le=MOST, description="Entities with fewer interactions use the "
+    min_interactions: NotNegative = Field(5, description="Entities with fewer interactions use the "
                                   "pool of their attribute group in place of their collaborative group")
     user: Literal["auto", "collaborative", "attribute", "global"] = Field(
         "auto", description="Pool of users. auto: by min_interactions")
@@ -103,9 +103,9 @@ class RouterSettings(Section):
 class PoolSettings(Section):
     own: bool = Field(True, description="Mode dare: use a row's own previous text as its nearest draft "
                       "source")
-    max_texts: int = Field(20000, ge=1, le=MOST, description="Maximum number of texts in a group pool; of "
+    max_texts: AtLeastOne = Field(20000, description="Maximum number of texts in a group pool; of "
                            "more a random sample is kept. A text takes about 11 bytes per token on disk")
-    max_global_texts: int = Field(200000, ge=1, le=MOST, description="Maximum number of texts in the global "
+    max_global_texts: AtLeastOne = Field(200000, description="Maximum number of texts in the global "
                                   "pool; of more a random sample is kept")
 
 
@@ -133,7 +133,7 @@ class SparkSettings(Section):
     shards: AtLeastOne | Literal["auto"] = Field(
         "auto", description="Number of Spark tasks that generate. auto: up to four per task slot, by "
         "estimated tokens")
-    rows_per_commit: int = Field(64, ge=1, le=MOST, description="Rows per output file. A killed worker loses "
+    rows_per_commit: AtLeastOne = Field(64, description="Rows per output file. A killed worker loses "
                                  "the rows of its open file")
     ship: Literal["auto", "always", "never", "model", "pools"] = Field(
         "auto", description="What the driver sends to executors. auto: model and pools, unless the master is "
@@ -143,7 +143,7 @@ class SparkSettings(Section):
 
 
 class BaselineSettings(Section):
-    rows: int = Field(32, ge=0, le=MOST, description="Rows that are decoded autoregressively too, to measure "
+    rows: NotNegative = Field(32, description="Rows that are decoded autoregressively too, to measure "
                       "the speedup. Low-volume runs take at most a quarter of their rows, or a batch. 0: "
                       "none")
 
@@ -190,7 +190,7 @@ class EncodeSettings(Section):
     @field_validator("clusters")
     @classmethod
     def _ids_fit(cls, value: list[int]) -> list[int]:
-        if math.prod(value) > MOST:
+        if math.prod(value) > MAX_INT:
             raise ValueError(f"encode.clusters = {value}: the ids of the last level, {math.prod(value)}, do "
                              "not fit into 32 bits; give fewer or smaller levels, such as [64, 64]")
         return value
@@ -228,7 +228,7 @@ _LABELS = {"entity", "stage", "run_id", "date", "command"}
 class JobConfig(Section):
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
-    seed: int = Field(0, ge=0, le=MOST, description="Random seed of all stages. Sampled text depends on it "
+    seed: NotNegative = Field(0, description="Random seed of all stages. Sampled text depends on it "
                       "and on a row's entity type and id, not on the batch")
     input: InputSettings = InputSettings()
     model: ModelSettings = ModelSettings()
@@ -300,12 +300,12 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
         files += [value for value in config_source.origins(above, file)
                   if value.value not in (None, {}) or value.key not in data]  # not a section left empty
         config_source.merge(data, above, file)
-    given = [config_source.parse(text) for text in overrides or []]
-    given += [Override(key, value, f"{flag} {value}") for key, (flag, value) in (flags or {}).items()]
-    for override in given:
+    options = [config_source.parse(text) for text in overrides or []]
+    options += [Override(key, value, f"{flag} {value}") for key, (flag, value) in (flags or {}).items()]
+    for override in options:
         config_source.apply(data, override, JobConfig)
     data = {name: value for name, value in data.items() if value is not None}  # `decode:` alone: defaults
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, JobConfig, str(first or ""), [*files, *given])) from None
+        raise ConfigError(explain(error, JobConfig, str(first or ""), [*files, *options])) from None

@@ -1,6 +1,7 @@
 """Reads settings from YAML files and overrides of the command line, without knowledge of any key."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -67,15 +68,18 @@ def merge(data: dict, above: dict, file: Path) -> None:
             data[name] = value
 
 
-def origins(data: dict, file: Path, above: str = "") -> list[Override]:
-    """Return the file's values by key, with the file as their origin."""
-    lines = []
+def flat(data: dict, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield full keys and values, as in ``--set``: ``("decode.nodes", 8)``."""
     for name, value in data.items():
         if isinstance(value, dict) and value:
-            lines += origins(value, file, f"{above}{name}.")
+            yield from flat(value, f"{above}{name}.")
         else:
-            lines.append(Override(f"{above}{name}", value, str(file)))
-    return lines
+            yield f"{above}{name}", value
+
+
+def origins(data: dict, file: Path) -> list[Override]:
+    """Return the file's values by key, with the file as their origin."""
+    return [Override(key, value, str(file)) for key, value in flat(data)]
 
 
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:

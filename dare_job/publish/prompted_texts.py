@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.errors import DataError
-from dare_job.publish.report.texts import snapshot
+from dare_job.publish.report.nights import snapshot
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, errors, paths
 from dare_job.storage.paths import AnyPath
@@ -101,8 +101,8 @@ def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
 
 def _records(table: ds.Dataset, entity: str, ranks: dict[str, int], columns: list[str]) -> Iterator[dict]:
     ids = [name.partition(":")[2] for name in ranks if name.startswith(f"{entity}:")]
-    wanted = ds.field("entity_id").isin(pa.array(ids, pa.string()))
-    for batch in table.to_batches(columns=columns, filter=wanted):
+    has_rank = ds.field("entity_id").isin(pa.array(ids, pa.string()))
+    for batch in table.to_batches(columns=columns, filter=has_rank):
         yield from batch.to_pylist()
 
 
@@ -110,11 +110,10 @@ def _ranks(source: Source, count: int) -> dict[str, int]:
     """Ranks of the ``count`` rows with a text whose names have the smallest hashes."""
     hashes: list[tuple[bytes, str]] = []
     for entity, folder in source.folders.items():
-        for batch in published.dataset(folder).to_batches(columns=["entity_id", "knowledge"]):
-            for identifier, text in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
-                if text:
-                    name = f"{entity}:{identifier}"
-                    hashes.append((hashlib.sha256(name.encode()).digest(), name))
+        table = published.dataset(folder)
+        for batch in table.to_batches(columns=["entity_id"], filter=ds.field("knowledge") != ""):
+            names = [f"{entity}:{identifier}" for identifier in batch["entity_id"].to_pylist()]
+            hashes += [(hashlib.sha256(name.encode()).digest(), name) for name in names]
             if len(hashes) > 4 * count + 10_000:
                 hashes = sorted(hashes)[:count]
     return {name: rank for rank, (_, name) in enumerate(sorted(hashes)[:count])}

@@ -7,18 +7,17 @@ The findings are kept even if the gate failed. They are valid for the rows, the 
 that they were computed from. If any of these changes, the gate checks again without generating texts again.
 """
 
-import time
 from collections import Counter
 
 from dare_job.errors import DataError, ThresholdError
 from dare_job.generate import shard_plan
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.publish.gate import failures as gate_failures
 from dare_job.publish.gate import lengths, scan
-from dare_job.publish.gate import scan as gate_scan
 from dare_job.publish.gate.failures import Failures, known_errors
 from dare_job.publish.gate.findings import NAME, OF_ERRORS, FailingRows, Finding, records
-from dare_job.publish.gate.scan import Counting, Scan, counted
+from dare_job.publish.gate.scan import Scan
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
 from dare_job.storage.paths import AnyPath
@@ -45,10 +44,8 @@ def run(job: Job) -> dict:
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
-            began = time.perf_counter()
             rows_file = atomic.final_folder(staging, folder) / NAME
             record |= _check_texts(job, plan, generated["rows"], staging, rows_file)
-            record["seconds"] = round(time.perf_counter() - began, 3)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):
         write_json(job.space.stage("generate") / shard_plan.RETRY, {"run_id": job.run_id})
@@ -75,44 +72,39 @@ def _raise_if_failed(record: dict) -> None:
 
 
 def _fingerprint(job: Job, generated: dict) -> str:
-    return digest(
-        [
-            "gate",
-            _VERSION,
-            generated["fingerprint"],
-            job.config.gates.model_dump(),
-            job.config.limits.max_error_share,
-            [stage_inputs.snapshot_identity(job, entity) for entity in ENTITIES],
-        ]
-    )
+    return digest(["gate", _VERSION, generated["fingerprint"], job.config.gates.model_dump(),
+                   job.config.limits.max_error_share,
+                   [stage_inputs.snapshot_identity(job, entity) for entity in ENTITIES]])
 
 
 def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, rows_file: AnyPath) -> dict:
     """The record of a gate: findings by entity type, failed checks and the error message."""
     failures, findings, scans = Failures(), {}, {}
-    with FailingRows.create(staging) as failing_rows, counted(rows, "checking texts") as counting:
+    with FailingRows.create(staging) as failing_rows, progress.counting("checking texts", rows) as counter:
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample)
-            _scan(job, entity, checked, failures, counting)
+            _scan(job, entity, checked, failures, counter)
             findings[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
-            findings[entity] |= gate_scan.length_findings(job, entity, sample.table(), checked)
+            findings[entity] |= scan.length_findings(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
         findings[entity] |= _errors(job, entity, failures, checked, plan)
     failed = [f"{entity} {check}" for entity, checks in findings.items()
               for check, finding in checks.items() if finding.failed]
     message = gate_failures.failure_message(job, failures, findings, rows_file) if failed else None
     return records(findings) | {"failed": failed, "message": message,
-                                "commonest_errors": failures.most_common()}
+                                "commonest_errors": str(failures.reasons["all"])}
 
 
-def _scan(job: Job, entity: str, checked: Scan, failures: Failures, counting: Counting) -> None:
+def _scan(job: Job, entity: str, checked: Scan, failures: Failures,
+          counter: progress.Counter) -> None:
     """Scan the generated rows of an entity type once."""
     folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
     fix = f"remove the file and run `dare-job run --from generate` with --date {job.space.dt}"
     rows = scan.readable(scan.batches(stage_inputs.generated_files(job, entity)), folder, fix)
-    for batch in counting(rows):
+    for batch in rows:
         checked.add(batch, failures, known)
+        counter.advance(batch.num_rows)
 
 
 def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict) -> dict[str, Finding]:
@@ -127,5 +119,5 @@ def _errors(job: Job, entity: str, failures: Failures, checked: Scan, plan: dict
         too_many = limit is not None and failed.total() + more > limit * of.total()
         rows, total = failed[entity], of[entity]
         findings[check] = Finding(rows, total, rows / total if total else None, limit, too_many and rows > 0,
-                                  checked.first.get(check, []))
+                                  checked.failing(check)[1])
     return findings

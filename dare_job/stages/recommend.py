@@ -22,7 +22,7 @@ from dare_job.generate.shard_plan import RETRY
 from dare_job.job import Job
 from dare_job.models import files as models_files
 from dare_job.observe import redact
-from dare_job.publish.gate.failures import Reasons
+from dare_job.publish.error_reasons import ErrorReasons
 from dare_job.recommend import chunks, publishing, users
 from dare_job.recommend import task as recommend_task
 from dare_job.recommend.catalogue import Catalogue
@@ -63,12 +63,9 @@ def run(job: Job) -> dict:
     if drafter:
         recommend_task.open_drafter(recommender, drafter)
     if settings.drafter and settings.dtype != "float32" and not settings.temperature:
-        _LOG.warning(
-            "recommend.dtype = %s: with drafts, some recommendations will differ from those of beam "
-            "search, because sums are grouped differently. For identical results set recommend.dtype to "
-            "float32 or recommend.drafter to null",
-            settings.dtype,
-        )
+        _LOG.warning("recommend.dtype = %s: with drafts, some recommendations will differ from those of beam "
+                     "search, because sums are grouped differently. For identical results set "
+                     "recommend.dtype to float32 or recommend.drafter to null", settings.dtype)
     made_by = {name: {"folder": redact.values(str(place)), "sha256": models_files.fingerprint(place)}
                for name, place in (("model", folder), ("drafter", drafter)) if place}
     source = prepare_input(job)
@@ -85,11 +82,8 @@ def run(job: Job) -> dict:
     task = RecommendTask.of(job, folder, drafter, atomic.current(work / "users"), work, fingerprint)
     worker_stats = chunks.write(job, task, user_record["chunks"], user_record["users"])
     if hang_count := hangs.hang_count(work, fingerprint):
-        _LOG.warning(
-            "workers hung or lost their device %d times and were restarted; users whose batch did so "
-            "twice have an error",
-            hang_count,
-        )
+        _LOG.warning("workers hung or lost their device %d times and were restarted; users whose batch did "
+                     "so twice have an error", hang_count)
     manifest = _publish(job, user_record, task.chunks, fingerprint, {
         "made_by": made_by, "settings": settings.model_dump(),
         "workers": {"workers": len({row["worker"] for row in worker_stats}),
@@ -143,23 +137,18 @@ def _require_items(job: Job, catalogue: Catalogue) -> None:
     settings = job.config.recommend
     _require_ids(job, len(catalogue.ids.items), catalogue.max_items(settings.exclude))
     if not catalogue.counts.any():
-        _LOG.warning(
-            "no item of the input has an id in %s: all users get its first items. Check that the ids "
-            "belong to this catalogue",
-            settings.model,
-        )
+        _LOG.warning("no item of the input has an id in %s: all users get its first items. Check that the "
+                     "ids belong to this catalogue", settings.model)
 
 
-def _publish(
-    job: Job, user_record: dict, chunk_folder: paths.AnyPath, fingerprint: str, run_record: dict
-) -> dict:
+def _publish(job: Job, user_record: dict, chunk_folder: paths.AnyPath, fingerprint: str,
+             run_record: dict) -> dict:
     """Write the table to staging, check it, publish it and return the manifest."""
     target = job.space.candidates()
     staging = atomic.stage_folder(target, flat=True)
     with atomic.remove_on_error(staging):
-        manifest_files, sums = publishing.write(
-            job, chunk_folder, staging, user_record["users"], job.config.recommend.k
-        )
+        manifest_files, sums = publishing.write(job, chunk_folder, staging, user_record["users"],
+                                                job.config.recommend.k)
         _require_few_errors(job, sums, staging, chunk_folder.parent)
         searched = sums["users"] - sums["errors"] - sums["popular"]
         manifest = {
@@ -177,13 +166,11 @@ def _require_few_errors(job: Job, sums: dict, table_folder: paths.AnyPath, work:
     """Raise ThresholdError if too many users failed, and mark their chunks for a retry."""
     limit = job.config.limits.max_error_share
     if limit is not None and sums["users"] and sums["errors"] / sums["users"] > limit:
-        reasons = Reasons()
         failed = paths.parquet_dataset(table_folder).to_table(
-            columns=["error"], filter=pc.field("error").is_valid()
-        )
-        for reason in failed["error"].to_pylist():
-            reasons.add(reason)
+            columns=["user_id", "error"], filter=pc.field("error").is_valid())
+        reasons = ErrorReasons()
+        reasons.add(failed["user_id"], failed["error"])
         write_json(work / RETRY, {"run_id": job.run_id})
         raise ThresholdError(f"{sums['errors']} of {sums['users']} users got no recommendations, more than "
                              f"limits.max_error_share = {limit}; nothing was published. Most common reasons: "
-                             f"{reasons.most_common()}")
+                             f"{reasons}")

@@ -101,7 +101,7 @@ def rich(out: Path) -> Path:
     items = [text(f"i{n}", kind=KINDS[n % 2], accepted=4) for n in range(30)]
     waves = [{"rows": 20, "tokens": 900, "accepted_per_step": 0.9, "tokens_per_s": 210.0},
              {"rows": 71, "tokens": 4000, "accepted_per_step": 3.1, "tokens_per_s": 480.0}]
-    gate = {"rows": 1, "of": 91, "failed": False, "first": ["u001"]}
+    gate = {"rows": 1, "of": 91, "failed": False, "first": ["u001"], "why": None}
     gates = {"empty": gate | {"rows": 0, "value": 0.0, "limit": 0.01, "first": []},
              "short": gate | {"value": 0.011, "limit": 0.012},
              "length_ratio": gate | {"value": None, "limit": 1.3, "why": "no text"}}

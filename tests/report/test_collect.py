@@ -8,6 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from dare_job.publish.error_reasons import ErrorReasons
 from dare_job.publish.report import collect, sections
 from dare_job.schemas import KNOWLEDGE
 from dare_job.tables import published as tables_published
@@ -28,7 +29,6 @@ def rows(folder):
 def found(folder, request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect, "_BATCH", request.param)
-        patch.setattr(collect, "_MERGED_AFTER", 2)
         yield collect.collect(folder, "user", published.DAY)
 
 
@@ -43,8 +43,8 @@ def test_counts_of_rows_dates_and_ends(found, rows):
 
 
 def test_accepted_lengths_and_times_by_kind_of_pool(found, rows):
-    assert {kind.name for kind in found.kinds} == set(published.KINDS)
-    for kind in found.kinds:
+    assert {kind.name for kind in found.kinds()} == set(published.KINDS)
+    for kind in found.kinds():
         mine = [row for row in generated(rows) if row["pool_kind"] == kind.name]
         lengths = Counter(emitted - 1 for row in mine for emitted in row["step_tokens"][1:])
         assert kind.texts == len(mine)
@@ -60,18 +60,19 @@ def test_sums_by_pool(found, rows):
     for row in generated(rows):
         expected[row["pool"]].update({name: row[name] for name in names} | {"texts": 1})
     names = ("texts", *names)
-    assert {pool["pool"]: {name: pool[name] for name in names} for pool in found.pools} == expected
-    assert sum(pool["decode_ms"] for pool in found.pools) == pytest.approx(
+    assert {pool["pool"]: {name: pool[name] for name in names} for pool in found.pools()} == expected
+    assert sum(pool["decode_ms"] for pool in found.pools()) == pytest.approx(
         sum(row["decode_ms"] for row in generated(rows)), rel=1e-5)
 
 
 def test_slowest_and_worst_rows(found, rows):
     slow = sorted((row["decode_ms"] for row in generated(rows)), reverse=True)
-    assert [row["decode_ms"] for row in found.slowest] == slow[:collect.LISTED]
+    assert [row["decode_ms"] for row in found.slowest.rows()] == slow[:collect.LISTED]
     rates = sorted(row["accepted_tokens"] / row["target_steps"] for row in generated(rows)
                    if row["target_steps"] >= collect.MIN_STEPS)
-    assert [row["accepted_tokens"] / row["target_steps"] for row in found.worst] == rates[:collect.LISTED]
-    assert found.worst[0]["entity_id"] == published.HOSTILE_ID
+    worst = found.worst.rows()
+    assert [row["accepted_tokens"] / row["target_steps"] for row in worst] == rates[:collect.LISTED]
+    assert worst[0]["entity_id"] == published.HOSTILE_ID
 
 
 def test_errors_that_differ_in_numbers_alone_are_one(found):
@@ -83,17 +84,17 @@ def test_errors_that_differ_in_numbers_alone_are_one(found):
 
 
 def test_a_listed_row_is_found_again_at_its_place(found):
-    for listed in (found.slowest, found.sampled):
-        whole = collect.texts(listed)
-        assert [row["entity_id"] for row in whole] == [row["entity_id"] for row in listed]
+    for top in (found.slowest, found.sampled):
+        whole = found.texts(top.rows())
+        assert [row["entity_id"] for row in whole] == [row["entity_id"] for row in top.rows()]
         assert all(row["knowledge"] and row["token_ids"] for row in whole)
 
 
 def test_distinct_errors_are_bounded(monkeypatch):
-    monkeypatch.setattr("dare_job.publish.report.sections._MAX_REASONS", 2)
-    reasons = collect.Reasons()
+    monkeypatch.setattr("dare_job.publish.error_reasons._MAX_REASONS", 2)
+    reasons = ErrorReasons()
     names = pa.array(["a", "b", "c", "d"])
-    reasons.add(pa.record_batch({"entity_id": names, "error": names}))
+    reasons.add(names, names)
     rows = {row["reason"]: row["rows"] for row in reasons.most_common(9)}
     assert rows == {"a": 1, "b": 1, "other errors": 2}
 
@@ -103,8 +104,9 @@ def test_columns_that_an_older_snapshot_lacks_count_as_missing(tmp_path):
     kept = ["entity_id", "knowledge", "tokens", "generated_dt", "run_id"]
     pq.write_table(old.select(kept), tmp_path / "part-0.parquet")
     found = collect.collect(tmp_path, "user", published.DAY)
-    assert (found.rows, found.fresh, found.slowest, found.worst, found.sampled) == (2, 2, [], [], [])
-    assert [(kind.name, kind.texts, kind.accepted.total, kind.latency.total) for kind in found.kinds] == [
+    assert (found.rows, found.fresh) == (2, 2)
+    assert found.slowest.rows() == found.worst.rows() == found.sampled.rows() == []
+    assert [(kind.name, kind.texts, kind.accepted.total, kind.latency.total) for kind in found.kinds()] == [
         ("none", 2, 0, 0)]
 
 
@@ -117,5 +119,6 @@ def test_routes_are_counted_by_kind_and_reason(tmp_path):
     rows = [{"entity_id": str(n), "pool": "global", "pool_kind": "global", "reason": f"why {n % 2}"}
             for n in range(5)]
     published.route(tmp_path, "item", rows)
-    assert sections.read(tmp_path, published.DAY) == {
-        "item": Counter({("global", "why 0"): 3, ("global", "why 1"): 2})}
+    assert [(row["entity"], row["kind"], row["reason"], row["rows"], row["share"])
+            for row in sections.routes(tmp_path, published.DAY)] == [
+        ("item", "global", "why 0", 3, 0.6), ("item", "global", "why 1", 2, 0.4)]

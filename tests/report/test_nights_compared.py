@@ -59,22 +59,20 @@ def test_the_last_seven_published_dates_are_read_and_damaged_ones_left_out(tmp_p
 
 def test_a_date_that_is_not_published_is_refused_by_name(tmp_path):
     published.publish(tmp_path, [], [], published.day(1))
-    with pytest.raises(DataError, match=f"user and item texts of {published.DAY}.*{published.day(1)}"):
+    with pytest.raises(DataError, match=f"no published user text of {published.DAY}.*{published.day(1)}"):
         nights.read(tmp_path, published.DAY)
 
 
-def test_gates_of_any_form_become_rows():
-    shut = {"value": 0.1, "limit": 0.2, "failed": True}
-    found = sections.rows(Night(published.DAY, {"item": {}, "user": {"gates": {
-        "near": {"share": 0.09, "limit": 0.1}, "shut": shut, "bare": 0.5, "odd": "text", "none": None,
-        "over": {"value": 0.2, "limit": 0.1, "rows": 4, "first": ["a"]},
-        "length_ratio": {"value": 1.2, "limit": 1.3, "failed": False, "why": None},
-        "off": shut | {"limit": None, "failed": False},
-        "unseen": shut | {"value": None, "failed": False, "why": "another model before"}}}}))
-    rows = {row["check"]: row for row in found}
-    assert {name: row["result"] for name, row in rows.items()} == {
-        "near": "near", "over": "failed", "length_ratio": "passed", "bare": "unknown", "odd": "unknown",
-        "shut": "failed", "none": "unknown", "off": "off", "unseen": "not checked"}
-    assert (rows["over"]["more"], rows["over"]["value"], rows["bare"]["value"]) == ("rows 4", "20 %", "50 %")
-    assert (rows["length_ratio"]["value"], rows["over"]["ids"]) == ("1.2", ["a"])
-    assert rows["unseen"]["more"] == "why another model before"
+def test_gates_become_rows():
+    passed = {"rows": 4, "of": 90, "value": 0.05, "limit": 0.1, "failed": False, "first": ["a"], "why": None}
+    rows = sections.gates(Night(published.DAY, {"item": {}, "user": {"gates": {
+        "empty": passed, "short": passed | {"value": 0.09}, "loop": passed | {"value": 0.2, "failed": True},
+        "length_ratio": passed | {"value": 1.2, "limit": 1.3}, "relaxed": passed | {"limit": None},
+        "cut_off": passed | {"value": None, "why": "another model before"}}}}))
+    by_check = {row["check"]: row for row in rows}
+    assert {name: row["result"] for name, row in by_check.items()} == {
+        "empty": "passed", "short": "near", "loop": "failed", "length_ratio": "passed", "relaxed": "off",
+        "cut_off": "not checked"}
+    assert (by_check["loop"]["value"], by_check["loop"]["limit"]) == ("20 %", "10 %")
+    assert (by_check["length_ratio"]["value"], by_check["loop"]["ids"]) == ("1.20", ["a"])
+    assert by_check["cut_off"]["more"] == "4 of 90 rows, another model before"

@@ -21,7 +21,7 @@ from dare_job.config.settings import JobConfig
 from dare_job.evaluate.ctr.knowledge import choose
 from dare_job.job import Job
 from dare_job.publish.report import nights
-from dare_job.publish.report.texts import snapshot
+from dare_job.publish.report.nights import snapshot
 from dare_job.publish.snapshots.clean import clean
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES

@@ -63,7 +63,7 @@ def test_the_newest_dates_stay_and_the_rest_goes_also_if_cut_off_between_hiding_
     dry = clean(out, 2, dry_run=True)
     assert paths.listing(out).keys() == before.keys()
     with monkeypatch.context() as patched:
-        patched.setattr(snapshots_clean, "finish", lambda space: 1 / 0)
+        patched.setattr(snapshots_clean, "delete_hidden", lambda space: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clean(out, 2)
     assert space(out, "2026-02-01").published_dates() == DAYS[2:4]
@@ -82,14 +82,14 @@ def test_the_newest_dates_stay_and_the_rest_goes_also_if_cut_off_between_hiding_
 def test_a_hidden_date_that_is_written_anew_begins_from_nothing_old_and_stays(out_of, tmp_path):
     out = out_of(1)
     place = space(out, DAYS[0])
-    snapshots_clean.begin(place)
-    assert snapshots_clean.is_begun(place) and not place.is_published(DAYS[0])
+    snapshots_clean.hide(place)
+    assert snapshots_clean.is_hidden(place) and not place.is_published(DAYS[0])
     place.clean_up()  # as a command on that date does first
-    assert not snapshots_clean.is_begun(place) and not paths.listing(place.knowledge("user"))
+    assert not snapshots_clean.is_hidden(place) and not paths.listing(place.knowledge("user"))
     publish(tmp_path / "again", DAYS[0], work=False)
     paths.upload(tmp_path / "again", out)
     assert place.is_published(DAYS[0])
-    snapshots_clean.finish(place)
+    snapshots_clean.delete_hidden(place)
     assert place.is_published(DAYS[0]) and paths.listing(place.knowledge("user"))
 
 

@@ -7,6 +7,7 @@ import pytest
 from small_dates import publish, row
 
 from dare_job.publish.snapshots import compare
+from dare_job.tables.published import rows_at
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 
@@ -51,8 +52,8 @@ def test_counts_lengths_and_places_are_those_found_by_hand(tmp_path, seed):
         assert found.lengths["after"]["median"] == np.median([b["tokens"] for _, b in pairs])
     differing = [(a, b) for a, b in pairs if a["knowledge"] != b["knowledge"]]
     assert found.lengths["longer"] == sum(b["tokens"] > a["tokens"] for a, b in differing)
-    texts = [compare.texts_at(folder, places.tolist())
-             for folder, places in zip(folders, found.changed, strict=True)]
+    texts = [[tuple(row.values()) for row in rows_at(folder, numbers, ["entity_id", "knowledge"])]
+             for folder, numbers in zip(folders, found.changed.T.tolist(), strict=True)]
     assert sorted(zip(*texts, strict=True)) == sorted(
         tuple((row["entity_id"], row["knowledge"]) for row in pair) for pair in differing)
 

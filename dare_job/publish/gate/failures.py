@@ -3,42 +3,17 @@
 Rows that failed with the same error in the previous run are counted separately.
 """
 
-import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.job import Job
+from dare_job.publish.error_reasons import ErrorReasons
 from dare_job.publish.gate.findings import CHECKS, OF_ERRORS, Finding
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
-
-_MAX_REASONS = 10  # in a message
-
-
-class Reasons:
-    """Counts error messages; messages that differ only in numbers count as one."""
-
-    def __init__(self):
-        self._counts: Counter[str] = Counter()
-        self._examples: dict[str, str] = {}
-
-    def add(self, reason: str) -> None:
-        kind = re.sub(r"\d+", "0", reason)
-        self._counts[kind] += 1
-        self._examples.setdefault(kind, reason)
-
-    def __add__(self, other: "Reasons") -> "Reasons":
-        total = Reasons()
-        total._counts, total._examples = self._counts + other._counts, other._examples | self._examples
-        return total
-
-    def most_common(self) -> str:
-        """The ten most common messages with their counts; numbers are those of the first row."""
-        return "; ".join(f"{count} x {self._examples[kind]}"
-                         for kind, count in self._counts.most_common(_MAX_REASONS))
 
 
 class Failures:
@@ -46,13 +21,15 @@ class Failures:
 
     Rows that have the same error in the previous snapshot count separately (``repeated``). They are compared
     with all rows of the date: among the few rows of a low-volume run they would always exceed the limit.
+
+    reasons : by check, and of all failed rows
     """
 
     def __init__(self):
         self.attempted: Counter[str] = Counter()  # rows with a prompt, without ``repeated``, by entity type
         self.failed: Counter[str] = Counter()
         self.repeated: Counter[str] = Counter()
-        self._reasons = {check: Reasons() for check in OF_ERRORS}
+        self.reasons = {checks: ErrorReasons() for checks in (*OF_ERRORS, "all")}
 
     def add(self, entity: str, batch: pa.RecordBatch, known_errors: dict[str, str]
             ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -69,13 +46,9 @@ class Failures:
         self.failed[entity] += new.num_rows
         self.repeated[entity] += repeated.num_rows
         for check, rows in zip(OF_ERRORS, (new, repeated), strict=True):
-            for reason in rows["error"].to_pylist():
-                self._reasons[check].add(reason)
+            for reasons in (self.reasons[check], self.reasons["all"]):
+                reasons.add(rows["entity_id"], rows["error"])
         return new, repeated
-
-    def most_common(self, checks: Collection[str] = OF_ERRORS) -> str:
-        """The ten most common errors of these checks with their counts."""
-        return sum((self._reasons[check] for check in checks), Reasons()).most_common()
 
 
 def known_errors(job: Job, entity: str) -> dict[str, str]:
@@ -118,8 +91,9 @@ def _error_message(job: Job, failures: Failures, checks: Sequence[str],
     shares = " and ".join(f"{counts[check][0]} of {counts[check][1]} {CHECKS[check][0]}" for check in checks)
     if checks == ["errors_again"] and failures.failed.total():
         shares, checks = f"{shares}, and {failures.failed.total()} with a new error", OF_ERRORS
+    reasons = failures.reasons[checks[0] if len(checks) == 1 else "all"]
     return (f"{shares}, more than limits.max_error_share = {limit}; the next run "
-            f"tries these rows again. Most common errors: {failures.most_common(checks)}")
+            f"tries these rows again. Most common errors: {reasons}")
 
 
 def _check_message(entity: str, check: str, finding: Finding) -> str:

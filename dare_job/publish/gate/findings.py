@@ -1,6 +1,6 @@
 """Results of the quality gate: one finding per check and entity type, and the table of failing rows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -94,12 +94,16 @@ ROWS = pa.schema([
 
 
 class FailingRows:
-    """Writes ``folder/failing_rows.parquet``, with at most MAX_ROWS rows per check and entity type."""
+    """Counts failing rows, and writes ``folder/failing_rows.parquet``, at most MAX_ROWS of each count.
+
+    rows, first : by entity type and check, the number of failing rows and the first of their ids
+    """
 
     def __init__(self, file: pq.ParquetWriter):
+        self.rows: Counter[tuple[str, str]] = Counter()
+        self.first: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._file = file
         self._buffer: list[pa.RecordBatch] = []
-        self._written: Counter[tuple[str, str]] = Counter()
 
     @classmethod
     @contextmanager
@@ -113,10 +117,12 @@ class FailingRows:
 
     def add(self, entity: str, check: str, ids: pa.Array, values: np.ndarray | None, texts: pa.Array) -> None:
         """Add N rows; ``values`` is None for errors."""
-        capacity = min(MAX_ROWS - self._written[entity, check], len(ids))
+        key = entity, check
+        self.first[key] += ids[:MAX_IDS - len(self.first[key])].to_pylist()
+        capacity = min(MAX_ROWS - self.rows[key], len(ids))
+        self.rows[key] += len(ids)
         if capacity <= 0:
             return
-        self._written[entity, check] += capacity
         values = (pa.nulls(capacity, pa.float64()) if values is None
                   else pa.array(values[:capacity].astype(float)))
         starts = pc.utf8_slice_codeunits(texts.slice(0, capacity), 0, _TEXT_CHARACTERS)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SAMPLE = 100_000  # texts compared per entity type, about
+_SAMPLED = pa.schema([("id", pa.string()), ("tokens", pa.int64()), ("text", pa.string())])
 
 
 class Sample:
@@ -28,15 +29,12 @@ class Sample:
     def add(self, ids: pa.Array, tokens: np.ndarray, texts: pa.Array) -> None:
         chosen = (self._random.random(len(ids)) < self._share) & (tokens > 0)
         rows = pa.array(chosen)
-        columns = {"id": ids.filter(rows), "tokens": pa.array(tokens[chosen]),
-                   "text": pc.utf8_slice_codeunits(texts.filter(rows), 0, 200)}
-        self._batches.append(pa.RecordBatch.from_pydict(columns))
+        columns = [ids.filter(rows), pa.array(tokens[chosen]),
+                   pc.utf8_slice_codeunits(texts.filter(rows), 0, 200)]
+        self._batches.append(pa.RecordBatch.from_arrays(columns, schema=_SAMPLED))
 
     def table(self) -> pa.Table:
-        empty = {"id": pa.array([], pa.string()), "tokens": pa.array([], pa.int64()),
-                 "text": pa.array([], pa.string())}
-        table = pa.Table.from_batches(self._batches) if self._batches else pa.table(empty)
-        return table.combine_chunks()
+        return pa.Table.from_batches(self._batches, _SAMPLED)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Pairs:
 
 def pair(sample: pa.Table, previous: Iterator[pa.RecordBatch]) -> Pairs:
     """Join a sample with batches (entity_id, tokens) of the previous texts; empty texts are left out."""
-    ids = sample["id"].combine_chunks() if sample.num_rows else pa.array([], pa.string())
+    ids = sample["id"].combine_chunks()
     old = np.zeros(len(ids), np.int64)
     for batch in previous if len(ids) else ():
         positions = pc.index_in(batch["entity_id"], value_set=ids)
@@ -87,6 +85,5 @@ def pair(sample: pa.Table, previous: Iterator[pa.RecordBatch]) -> Pairs:
         tokens = pc.fill_null(batch["tokens"], 0).filter(matched)
         old[positions.filter(matched).to_numpy(zero_copy_only=False)] = tokens.to_numpy(zero_copy_only=False)
     kept = pa.array(old > 0)
-    new = sample["tokens"].filter(kept).to_numpy()
-    texts = sample["text"].filter(kept)
-    return Pairs(ids.filter(kept), pa.chunked_array(texts).combine_chunks(), new, old[old > 0])
+    return Pairs(ids.filter(kept), sample["text"].filter(kept).combine_chunks(),
+                 sample["tokens"].filter(kept).to_numpy(), old[old > 0])

@@ -4,9 +4,7 @@ Lengths are compared with the previous texts only if the same model, tokenizer, 
 generated both.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +12,11 @@ import pyarrow as pa
 from dare_job.config.settings import GateSettings
 from dare_job.errors import DataError
 from dare_job.job import Job
-from dare_job.observe import progress
 from dare_job.publish.gate import checks, lengths
 from dare_job.publish.gate.checks import Texts
 from dare_job.publish.gate.failures import Failures
 from dare_job.publish.gate.findings import (
     CHECKS,
-    MAX_IDS,
     OF_ERRORS,
     OF_LENGTHS,
     FailingRows,
@@ -37,15 +33,10 @@ _FILES = 64  # opened at a time
 
 
 class Scan:
-    """Counts of one entity type: ``add`` batches, then read each ``finding``.
-
-    rows, first : by check, the number of failing rows and the first of their ids
-    """
+    """Counts of one entity type: ``add`` batches, then read each ``finding``."""
 
     def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample):
         self.texts = self.tokens = self.relaxed_tokens = 0
-        self.first: dict[str, list[str]] = {}
-        self.rows: Counter[str] = Counter()
         self._entity, self._gates, self._failing_rows, self._sample = entity, gates, failing_rows, sample
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known_errors: dict[str, str]) -> None:
@@ -61,17 +52,18 @@ class Scan:
             rows = pa.array(failed)
             self.note(check, texts.ids.filter(rows), values[failed], texts.text.filter(rows))
 
-    def note(self, check: str, ids: pa.Array, values: np.ndarray | None, starts: pa.Array) -> None:
-        """Count failing rows of a check, keep the first ids, and add them to the table of failing rows."""
-        self.rows[check] += len(ids)
-        first = self.first.setdefault(check, [])
-        first += ids.slice(0, MAX_IDS - len(first)).to_pylist()
-        self._failing_rows.add(self._entity, check, ids, values, starts)
+    def note(self, check: str, ids: pa.Array, values: np.ndarray | None, texts: pa.Array) -> None:
+        """Count failing rows of a check."""
+        self._failing_rows.add(self._entity, check, ids, values, texts)
+
+    def failing(self, check: str) -> tuple[int, list[str]]:
+        """Number of failing rows of a check, and the first of their ids."""
+        return self._failing_rows.rows[self._entity, check], self._failing_rows.first[self._entity, check]
 
     def finding(self, check: str) -> Finding:
         """Compare a check of single texts with its limit; fewer than MIN_FAILING_ROWS rows always pass."""
         limit = getattr(self._gates, CHECKS[check][1].partition(".")[2])
-        rows, first = self.rows[check], self.first.get(check, [])
+        rows, first = self.failing(check)
         part, whole = (self.relaxed_tokens, self.tokens) if check == "relaxed" else (rows, self.texts)
         value = part / whole if whole else None
         over = limit is not None and part > limit * whole
@@ -128,8 +120,8 @@ def length_findings(job: Job, entity: str, sample: pa.Table, scan: Scan) -> dict
         over = limits[check] is not None and deviation > limits[check]
         if over and check == "length_distance":
             _note(check, pairs, pairs.most_changed(distance), scan)
-        findings[check] = Finding(scan.rows[check], len(pairs.new), value, limits[check], over,
-                                  scan.first.get(check, []))
+        rows, first = scan.failing(check)
+        findings[check] = Finding(rows, len(pairs.new), value, limits[check], over, first)
     return findings
 
 
@@ -150,18 +142,3 @@ def _incomparable(job: Job, entity: str) -> str | None:
     if manifest.get("new_tokens", new_tokens) != new_tokens:
         changed.append("number of new tokens")
     return f"the previous texts have another {' and '.join(changed)}" if changed else None
-
-
-Counting = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-@contextmanager
-def counted(rows: int, what: str) -> Iterator[Counting]:
-    """Yield a function that passes batches on and reports the progress over ``rows`` rows."""
-    with progress.counting(what, rows) as counter:
-        def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                yield batch
-                counter.advance(batch.num_rows)
-
-        yield passing

@@ -1,8 +1,5 @@
 """Formats numbers for the report; histograms with fixed bins and their quantiles."""
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
 
@@ -45,39 +42,27 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.3g} ms" if value < 1000 else seconds(value / 1000)
 
 
-def size(value: float | None) -> str:
-    """Bytes, in powers of 1024."""
-    if value is None:
-        return "–"
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    for unit in units:
-        if value < 1024 or unit == units[-1]:
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError
-
-
-def of_kind(kind: str, value: float | None) -> str:
-    """Format the value of a measure. kind: count | rate | share | times."""
-    return {"count": count, "rate": rate, "share": share, "times": times}[kind](value)
-
-
 LONGEST = 256  # accepted draft tokens of one forward pass; larger numbers go to this bin
-_MIN_MS, _DECADES, _PER_DECADE = 0.01, 10, 100  # 10 us to 28 hours; each bin is 2.3 % wider than the last
 
 
-@dataclass(frozen=True)
 class Histogram:
     """Counts (B,) of the values between consecutive edges (B + 1,), which ascend.
 
-    whole : the values are integers, and each one has its own bin
+    Values outside the edges count in the first or last bin.
+
+    whole : the values are integers, and each one from 0 has its own bin
     """
 
-    counts: np.ndarray
-    edges: np.ndarray
-    whole: bool = False
+    def __init__(self, edges: np.ndarray, whole: bool = False, counts: np.ndarray | None = None):
+        self.edges, self.whole = edges, whole
+        self.counts = np.zeros(len(edges) - 1, np.int64) if counts is None else counts
 
-    @cached_property
+    def add(self, values: np.ndarray) -> None:
+        """Count values (n,)."""
+        bins = values if self.whole else np.searchsorted(self.edges, values, "right") - 1
+        self.counts += np.bincount(np.clip(bins, 0, len(self.counts) - 1), minlength=len(self.counts))
+
+    @property
     def total(self) -> int:
         return int(self.counts.sum())
 
@@ -86,38 +71,28 @@ class Histogram:
         if not self.total:
             return None
         cumulative = np.cumsum(self.counts)
-        at = int(np.searchsorted(cumulative, max(share * self.total, 1e-9)))
+        index = int(np.searchsorted(cumulative, max(share * self.total, 1e-9)))
         if self.whole:
-            return float(self.edges[at])
-        inside = (share * self.total - (cumulative[at] - self.counts[at])) / self.counts[at]
-        return float(self.edges[at] + inside * (self.edges[at + 1] - self.edges[at]))
+            return float(self.edges[index])
+        inside = (share * self.total - (cumulative[index] - self.counts[index])) / self.counts[index]
+        return float(self.edges[index] + inside * (self.edges[index + 1] - self.edges[index]))
 
     def mean(self) -> float | None:
         """The mean, exact for integers; None without values."""
-        at = self.edges[:-1] if self.whole else (self.edges[:-1] + self.edges[1:]) / 2
-        return float(self.counts @ at) / self.total if self.total else None
+        values = self.edges[:-1] if self.whole else (self.edges[:-1] + self.edges[1:]) / 2
+        return float(self.counts @ values) / self.total if self.total else None
 
-    def coarse(self, step: int) -> "Histogram":
-        """Merge every ``step`` bins into one."""
-        starts = np.arange(0, len(self.counts), step)
-        return Histogram(np.add.reduceat(self.counts, starts), self.edges[np.append(starts, -1)])
-
-
-def lengths(counts: np.ndarray) -> Histogram:
-    """Histogram of accepted draft tokens, from the counts of 0 to LONGEST."""
-    return Histogram(counts, np.arange(LONGEST + 2, dtype=float), whole=True)
+    def part(self, first: int, last: int, step: int) -> "Histogram":
+        """The bins from ``first`` to before ``last``, every ``step`` of them merged into one."""
+        starts = np.arange(first, last, step)
+        return Histogram(self.edges[[*starts, last]], counts=np.add.reduceat(self.counts[:last], starts))
 
 
-def times_histogram(counts: np.ndarray) -> Histogram:
-    """Histogram of milliseconds, from the counts of ``time_bins``."""
-    edges = _MIN_MS * 10 ** (np.arange(TIME_BINS + 1) / _PER_DECADE)
-    return Histogram(counts, edges)
+def accepted_histogram() -> Histogram:
+    """Histogram of accepted draft tokens, 0 to LONGEST."""
+    return Histogram(np.arange(LONGEST + 2.0), whole=True)
 
 
-TIME_BINS = _DECADES * _PER_DECADE
-
-
-def time_bins(milliseconds: np.ndarray) -> np.ndarray:
-    """The bin of each time, int64; times outside the range go to the first or last bin."""
-    scaled = np.log10(np.maximum(milliseconds, _MIN_MS) / _MIN_MS) * _PER_DECADE
-    return np.clip(scaled.astype(np.int64), 0, TIME_BINS - 1)
+def latency_histogram() -> Histogram:
+    """Histogram of milliseconds, 10 us to 28 hours; each bin is 2.3 % wider than the last."""
+    return Histogram(np.geomspace(0.01, 1e8, 1001))

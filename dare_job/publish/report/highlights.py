@@ -1,10 +1,11 @@
 """What the first screen of the report points out, most urgent first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dare_job.publish.report import format
 from dare_job.publish.report.collect import Collected
-from dare_job.publish.report.nights import Night, unusual
+from dare_job.publish.report.nights import Night, Unusual
 
 _CUT_OFF = 0.05  # share of the generated texts that hit decode.max_new_tokens
 
@@ -18,86 +19,64 @@ class Point:
     section: str
 
 
-def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict]) -> list[Point]:
-    notes = [*_broken(night, collected), *_gates(gates), *_errors(night, collected), *_cost(night)]
-    notes += [_unusual(value, before) for value in unusual(night, before) if value.measure.name != "speedup"
-              or night.speedup >= 1]
-    notes += [*_cut_off(collected), *_input(night)]
-    return sorted(notes, key=lambda point: ("bad", "warn", "note").index(point.level))
+def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict],
+           unusual: list[Unusual]) -> list[Point]:
+    listed = [*_snapshot(night, collected), *_gates(gates), *_cost(night), *_unusual(night, before, unusual),
+             *_input(night)]
+    return sorted(listed, key=lambda point: ("bad", "warn", "note").index(point.level))
 
 
-def _broken(night: Night, collected: list[Collected]) -> list[Point]:
-    notes = []
-    runs = {manifest.get("run_id") for manifest in night.manifests.values()}
-    if len(runs) > 1:
-        notes.append(Point("bad", "Users and items are from different runs: publishing was interrupted. Run "
-                                  f"dare-job run --from publish --date {night.dt} with the same settings.",
-                           "run"))
+def _snapshot(night: Night, collected: list[Collected]) -> Iterator[Point]:
+    """What the rows and their manifests show."""
+    if len({manifest.get("run_id") for manifest in night.manifests.values()}) > 1:
+        yield Point("bad", "Users and items are from different runs: publishing was interrupted. Run "
+                           f"dare-job run --from publish --date {night.dt} with the same settings.", "run")
     expected, rows = night.total("counts", "rows"), sum(part.rows for part in collected)
     if expected is not None and expected != rows:
-        notes.append(Point("bad", f"The files contain {format.count(rows)} rows, but the manifests count "
-                                  f"{format.count(expected)}.", "run"))
-    if not rows:
-        notes.append(Point("bad", "The snapshot has no rows.", "run"))
-    elif not sum(part.fresh for part in collected):
-        notes.append(Point("note", "This run generated no text; all rows are carried over or have no text.",
-                           "age"))
-    return notes
-
-
-def _gates(gates: list[dict]) -> list[Point]:
-    return [Point("bad" if gate["result"] == "failed" else "warn",
-                  f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, "
-                  f"limit {gate['limit']}.",
-                  "gates")
-            for gate in gates if gate["result"] in ("failed", "near")]
-
-
-def _errors(night: Night, collected: list[Collected]) -> list[Point]:
-    failed = sum(part.reasons.rows for part in collected)
-    rows = sum(part.rows for part in collected)
-    if not failed:
-        return []
-    reasons = [reason for part in collected for reason in part.reasons.most_common(1)]
-    most_common = _short(max(reasons, key=lambda reason: reason["rows"])["reason"])
-    return [Point("warn", f"{format.count(failed)} rows ({format.share(failed / rows)}) have an error, most "
-                          f"often: {most_common}", "errors")]
-
-
-def _cost(night: Night) -> list[Point]:
-    if night.speedup is not None and night.speedup < 1:
-        return [Point("warn", f"Slower than autoregressive decoding: {format.times(night.speedup)}.",
-                      "cost")]
-    if night.total("counts", "written") and not night.baseline:
-        return [Point("note", "This run measured no baseline, so its cost cannot be compared.", "cost")]
-    return []
-
-
-def _unusual(value, before: list[Night]) -> Point:
-    kind = value.measure.kind
-    return Point("warn", f"{value.measure.title}: {format.of_kind(kind, value.value)}; the median of the "
-                         f"last {len(before)} dates is {format.of_kind(kind, value.median)}.", "week")
-
-
-def _cut_off(collected: list[Collected]) -> list[Point]:
+        yield Point("bad", f"The files contain {format.count(rows)} rows, but the manifests count "
+                           f"{format.count(expected)}.", "run")
     fresh = sum(part.fresh for part in collected)
-    cut = sum(part.finished["length"] for part in collected)
-    if fresh and cut / fresh > _CUT_OFF:
-        return [Point("warn", f"{format.share(cut / fresh)} of the generated texts were cut off at the "
-                              "length limit (decode.max_new_tokens or the model's context).", "run")]
-    return []
+    if not rows:
+        yield Point("bad", "The snapshot has no rows.", "run")
+    elif not fresh:
+        yield Point("note", "This run generated no text; all rows are carried over or have no text.", "age")
+    if failed := sum(part.reasons.rows for part in collected):
+        reasons = [reason for part in collected for reason in part.reasons.most_common(1)]
+        most_common = max(reasons, key=lambda reason: reason["rows"])["reason"]
+        yield Point("warn", f"{format.count(failed)} rows ({format.share(failed / rows)}) have an error, "
+                            f"most often: {most_common[:120]}{'…' * (len(most_common) > 120)}", "errors")
+    cut_off = sum(part.finished["length"] for part in collected)
+    if fresh and cut_off / fresh > _CUT_OFF:
+        yield Point("warn", f"{format.share(cut_off / fresh)} of the generated texts were cut off at the "
+                            "length limit (decode.max_new_tokens or the model's context).", "run")
 
 
-def _input(night: Night) -> list[Point]:
-    broken, pending = night.total("rejects", "broken"), night.total("counts", "pending")
-    notes = []
-    if broken:
-        notes.append(Point("note", f"{format.count(broken)} rows of the input were rejected.", "run"))
-    if pending:
-        notes.append(Point("note", f"{format.count(pending)} known entities have no row yet: no run has "
-                                   "reached them.", "run"))
-    return notes
+def _gates(gates: list[dict]) -> Iterator[Point]:
+    for gate in gates:
+        if gate["result"] in ("failed", "near"):
+            yield Point("bad" if gate["result"] == "failed" else "warn",
+                        f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, limit "
+                        f"{gate['limit']}.", "gates")
 
 
-def _short(reason: str, max_length: int = 120) -> str:
-    return reason if len(reason) <= max_length else f"{reason[:max_length]}…"
+def _cost(night: Night) -> Iterator[Point]:
+    if night.speedup is not None and night.speedup < 1:
+        yield Point("warn", f"Slower than autoregressive decoding: {format.times(night.speedup)}.", "cost")
+    elif night.total("counts", "written") and not night.baseline:
+        yield Point("note", "This run measured no baseline, so its cost cannot be compared.", "cost")
+
+
+def _unusual(night: Night, before: list[Night], unusual: list[Unusual]) -> Iterator[Point]:
+    for value in unusual:
+        shown = value.measure.format
+        if value.measure.name != "speedup" or night.speedup >= 1:
+            yield Point("warn", f"{value.measure.title}: {shown(value.value)}; the median of the last "
+                                f"{len(before)} dates is {shown(value.median)}.", "week")
+
+
+def _input(night: Night) -> Iterator[Point]:
+    if rejected := night.total("rejects", "broken"):
+        yield Point("note", f"{format.count(rejected)} rows of the input were rejected.", "run")
+    if pending := night.total("counts", "pending"):
+        yield Point("note", f"{format.count(pending)} known entities have no row yet: no run has reached "
+                            "them.", "run")

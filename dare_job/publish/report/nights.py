@@ -1,55 +1,64 @@
 """Statistics of published dates from their manifests, and which of them are unusual."""
 
+import difflib
 import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from operator import attrgetter, methodcaller
 
 from dare_job.errors import DataError
+from dare_job.publish.report import format
 from dare_job.schemas import ENTITIES
-from dare_job.storage.paths import AnyPath
+from dare_job.storage.paths import AnyPath, dated_folders
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace
 
 EARLIER_DATES = 7  # compared with the date of the report
 MIN_DATES = 3  # with fewer, nothing is unusual
+_SUGGESTED = 5  # similar dates that an error names
 
 
 @dataclass(frozen=True)
 class Night:
-    """The manifests of a date by entity type. Values that they lack are None."""
+    """The manifests of a date by entity type. Values that one of them lacks are None."""
 
     dt: str
     manifests: dict[str, dict]
 
     def total(self, group: str, name: str) -> float | None:
         """Sum over entity types of a number in ``counts``, ``totals`` or ``rejects``."""
-        counts = [manifest.get(group, {}).get(name) for manifest in self.manifests.values()]
-        known = [value for value in counts if value is not None]
-        return sum(known) if known else None
+        values = [manifest.get(group, {}).get(name) for manifest in self.manifests.values()]
+        return sum(values) if values and None not in values else None
 
     def first(self, name: str):
         """A value that all entity types share."""
         return next((m[name] for m in self.manifests.values() if m.get(name) is not None), None)
 
-    @cached_property
+    @property
     def baseline(self) -> dict | None:
         return self.first("baseline")
 
-    @cached_property
+    @property
     def worker_s(self) -> float | None:
         """Decoding time summed over workers, in seconds."""
         return _ratio(self.total("totals", "tokens"), self.first("tokens_per_s"))
 
-    @cached_property
+    @property
     def autoregressive_s(self) -> float | None:
         """Seconds that the same number of tokens take at the rate of this run's baseline."""
         rate = self.baseline["tokens_per_s"] if self.baseline else None
         return _ratio(self.total("totals", "tokens"), rate)
 
-    @cached_property
+    @property
+    def saved_s(self) -> float | None:
+        """Worker seconds saved compared with autoregressive decoding."""
+        if self.worker_s is None or self.autoregressive_s is None:
+            return None
+        return self.autoregressive_s - self.worker_s
+
+    @property
     def speedup(self) -> float | None:
         return _ratio(self.autoregressive_s, self.worker_s)
 
@@ -71,29 +80,29 @@ class Measure:
 
     name: str
     title: str
-    kind: str  # count | rate | share | times: its format
+    format: Callable[[float | None], str]
     of: Callable[[Night], float | None]
     min_change: float = 0.25
     min_difference: float = 0.0
 
 
 MEASURES = (
-    Measure("rows", "Rows", "count", lambda night: night.total("counts", "rows"), 0.1, 10),
-    Measure("written", "Generated rows", "count", lambda night: night.total("counts", "written"), 0.5, 10),
-    Measure("errors", "Rows with an error", "count", lambda night: night.total("counts", "errors"), 0.25, 2),
-    Measure("accepted", "Accepted per step", "rate",
-            lambda night: night.share("accepted_tokens", "target_steps"), 0.15, 0.1),
-    Measure("tokens_per_s", "Tokens/s per worker", "count",
+    Measure("rows", "Rows", format.count, methodcaller("total", "counts", "rows"), 0.1, 10),
+    Measure("written", "Generated rows", format.count, methodcaller("total", "counts", "written"), 0.5, 10),
+    Measure("errors", "Rows with an error", format.count, methodcaller("total", "counts", "errors"), 0.25, 2),
+    Measure("accepted", "Accepted per step", format.rate,
+            methodcaller("share", "accepted_tokens", "target_steps"), 0.15, 0.1),
+    Measure("tokens_per_s", "Tokens/s per worker", format.count,
             lambda night: night.first("tokens_per_s") or None),
-    Measure("speedup", "Speedup", "times", lambda night: night.speedup),
-    Measure("length", "Tokens per text", "count",
+    Measure("speedup", "Speedup", format.times, attrgetter("speedup")),
+    Measure("length", "Tokens per text", format.count,
             lambda night: _ratio(night.total("totals", "tokens"), night.total("counts", "written")), 0.15),
-    Measure("utilization", "Batch utilization", "share",
-            lambda night: night.share("target_steps", "slot_steps"), 0.1),
-    Measure("reused", "Reused tokens", "share",
-            lambda night: night.share("scored_tokens", "tokens"), 0.25, 0.1),
-    Measure("relaxed", "Relaxed tokens", "share",
-            lambda night: night.share("relaxed_tokens", "tokens"), 0.5, 0.002),
+    Measure("utilization", "Batch utilization", format.share,
+            methodcaller("share", "target_steps", "slot_steps"), 0.1),
+    Measure("reused", "Reused tokens", format.share,
+            methodcaller("share", "scored_tokens", "tokens"), 0.25, 0.1),
+    Measure("relaxed", "Relaxed tokens", format.share,
+            methodcaller("share", "relaxed_tokens", "tokens"), 0.5, 0.002),
 )
 
 
@@ -101,15 +110,23 @@ def folder(out: AnyPath, entity: str, dt: str) -> AnyPath:
     return out / "knowledge" / f"entity={entity}" / f"dt={dt}"
 
 
+def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
+    """Folder of a published date, by default the newest. Raises DataError with similar published dates."""
+    if dt and (folder(out, entity, dt) / MANIFEST).exists():
+        return folder(out, entity, dt)
+    published_folders = [path for path in dated_folders(out / "knowledge" / f"entity={entity}")
+                         if (path / MANIFEST).exists()]
+    if not published_folders:
+        raise DataError(f"{out} has no published {entity} text; run `dare-job run` with --out {out} first")
+    if dt is None:
+        return published_folders[-1]
+    similar = difflib.get_close_matches(dt, [path.name[3:] for path in published_folders], _SUGGESTED, 0)
+    raise DataError(f"{out} has no published {entity} text of {dt}; published: {', '.join(sorted(similar))}")
+
+
 def read(out: AnyPath, dt: str) -> Night:
     """Read a published date. Raises DataError if it is not published or a manifest is damaged."""
-    folders = {entity: folder(out, entity, dt) for entity in ENTITIES}
-    missing = [entity for entity, place in folders.items() if not (place / MANIFEST).exists()]
-    if missing:
-        there = dates(out)
-        raise DataError(f"{out}: {' and '.join(missing)} texts of {dt} are not published; published dates: "
-                        f"{', '.join(there[-EARLIER_DATES:]) or 'none'}")
-    return Night(dt, {entity: published.read_manifest(place) for entity, place in folders.items()})
+    return Night(dt, {entity: published.read_manifest(snapshot(out, entity, dt)) for entity in ENTITIES})
 
 
 def dates(out: AnyPath) -> list[str]:

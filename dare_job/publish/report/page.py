@@ -3,10 +3,11 @@
 from functools import cache
 
 import jinja2
+from rich.filesize import decimal
 
 from dare_job import workspace
 from dare_job.publish.report import format, highlights, nights, sections, svg, texts
-from dare_job.publish.report.collect import MIN_STEPS, Collected, Kind, collect
+from dare_job.publish.report.collect import MIN_STEPS, Collected, collect
 from dare_job.publish.report.nights import MEASURES, Night
 from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
@@ -27,8 +28,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=format.count, rate=format.rate, times=format.times, share=format.share, seconds=format.seconds,
-        milliseconds=format.milliseconds, size=format.size)
+        count=format.count, rate=format.rate, share=format.share, seconds=format.seconds,
+        milliseconds=format.milliseconds)
     return environment
 
 
@@ -36,121 +37,77 @@ def render(out: AnyPath, dt: str) -> str:
     """Return the page of a published date as HTML. Raises DataError if the date is not published."""
     night, before = nights.read(out, dt), nights.earlier(out, dt)
     collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
-    checks = sections.rows(night)
-    points = highlights.points(night, before, collected, checks)
+    gates, unusual = sections.gates(night), nights.unusual(night, before)
+    points = highlights.points(night, before, collected, gates, unusual)
+    slowest = [row for part in collected for row in part.slowest.rows()]
+    worst = [row for part in collected for row in part.worst.rows()]
+    next_date = next((date for date in nights.dates(out) if date > dt), None)
+    shown_dates = [next_date, *(each.dt for each in before)]
     return _environment().get_template("page.html").render(
-        night=night, before=before, collected=collected, gates=checks, points=points,
-        status=_status(points), tiles=_tiles(night, before, collected), cost=_cost(night),
-        week=_week(out, night, before), links=_neighbours(out, dt), drafts=_drafts(collected),
-        pools=_pools(collected), routes=_routes(out, dt, night), errors=_errors(collected),
-        waves=_waves(night),
-        slowest=_listed(collected, "slowest"), worst=_listed(collected, "worst"), min_steps=MIN_STEPS,
-        written=_written(collected, dt), passages=texts.choose(out, dt, collected), run=_run(night))
+        night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
+        linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
+        status=_status(points), without_text=sum(part.written[None] for part in collected),
+        cost_chart=_cost_chart(night), measures=_measures(night, before, unusual),
+        min_dates=nights.MIN_DATES, drafts=_drafts(collected), pools=_pools(collected),
+        routes=sections.routes(out, dt), pool_kinds=_pool_kinds(night), waves=_waves(night),
+        errors=_errors(collected), min_steps=MIN_STEPS, written=_written(collected, dt),
+        slowest=sorted(slowest, key=lambda row: -row["decode_ms"])[:LISTED],
+        worst=sorted(worst, key=lambda row: row["accepted_tokens"] / row["target_steps"])[:LISTED],
+        examples=texts.choose(out, dt, collected), run=_run(night))
 
 
 def _status(points: list[highlights.Point]) -> dict:
-    urgent = [point for point in points if point.level != "note"]
-    level = urgent[0].level if urgent else "good"
+    level = points[0].level if points and points[0].level != "note" else "good"
     messages = {"bad": "Published with faults", "warn": "Published with warnings",
                 "good": "Published, nothing unusual"}
     return {"level": level, "message": messages[level]}
 
 
-def _tiles(night: Night, before: list[Night], collected: list[Collected]) -> dict:
-    measures = {measure.name: measure for measure in MEASURES}
-    rows = sum(part.rows for part in collected)
-    failed = sum(part.reasons.rows for part in collected)
-    return {
-        "rows": rows, "failed": failed, "failed_share": failed / rows if rows else None,
-        "fresh": sum(part.fresh for part in collected), "carried": night.total("counts", "carried"),
-        "without": sum(part.written[None] for part in collected),
-        "accepted": night.share("accepted_tokens", "target_steps"), "length": measures["length"].of(night),
-        "charts": {name: _chart(measures[name], night, before)
-                   for name in ("rows", "errors", "speedup", "accepted")},
-    }
-
-
-def _chart(measure: nights.Measure, night: Night, before: list[Night]):
-    every = [*before, night]
-    values = [measure.of(each) for each in every]
-    shown = [format.of_kind(measure.kind, value) for value in values]
-    return svg.nights(measure.title, [each.dt for each in every], values, shown)
-
-
-def _cost(night: Night) -> dict:
+def _cost_chart(night: Night):
     ours, autoregressive = night.worker_s, night.autoregressive_s
-    chart = svg.against(ours, autoregressive) if ours and autoregressive else None
-    saved = autoregressive - ours if ours is not None and autoregressive is not None else None
-    return {"chart": chart, "ours": ours, "autoregressive": autoregressive, "saved": saved,
-            "speedup": night.speedup,
-            "baseline": night.baseline or {}, "rate": night.first("tokens_per_s"),
-            "tokens": night.total("totals", "tokens"), "written": night.total("counts", "written")}
+    return svg.against(ours, autoregressive) if ours and autoregressive else None
 
 
-def _week(out: AnyPath, night: Night, before: list[Night]) -> dict:
-    unusual = {value.measure.name for value in nights.unusual(night, before)}
-    rows = [{"title": measure.title, "name": measure.name, "unusual": measure.name in unusual,
-             "chart": _chart(measure, night, before),
-             "shown": [format.of_kind(measure.kind, measure.of(value)) for value in (*before, night)]}
-            for measure in MEASURES]
-    dates = [{"dt": date.dt, "href": _href(out, date.dt)} for date in before]
-    dates.append({"dt": night.dt, "href": None})
-    return {"rows": rows, "dates": dates, "comparable": len(before) >= nights.MIN_DATES,
-            "needed": nights.MIN_DATES}
-
-
-def _href(out: AnyPath, dt: str) -> str | None:
-    """Relative link to the report of another date; None if it does not exist."""
-    return f"../dt={dt}/index.html" if workspace.report_page(out, dt).exists() else None
-
-
-def _neighbours(out: AnyPath, dt: str) -> dict:
-    dates = nights.dates(out)
-    earlier, later = ([date for date in dates if date < dt][-1:], [date for date in dates if date > dt][:1])
-    return {name: {"dt": night[0], "href": _href(out, night[0])} if night else None
-            for name, night in (("earlier", earlier), ("later", later))}
+def _measures(night: Night, before: list[Night], unusual: list[nights.Unusual]) -> dict[str, dict]:
+    """By name: ``title``, whether ``unusual``, the values by date as text (``shown``) and as a ``chart``."""
+    nights_shown, names, measures = [*before, night], {value.measure.name for value in unusual}, {}
+    for measure in MEASURES:
+        values = [measure.of(each) for each in nights_shown]
+        shown = [measure.format(value) for value in values]
+        measures[measure.name] = {
+            "title": measure.title, "unusual": measure.name in names, "shown": shown,
+            "chart": svg.nights(measure.title, [each.dt for each in nights_shown], values, shown)}
+    return measures
 
 
 def _drafts(collected: list[Collected]) -> list[dict]:
-    kinds = [kind for part in collected for kind in part.kinds]
+    """The kinds of pools, each with its charts; charts of one sort share an axis."""
+    kinds = [kind for part in collected for kind in part.kinds()]
     longest = svg.longest_shown([kind.accepted for kind in kinds])
     span = svg.latency_span([kind.latency for kind in kinds])
-    return [_draft(kind, longest, span) for kind in kinds]
-
-
-def _draft(kind: Kind, longest: int, span: tuple[int, int]) -> dict:
-    return {
-        "entity": kind.entity, "kind": kind.name, "texts": kind.texts, "steps": kind.accepted.total,
-        "mean": kind.accepted.mean(),
-        "accepted": [kind.accepted.quantile(share) for share in (0.5, 0.9)],
+    return [{
+        "kind": kind,
         "accepted_chart": svg.accepted(kind.accepted, longest) if kind.accepted.total else None,
-        "latency": [kind.latency.quantile(share) for share in (0.5, 0.9, 0.99)],
         "latency_chart": svg.latency(kind.latency, span) if kind.latency.total else None,
-    }
+    } for kind in kinds]
 
 
 def _pools(collected: list[Collected]) -> list[dict]:
     """Pools with the fewest accepted tokens per step, lowest first."""
     pools = [{"entity": part.entity, **pool, "accepted": pool["accepted_tokens"] / pool["target_steps"],
               "milliseconds": pool["decode_ms"] / pool["texts"] if pool["decode_ms"] else None}
-             for part in collected for pool in part.pools
+             for part in collected for pool in part.pools()
              if pool["target_steps"] and pool["texts"] >= _MIN_TEXTS]
     return sorted(pools, key=lambda pool: (pool["accepted"], pool["pool"]))[:POOLS]
 
 
-def _routes(out: AnyPath, dt: str, night: Night) -> dict:
-    routes = sections.read(out, dt)
-    every = [{"entity": entity, "kind": kind, "reason": reason, "rows": rows,
-              "share": rows / counts.total()}
-             for entity, counts in routes.items() for (kind, reason), rows in counts.most_common()]
-    drafted = [{"entity": entity, "kind": kind, "rows": rows}
-               for entity, manifest in night.manifests.items()
-               for kind, rows in sorted(manifest.get("pool_kinds", {}).items(), key=lambda pair: -pair[1])]
-    return {"chosen": every, "drafted": drafted}
+def _pool_kinds(night: Night) -> list[dict]:
+    return [{"entity": entity, "kind": kind, "rows": rows} for entity, manifest in night.manifests.items()
+            for kind, rows in sorted(manifest.get("pool_kinds", {}).items(), key=lambda pair: -pair[1])]
 
 
 def _errors(collected: list[Collected]) -> list[dict]:
-    return [{"entity": part.entity, "distinct": len(part.reasons), **reason}
+    return [{"entity": part.entity, **reason}
             for part in collected for reason in part.reasons.most_common(ERRORS)]
 
 
@@ -159,13 +116,6 @@ def _waves(night: Night) -> list[dict]:
              "accepted": wave.get("accepted_per_step"), "rate": wave.get("tokens_per_s")}
             for entity, manifest in night.manifests.items()
             for number, wave in enumerate(manifest.get("waves") or [], start=1)]
-
-
-def _listed(collected: list[Collected], name: str) -> list[dict]:
-    key = {"slowest": lambda row: -row["decode_ms"],
-           "worst": lambda row: row["accepted_tokens"] / row["target_steps"]}[name]
-    rows = [{"entity": part.entity, **row} for part in collected for row in getattr(part, name)]
-    return sorted(rows, key=key)[:LISTED]
 
 
 def _written(collected: list[Collected], dt: str) -> list[dict]:
@@ -200,7 +150,7 @@ def _run(night: Night) -> list[tuple[str, str]]:
         ("Hash of the settings", night.first("config")),
         ("Previous texts", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
                                             if m.get("previous")})) or "none"),
-        ("Files", f"{len(files)}, {format.size(sum(f.get('bytes', 0) for f in files))}" if files else None),
+        ("Files", f"{len(files)}, {decimal(sum(f.get('bytes', 0) for f in files))}" if files else None),
         ("Rejected input rows", format.count(night.total("rejects", "broken"))),
         ("Duplicate input rows", format.count(night.total("rejects", "duplicate"))),
         ("Entities without a row", format.count(night.total("counts", "pending"))),

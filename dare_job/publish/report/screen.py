@@ -124,8 +124,8 @@ def uneven(workers: dict | None) -> str | None:
 
 def _example(space: Workspace) -> dict | None:
     """The user text of median acceptance, among the first thousand that were generated on this date."""
-    wanted = (pc.field("generated_dt") == space.dt) & (pc.field("target_steps") > 0)
+    decoded_now = (pc.field("generated_dt") == space.dt) & (pc.field("target_steps") > 0)
     rows = published.dataset(space.knowledge("user")).head(
-        1000, filter=wanted, batch_size=10_000, batch_readahead=1, fragment_readahead=1).to_pylist()
+        1000, filter=decoded_now, batch_size=10_000, batch_readahead=1, fragment_readahead=1).to_pylist()
     rows.sort(key=lambda row: row["accepted_tokens"] / row["target_steps"])
     return rows[len(rows) // 2] if rows else None

@@ -5,7 +5,6 @@ For ``dare-job show``; also chooses the example texts of the report.
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -13,18 +12,18 @@ from rich.console import Console
 from rich.text import Text
 
 from dare_job.errors import ConfigError, DareJobError, DataError
-from dare_job.publish.report.collect import Collected, texts
+from dare_job.publish.report import nights
+from dare_job.publish.report.collect import Collected
 from dare_job.schemas import ENTITIES, ROUTES
 from dare_job.storage import atomic, errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
-from dare_job.workspace import MANIFEST
 
-_SUGGESTED = 5  # similar ids or dates that an error names
+_SUGGESTED = 5  # similar ids that an error names
 _SEARCHED = 200_000  # ids among which they are looked up
 
 
-def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Console | None = None) -> None:
+def show_text(out: str | AnyPath, name: str, dt: str | None = None) -> None:
     """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
 
     Raises ConfigError for a malformed name, DataError for an unknown date or id, with similar ones.
@@ -35,24 +34,9 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None, console: Con
     out = paths.path(out, "OUT")
     errors.check_access(out, "OUT")
     atomic.recover(out)
-    folder = snapshot(out, entity, dt)
+    folder = nights.snapshot(out, entity, dt)
     row = find(folder, entity, identifier)
-    print_row(out, entity, row, folder.name[3:], console or Console(highlight=False))
-
-
-def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
-    """Folder of a published date, by default the newest. Raises DataError with the published dates."""
-    root = out / "knowledge" / f"entity={entity}"
-    folders = [path for path in paths.dated_folders(root) if (path / MANIFEST).exists()]
-    if not folders:
-        raise DataError(f"{out} has no published {entity} text; run `dare-job run` with --out {out} first")
-    if dt is None:
-        return folders[-1]
-    if root / f"dt={dt}" not in folders:
-        dates = [path.name[3:] for path in folders]
-        near = difflib.get_close_matches(dt, dates, n=_SUGGESTED, cutoff=0) or dates[-_SUGGESTED:]
-        raise DataError(f"{out} has no published {entity} text of {dt}; published: {', '.join(sorted(near))}")
-    return root / f"dt={dt}"
+    print_row(out, entity, row, folder.name[3:], Console(highlight=False))
 
 
 def find(folder: AnyPath, entity: str, identifier: str) -> dict:
@@ -103,19 +87,20 @@ def decoding_steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
         yield pieces[0], pieces[1]
 
 
-def marked(parts: list[tuple[str, str]], scored: bool, colour: bool) -> Text:
+def marked(steps: list[tuple[str, str]], reused: bool, colour: bool) -> Text:
     """The steps as one text with the marks that ``legend`` explains.
 
-    scored : the tokens that the first step accepted are reused from the row's previous text
+    reused : the tokens that the first step accepted are reused from the row's previous text
     """
     text = Text()
-    for number, (drafted, own) in enumerate(parts):
-        old = scored and not number
+    for number, (drafted, own) in enumerate(steps):
+        from_previous = reused and not number
         if colour:
             line = " underline" if number % 2 else ""
-            text.append(drafted, style=f"{'blue' if old else 'green'}{line}").append(own, style=f"bold{line}")
+            text.append(drafted, style=f"{'blue' if from_previous else 'green'}{line}")
+            text.append(own, style=f"bold{line}")
         else:
-            left, right = "{}" if old else "[]"
+            left, right = "{}" if from_previous else "[]"
             text.append((f"{left}{drafted}{right}" if drafted else "") + own + "|")
     return text
 
@@ -162,7 +147,7 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
     from dare_job.models import files as models_files
 
     try:
-        writer = published.read_manifest(out / "knowledge" / f"entity={entity}" / f"dt={written}")
+        writer = published.read_manifest(nights.folder(out, entity, written))
         path = writer["model"]["path"]
         if models_files.tokenizer_hash(path) != writer["tokenizer"]:
             return None
@@ -177,51 +162,27 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
         return None
 
 
-@dataclass(frozen=True)
-class Step:
-    """Text of one decoding step; ``origin`` of the accepted tokens: old (reused) | draft."""
+def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[dict]:
+    """For each entity type, the sampled rows of median and of lowest acceptance, as example texts.
 
-    accepted: str
-    own: str
-    origin: str
-
-
-@dataclass(frozen=True)
-class Passage:
-    """An example text; ``steps`` is None without a tokenizer or for a row of an older version."""
-
-    entity: str
-    which: str  # typical | least drafted
-    row: dict
-    steps: list[Step] | None
-    figures: str
-
-
-def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[Passage]:
-    """For each entity type, the sampled rows of median and of lowest acceptance."""
-    passages = []
+    ``entity, which, row, figures`` and ``steps``, which is None without a tokenizer or for a row of an older
+    version.
+    """
+    examples = []
     for part in collected:
-        ranked = sorted(part.sampled, key=_acceptance)
+        ranked = sorted(part.sampled.rows(), key=_acceptance)
         if not ranked:
             continue
         chosen = {"typical": ranked[len(ranked) // 2], "least drafted": ranked[0]}
-        if len(ranked) == 1 or chosen["typical"] is ranked[0]:
+        if chosen["typical"] is ranked[0]:
             del chosen["least drafted"]
         tokenizer = tokenizer_of(out, part.entity, dt)
-        rows = texts(list(chosen.values()))
-        passages += [_passage(part.entity, which, row, tokenizer)
-                  for which, row in zip(chosen, rows, strict=True)]
-    return passages
+        for which, row in zip(chosen, part.texts(list(chosen.values())), strict=True):
+            shown = tokenizer and row["token_ids"] and row["step_tokens"]
+            examples.append({"entity": part.entity, "which": which, "row": row, "figures": figures(row),
+                             "steps": list(decoding_steps(row, tokenizer)) if shown else None})
+    return examples
 
 
 def _acceptance(row: dict) -> float:
     return (row["accepted_tokens"] or 0) / row["target_steps"] if row["target_steps"] else float("inf")
-
-
-def _passage(entity: str, which: str, row: dict, tokenizer) -> Passage:
-    steps = None
-    if tokenizer and row["token_ids"] and row["step_tokens"]:
-        old = bool(row["scored_tokens"])
-        steps = [Step(accepted, own, "old" if old and not n else "draft")
-                 for n, (accepted, own) in enumerate(decoding_steps(row, tokenizer))]
-    return Passage(entity, which, row, steps, figures(row))

@@ -9,8 +9,8 @@ it has released all locks:
     .dt=D.<token>.removed   next to the original folder; if ``clean`` is killed, the next one deletes it
 
 If ``clean`` is killed between two renames, the date lacks its working files or one entity type, and the next
-``clean`` finishes. At a URL, where nothing can be renamed, ``begin`` hides the date's manifests; ``finish``
-deletes the objects under the date's own lock: working files first, then the snapshots.
+``clean`` finishes. At a URL, where nothing can be renamed, ``hide`` hides the date's manifests, and
+``delete_hidden`` deletes the objects under the date's own lock: working files first, then the snapshots.
 """
 
 import os
@@ -24,30 +24,31 @@ from dare_job.errors import DataError, InfrastructureError
 from dare_job.generate import shard_plan
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, lock, paths, versions
-from dare_job.storage.paths import AnyPath, dated_folders, folder_date, is_local, listing
-from dare_job.tables import published as tables_published
+from dare_job.storage.paths import AnyPath, dated_folders, folder_date, is_local
+from dare_job.tables import published
 from dare_job.workspace import DONE, MANIFEST, SHARD_PLAN, Workspace, done_record
 
 
-def begin(space: Workspace) -> None:
+def hide(space: Workspace) -> None:
     """Hide the snapshots of a date at a URL, which is then no longer published."""
     lock.require_held()
     for folder in space.snapshots():
         versions.hide(folder)
 
 
-def is_begun(space: Workspace) -> bool:
+def is_hidden(space: Workspace) -> bool:
     """Whether a date at a URL is hidden, but not completely deleted."""
-    return not paths.is_local(space.out) and any(map(versions.is_hidden, space.snapshots()))
+    return not is_local(space.out) and any(map(versions.is_hidden, space.snapshots()))
 
 
-def finish(space: Workspace) -> None:
+def delete_hidden(space: Workspace) -> None:
     """Delete the rest of a hidden date, except for its lock, which the caller holds."""
     names = paths.listing(space.work)
     paths.remove_below(space.work, [name for name in names if not name.startswith(lock.NAME)])
     for folder in space.snapshots():
         lock.require_held()
         versions.clean_up_snapshot(folder)
+
 
 _AGAIN = "was run again and has not been published since"
 
@@ -88,14 +89,11 @@ def decide(out: AnyPath, keep: int) -> list[Decision]:
     parents = [out / table / f"entity={entity}" for table in ("knowledge", "features") for entity in ENTITIES]
     folders = dated_folders(*parents, out / "candidates", out / "_work")
     dates = sorted({folder.name[3:] for folder in folders})
-    published = Workspace(out, date.max).published_dates()
-    newest = published[-keep:]
-    read_by = _readers(out, dates, published[-1])
-    decisions = []
+    newest = Workspace(out, date.max).published_dates()[-keep:]
+    readers, decisions = _readers(out, dates, newest[-1]), []
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
-        reason = _why_kept(space, newest, read_by.get(dt))
-        if reason:
+        if reason := _why_kept(space, newest, readers.get(dt)):
             decisions.append(Decision(dt, False, reason))
         else:
             decisions.append(Decision(dt, True, f"older than the {keep} newest published dates",
@@ -116,7 +114,7 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
             readers |= dict.fromkeys(space.read_dates(), f"{reads} {busy}")
         elif _unpublished(space):
             readers |= dict.fromkeys(space.read_dates(), f"{reads} is not published yet")
-        elif _begun_again(space):
+        elif _runs_again(space):
             readers |= dict.fromkeys(space.read_dates(), f"{reads} {_AGAIN}")
         elif dt == newest:
             readers |= {old: f"{reads} may be run again" for old in space.read_dates() if old not in readers}
@@ -127,16 +125,16 @@ def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | No
     """The reason to keep a date; None to remove it."""
     if space.dt in newest:
         return f"one of the {len(newest)} newest published dates"
-    if space.dt > newest[0] and not is_begun(space):
+    if space.dt > newest[0] and not is_hidden(space):
         return "newer than the oldest kept date"
     if busy := _busy(space):
         return f"it {busy}"
-    if is_begun(space):
+    if is_hidden(space):
         return None
     if _unpublished(space):
         return (f"it is not published: finish it with `dare-job run --date {space.dt}` and its settings, "
                 f"or remove {space.work}")
-    if _begun_again(space):
+    if _runs_again(space):
         return f"it {_AGAIN}: finish it with `dare-job run --date {space.dt}` and its settings"
     foreign = [str(folder) for folder in map(space.knowledge, ENTITIES)
                if folder.exists() and not (folder / MANIFEST).exists()]
@@ -154,15 +152,15 @@ def _busy(space: Workspace) -> str | None:
 def _unpublished(space: Workspace) -> bool:
     """Whether an interrupted run of the date could still be continued."""
     begun = (space.stage("plan") / DONE, space.stage("generate") / SHARD_PLAN)
-    unpublished = not space.is_published(space.dt) and not is_begun(space)
+    unpublished = not space.is_published(space.dt) and not is_hidden(space)
     return unpublished and any(path.exists() for path in begun)
 
 
-def _begun_again(space: Workspace) -> bool:
+def _runs_again(space: Workspace) -> bool:
     """Whether stages of a published date ran again, but not the stage publish."""
     work = shard_plan.read_plan(space.stage("generate"))
     try:
-        manifest = tables_published.read_manifest(space.knowledge(ENTITIES[-1]))
+        manifest = published.read_manifest(space.knowledge(ENTITIES[-1]))
         if work and manifest.get("cut", work.token) != work.token:
             return True
         planned = done_record(space.stage("plan"))["fingerprint"]
@@ -179,17 +177,17 @@ def _move(out: AnyPath, decision: Decision) -> Decision:
     try:
         with lock.held(space.work):
             if not is_local(out):
-                begin(space)
+                hide(space)
                 return decision
             space.clean_up()
-            hidden = _hidden(space.work)
+            hidden = _removed_name(space.work)
             hidden.mkdir()
             for path in sorted(space.work.iterdir()):
                 if not path.name.startswith(lock.NAME):
                     os.rename(path, hidden / path.name)
             for folder in space.snapshots():
                 if folder.exists():
-                    os.rename(folder, _hidden(folder))
+                    os.rename(folder, _removed_name(folder))
     except InfrastructureError as error:
         return Decision(decision.date, False, str(error))
     with suppress(OSError):  # another command is about to take the lock
@@ -197,7 +195,7 @@ def _move(out: AnyPath, decision: Decision) -> Decision:
     return decision
 
 
-def _hidden(folder: AnyPath) -> AnyPath:
+def _removed_name(folder: AnyPath) -> AnyPath:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.removed")
 
 
@@ -208,7 +206,7 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
             space = Workspace(out, date.fromisoformat(dt))
             with suppress(InfrastructureError), lock.held(space.work, "removes this date"):
                 if not space.is_published(dt) and not _unpublished(space):  # still removed
-                    finish(space)
+                    delete_hidden(space)
         return
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
                     "candidates/.dt=*.removed", "_work/.dt=*.removed"):
@@ -222,5 +220,5 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
 def _bytes(space: Workspace) -> int:
     folders = [space.work, *space.snapshots()]
     if not is_local(space.out):
-        return sum(entry["size"] for folder in folders for entry in listing(folder).values())
+        return sum(entry["size"] for folder in folders for entry in paths.listing(folder).values())
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())

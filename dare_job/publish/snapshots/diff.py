@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dare_job.publish.report.texts import snapshot
+from dare_job.config.source import flat
+from dare_job.publish.report.nights import snapshot
 from dare_job.publish.snapshots import compare
 from dare_job.publish.snapshots.compare import side_by_side
 from dare_job.schemas import ENTITIES
@@ -37,24 +38,13 @@ def changes(before: dict, after: dict) -> list[Change]:
               for entity in ENTITIES]
     changed = [Change(*pair) for pair in pairs if pair[1] != pair[2]]
     if "settings" in before and "settings" in after:
-        then, now = flat(before["settings"]), flat(after["settings"])
+        then, now = dict(flat(before["settings"])), dict(flat(after["settings"]))
         keys = [key for key in sorted(then | now) if then.get(key) != now.get(key)]
         return changed + [Change(key, then.get(key), now.get(key), True) for key in keys]
     if before.get("config") != after.get("config"):
         changed.append(Change("settings (details unknown: published by an older version of dare-job)",
                             before.get("config"), after.get("config")))
     return changed
-
-
-def flat(settings: dict, above: str = "") -> dict:
-    """Settings by their full keys, as in ``--set``: {"decode.nodes": 8}."""
-    values = {}
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            values |= flat(value, f"{above}{name}.")
-        else:
-            values[above + name] = value
-    return values
 
 
 def _model(manifest: dict):
@@ -64,8 +54,9 @@ def _model(manifest: dict):
 
 
 def _short(value) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:12]}..."
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 _COUNTS = {
     "before": "rows before", "after": "rows after", "added": "ids added", "removed": "ids removed",
@@ -99,8 +90,7 @@ def print_diff(result: dict, console: Console) -> None:
     """Print the result of ``diff``."""
     console.print(Text(f"{result['before']} -> {result['after']}  {result['out']}", style="bold"))
     for change in result["changes"]:
-        console.print(Text(f"{change['what']}: {_value(change['before'])} -> {_value(change['after'])}"),
-                      soft_wrap=True)
+        console.print(Text(str(Change(**change))), soft_wrap=True)
     if not result["changes"]:
         console.print("same model, tokenizer, prompts and settings")
     console.print()
@@ -113,10 +103,12 @@ def print_diff(result: dict, console: Console) -> None:
 
 def _examples(folders: list[AnyPath], rows: compare.Comparison, count: int) -> list[dict]:
     """Changed texts spread evenly over the hashes of the ids, so that the choice is reproducible."""
-    chosen = np.unique(np.linspace(0, len(rows.changed[0]) - 1, min(count, len(rows.changed[0]))).astype(int))
-    texts = [compare.texts_at(folder, places[chosen].tolist())
-             for folder, places in zip(folders, rows.changed, strict=True)]
-    return [{"entity_id": old[0], "before": old[1], "after": new[1]} for old, new in zip(*texts, strict=True)]
+    changed = len(rows.changed)
+    chosen = rows.changed[np.unique(np.linspace(0, changed - 1, min(count, changed)).astype(int))]
+    texts = [published.rows_at(folder, numbers, ["entity_id", "knowledge"])
+             for folder, numbers in zip(folders, chosen.T.tolist(), strict=True)]
+    return [{"entity_id": old["entity_id"], "before": old["knowledge"], "after": new["knowledge"]}
+            for old, new in zip(*texts, strict=True)]
 
 
 def _table(result: dict) -> Table:
@@ -150,8 +142,3 @@ def _spread(lengths: dict, name: str) -> str:
 
 def _pair(values: list[float | None], form: str) -> str:
     return " -> ".join("-" if value is None else format(value, form) for value in values)
-
-
-def _value(value) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

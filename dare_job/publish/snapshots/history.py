@@ -8,6 +8,8 @@ from rich.table import Table
 
 from dare_job.errors import DataError
 from dare_job.observe.progress import duration
+from dare_job.publish.report import nights
+from dare_job.publish.report.nights import Night
 from dare_job.publish.snapshots import clean
 from dare_job.publish.snapshots.diff import changes
 from dare_job.schemas import ENTITIES
@@ -28,16 +30,16 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
     names = {path.name[3:] for path in begun}
     names |= {work.name[3:] for work in dated_folders(out / "_work") if generation_started(work)
-              and not clean.is_begun(Workspace(out, date.fromisoformat(work.name[3:])))}
+              and not clean.is_hidden(Workspace(out, date.fromisoformat(work.name[3:])))}
     if not names:
         raise DataError(f"{out} has no published text; name the output folder of a run: --out FOLDER")
-    nights, before = [], None
-    folders = [out / "knowledge" / f"entity={ENTITIES[0]}" / f"dt={dt}" for dt in sorted(names)]
-    for dt, manifests, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
-        nights.append({"date": dt, "status": status, **_figures(manifests),
-                      "changes": _marks(before, manifests)})
-        before = manifests or before
-    return nights[-last:] if last else nights
+    rows, before = [], None
+    folders = [nights.folder(out, ENTITIES[0], dt) for dt in sorted(names)]
+    for night, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
+        rows.append({"date": night.dt, "status": status, **_figures(night),
+                     "changes": _changes(before, night.manifests)})
+        before = night.manifests or before
+    return rows[-last:] if last else rows
 
 
 def print_history(rows: list[dict], console: Console) -> None:
@@ -58,12 +60,13 @@ def print_history(rows: list[dict], console: Console) -> None:
                   "decoding in the same run; then the changes since the date before[/dim]", soft_wrap=True)
 
 
-def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
+def _read(out: AnyPath, dt: str) -> tuple[Night, str]:
+    """The manifests of a date that can be read, and its status."""
     manifests, status = {}, []
     for entity in ENTITIES:
-        path = out / "knowledge" / f"entity={entity}" / f"dt={dt}" / MANIFEST
         try:
-            manifests[entity] = json.loads(path.read_text(encoding="utf-8"))
+            text = (nights.folder(out, entity, dt) / MANIFEST).read_text(encoding="utf-8")
+            manifests[entity] = json.loads(text)
         except OSError:
             status.append(f"{entity}s are not published")
         except ValueError:
@@ -72,41 +75,40 @@ def _read(out: AnyPath, dt: str) -> tuple[str, dict[str, dict], str]:
         status = [f"not published: `dare-job run --date {dt}` continues it"]
     if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
         status.append("users and items are from different runs")
-    return dt, manifests, ", ".join(status) or "published"
+    return Night(dt, manifests), ", ".join(status) or "published"
 
 
-def _figures(manifests: dict[str, dict]) -> dict:
-    def total(group: str, name: str) -> int | None:
-        values = [manifest.get(group, {}).get(name) for manifest in manifests.values()]
-        return None if None in values or not values else sum(values)
-
-    any_one = next(iter(manifests.values()), {})
-    steps, accepted = total("totals", "target_steps"), total("totals", "accepted_tokens")
-    rate, baseline = any_one.get("tokens_per_s"), (any_one.get("baseline") or {}).get("tokens_per_s")
-    seconds = any_one.get("seconds")
+def _figures(night: Night) -> dict:
+    rate, seconds = night.first("tokens_per_s"), night.first("seconds")
+    baseline = night.baseline and night.baseline["tokens_per_s"]
     return {
-        "run_id": any_one.get("run_id"), "published": any_one.get("published"),
-        **{name: total("counts", name) for name in ("rows", "written", "carried", "errors")},
-        **{name: total("totals", name) for name in ("tokens", "relaxed_tokens")},
-        "accepted_per_step": None if accepted is None or not steps else round(accepted / steps, 4),
+        "run_id": night.first("run_id"), "published": night.first("published"),
+        **{name: night.total("counts", name) for name in ("rows", "written", "carried", "errors")},
+        **{name: night.total("totals", name) for name in ("tokens", "relaxed_tokens")},
+        "accepted_per_step": _rounded(night.share("accepted_tokens", "target_steps"), 4),
         "tokens_per_s": rate, "baseline_tokens_per_s": baseline,
-        "ratio": round(rate / baseline, 4) if rate and baseline else None,
-        "seconds": round(sum(seconds.values()), 1) if seconds else None}
+        "ratio": _rounded(rate / baseline if rate and baseline else None, 4),
+        "seconds": _rounded(sum(seconds.values()) if seconds else None, 1)}
 
 
-def _marks(before: dict | None, manifests: dict) -> list[str]:
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _changes(before: dict | None, manifests: dict) -> list[str]:
     """The changes as text, without repeating those that both entity types share."""
     shared = [entity for entity in manifests if before and entity in before]
     changed = [change for entity in shared for change in changes(before[entity], manifests[entity])]
     return list(dict.fromkeys(str(change) for change in changed))
 
 
-def _words(marks: list[str]) -> list[str]:
-    writers = [mark for mark in marks if "." not in mark.partition(":")[0]]
-    others = [mark for mark in marks if mark not in writers]
-    names = [mark.partition(":")[0] for mark in others]
-    settings = names if len(names) <= _NAMED else [f"{len(names)} settings"]
-    return [f"new {mark.partition(':')[0]}" for mark in writers] + [f"new {name}" for name in settings]
+def _words(changes: list[str]) -> list[str]:
+    """What changed: the model, tokenizer and prompts, then the keys of settings or their number."""
+    names = [change.partition(":")[0] for change in changes]
+    settings = [name for name in names if "." in name]
+    if len(settings) > _NAMED:
+        names = [name for name in names if "." not in name] + [f"{len(settings)} settings"]
+    return [f"new {name}" for name in names]
 
 
 def _number(value: float | None, digits: int = 0) -> str:
