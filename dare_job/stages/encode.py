@@ -101,14 +101,9 @@ def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> 
 
 
 def _warn(job: Job, entity: str, manifest: dict) -> None:
-    """Warn if clusters no longer fit the texts, or if unchanged texts changed their cluster."""
+    """Warn if clusters no longer fit the texts."""
     drift = manifest["drift"]
-    if not drift:
-        return
-    if drift["ratio"] and drift["ratio"] > MAX_DRIFT:
+    if drift and drift["ratio"] and drift["ratio"] > MAX_DRIFT:
         _LOG.warning("%ss: vectors are %.2f times as far from their clusters as on %s, when the clusters "
                      "were fitted (limit %g): set encode.refit=true to fit new clusters with new ids", entity,
                      drift["ratio"], manifest["codebook"]["fitted"], MAX_DRIFT)
-    if drift["moved"]:
-        _LOG.warning("%d of %d %ss with unchanged text have other cluster ids than before: the features that "
-                     "they were compared with are damaged", drift["moved"], drift["compared"], entity)

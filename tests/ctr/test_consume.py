@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from ctr_tables import kinds, source
@@ -51,14 +52,15 @@ def features(folder: Path, letter: str, vectors: np.ndarray) -> list[dict]:
     for name, column in {
             "text_sha256": pa.array([f"{number:064x}" for number in numbers]),
             "vector": pa.array(vectors[numbers].tolist(), pa.list_(pa.float32())),
-            "reused": pa.array([False] * len(names)), "before": pa.nulls(len(names), pa.int32())}.items():
+            "reused": pa.array([False] * len(names))}.items():
         rows = rows.append_column(name, column)
     dim = vectors.shape[1]
     layout = write.Layout(str(folder), "part-0", schemas.features(dim, 2), BOOKS, GROUP, Origin("", "", dim))
-    found = write.write_partition(iter(rows.to_batches(max_chunksize=7)), layout)
+    files = [write.write_file(rows.filter(pc.equal(rows["file"], number)), layout)
+             for number in rows["file"].unique().to_pylist()]
     clusters.write(folder / clusters.name(BOOKS), BOOKS)
     (folder / "_manifest.json").write_text("{}")
-    return pa.Table.from_batches(found).to_pylist()
+    return pa.concat_tables(files).to_pylist()
 
 
 def run(example: str) -> dict:

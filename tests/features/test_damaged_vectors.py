@@ -19,8 +19,7 @@ def rows(vectors: list[list | None], reused: list[bool]) -> pa.Table:
     return pa.table({
         "entity_id": [f"u{number}" for number in range(count)], "id": ids,
         "file": pa.array([0] * count, pa.int32()), "text_sha256": ["0" * 64] * count,
-        "vector": pa.array(vectors, pa.list_(pa.float32())), "reused": reused,
-        "before": pa.nulls(count, pa.int32())})
+        "vector": pa.array(vectors, pa.list_(pa.float32())), "reused": reused})
 
 
 def test_vectors_become_a_matrix():
@@ -42,4 +41,4 @@ def test_a_damaged_one_ends_the_writing(tmp_path, vector, wrong, reused, folder,
     layout = write.Layout(str(tmp_path), "part-0", schemas.features(2, 0), None, 2, ORIGIN)
     table = rows([WHOLE, WHOLE, WHOLE, vector, WHOLE], [True, True, False, reused, True])
     with pytest.raises(DataError, match=f"^{folder}: the vector of 'u3' {wrong}: {fix}"):
-        list(write.write_partition(iter(table.to_batches()), layout))
+        write.write_file(table, layout)

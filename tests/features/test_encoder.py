@@ -57,14 +57,14 @@ def test_a_long_text_is_the_mean_of_its_windows_by_tokens(bert):
 
 
 def test_vectors_of_length_one_keep_it_where_a_text_is_long():
-    encoder = Encoder(encoder_files.resolve("embedded"), "cpu", batch_size=8, window=16)
-    found = encoder.encode(sentences(6, 70, seed=2))
+    encoder = Encoder(encoder_files.resolve("embedded"), "cpu", batch_size=8)
+    found = encoder.encode(sentences(6, 700, seed=2))
     assert found.long >= 3
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
 
 
-def test_windows_end_between_words_and_a_word_of_many_tokens_is_divided(bert):
-    encoder = Encoder(bert, "cpu", batch_size=4, window=16)
+def test_windows_end_between_words_and_a_word_of_many_tokens_is_divided(tmp_path):
+    encoder = Encoder(tiny_bert(tmp_path, positions=16), "cpu", batch_size=4)
     text = "loud " * 10 + "zyx" * 30
     (parts,) = encoder._split([text])
     assert all(size <= 14 for *_, size in parts) and sum(size for *_, size in parts) == 100

@@ -91,10 +91,11 @@ def test_without_tokenizer_or_with_a_slow_one_there_are_no_windows(bert):
         Encoder(bert, "cpu", batch_size=2)
 
 
-def test_a_window_without_room_for_a_token_is_refused(bert):
+def test_a_window_without_room_for_a_token_is_refused(tmp_path):
     with pytest.raises(ModelError, match="reads at most 2 tokens, and 2 of them are .* no token is left"):
-        Encoder(bert, "cpu", batch_size=2, window=2)
-    assert Encoder(bert, "cpu", batch_size=2, window=3).encode(["war films"]).windows == 2
+        Encoder(tiny_bert(tmp_path / "two", positions=2), "cpu", batch_size=2)
+    three = Encoder(tiny_bert(tmp_path / "three", positions=3), "cpu", batch_size=2)
+    assert three.encode(["war films"]).windows == 2
 
 
 def test_the_text_whose_vector_is_no_number_is_named(bert):
@@ -120,7 +121,7 @@ def test_files_that_do_not_belong_together_are_told(bert, tmp_path):
 
 def test_a_host_with_another_encoder_is_named(bert):
     print_ = encoder_files.fingerprint(bert)
-    wanted = EncodeTask(str(bert), None, print_, "cpu", torch.get_num_threads(), 2, None)
+    wanted = EncodeTask(str(bert), None, print_, "cpu", torch.get_num_threads(), 2)
     assert encode_tasks.loaded(wanted).encode(["war"]).vectors.shape == (1, 16)
     change(bert / "config.json", hidden_dropout_prob=0.2)
     encode_tasks._load.cache_clear()

@@ -73,7 +73,7 @@ def test_an_encoder_arrives_whole(repository, hub, older, pickled):
             in_pickle(weights)
         else:
             (repository / module / "pytorch_model.bin").write_text("the same again, for older versions")
-    folder = encoder_files.resolve("owner/encoder", "v2")
+    folder = encoder_files.resolve("owner/encoder@v2")
     assert folder == hub and wanted.shape == (2, 8)
     assert {file.relative_to(hub).parent.as_posix() for file in hub.rglob("*.bin")} == set(pickled)
     assert not any((hub / name).exists() for name in OTHERS)

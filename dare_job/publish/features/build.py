@@ -18,7 +18,7 @@ from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.publish.features import clusters, encode_tasks, ids, inputs, write
 from dare_job.publish.features.clusters import Codebooks
-from dare_job.publish.features.encode_tasks import EncodeTask, Stats
+from dare_job.publish.features.encode_tasks import EncodeTask
 from dare_job.publish.features.inputs import Origin, PreviousFeatures, matrix
 from dare_job.publish.features.write import Layout, Written
 from dare_job.spark.tables import read_parquet
@@ -57,12 +57,12 @@ class Night:
                              previous.manifest["ids"] if previous else 0)
         current = all_ids.filter(pc.is_in(all_ids["entity_id"], value_set=known))
         rows = rows.where(F.col("text_sha256").isNotNull())
-        stats = self._encode(rows, previous)
+        encoding = self._encode(rows, previous)
         origin = self._origin(previous)
         books, codebook, why = self._codebooks(rows, previous, len(current), origin)
         layout = Layout(str(staging.resolve()), f"part-{secrets.token_hex(4)}",
                         self._schema(origin.dim, books), books, ROW_GROUP_ROWS, origin)
-        written = self._write(rows, self._vectors(previous, books), current, layout)
+        written = self._write(rows, self._vectors(previous), current, layout)
         if books:
             clusters.write(staging / codebook["file"], books)
             codebook, drift = _drift(codebook, written)
@@ -71,29 +71,28 @@ class Night:
             "counts": {"rows": written.rows, "reused": written.reused, "without_text": without_text,
                        "encoded": written.rows - written.reused},
             "codebook": codebook, "new_clusters": why, "drift": drift if books else None,
-            "encoding": stats.record(), "row_group_rows": ROW_GROUP_ROWS}
+            "encoding": encoding, "row_group_rows": ROW_GROUP_ROWS}
 
-    def _encode(self, rows: DataFrame, previous: PreviousFeatures | None) -> Stats:
-        """Encode the texts that have no vector yet."""
+    def _encode(self, rows: DataFrame, previous: PreviousFeatures | None) -> dict:
+        """Encode the texts that have no vector yet; returns ``encode_tasks.record``."""
         missing = rows.dropDuplicates(["text_sha256"]).select("text_sha256", "knowledge")
         known = self._vectors(previous)
         if known is not None:
             missing = missing.join(known.select("text_sha256"), "text_sha256", "left_anti")
         count = missing.count()
         if not count:
-            return Stats()
+            return encode_tasks.record([])
         lock.require_held()
         return encode_tasks.encode(self.job, self.task, missing, count, self.work / "vectors")
 
-    def _vectors(self, previous: PreviousFeatures | None, books: Codebooks | None = None) -> DataFrame | None:
-        """(text_sha256, vector, reused, before), one row per text with a vector; see ``PreviousFeatures``."""
+    def _vectors(self, previous: PreviousFeatures | None) -> DataFrame | None:
+        """(text_sha256, vector, reused), one row per text with a vector."""
         parts, folder = [], self.work / "vectors"
         if previous and previous.is_from(self.encoder):
-            parts.append(previous.rows(self.job, books))
+            parts.append(previous.rows(self.job))
         if any(folder.glob("part-*.parquet")):
             encoded = read_parquet(self.job.spark, folder, columns=("text_sha256", "vector"))
-            parts.append(encoded.select("text_sha256", "vector", F.lit(False).alias("reused"),
-                                        F.lit(None).cast("int").alias("before")))
+            parts.append(encoded.select("text_sha256", "vector", F.lit(False).alias("reused")))
         if not parts:
             return None
         return reduce(lambda left, right: left.unionByName(right), parts).dropDuplicates(["text_sha256"])
@@ -159,4 +158,4 @@ def _drift(codebook: dict, written: Written) -> tuple[dict, dict]:
     error = written.distance / written.rows
     fitted = codebook.setdefault("error", error)
     ratio = error / fitted if fitted > 0 else None
-    return codebook, {"error": error, "ratio": ratio, "compared": written.compared, "moved": written.moved}
+    return codebook, {"error": error, "ratio": ratio}

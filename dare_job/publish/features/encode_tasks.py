@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.errors import ConfigError, InfrastructureError, describe
 from dare_job.job import Job
@@ -25,9 +26,7 @@ from dare_job.observe import progress
 from dare_job.publish.features import encoder_files
 from dare_job.publish.features.encoder import Encoded, Encoder
 from dare_job.spark import executors, shipping, workers
-from dare_job.spark import workers as spark_workers
 from dare_job.spark.shipping import Archive
-from dare_job.spark.workers import task_threads
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files
@@ -48,7 +47,6 @@ class EncodeTask:
     device: str
     threads: int
     batch_size: int
-    window: int | None
 
     @classmethod
     def of(cls, job: Job, folder: Path, sha256: str) -> "EncodeTask":
@@ -56,7 +54,7 @@ class EncodeTask:
         settings, folder = job.config.encode, folder.absolute()
         archive, expected = shipping.ship_model(job, folder, sha256, encoder_files.files)
         return cls(str(folder), archive, expected, job.config.model.device,
-                   task_threads(job.spark), settings.batch_size, None)
+                   workers.task_threads(job.spark), settings.batch_size)
 
 
 def loaded(task: EncodeTask):
@@ -79,7 +77,7 @@ def _load(task: EncodeTask, gpu: str | None):
         device = workers.select_device(task.device, gpu)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return Encoder(Path(folder), device, task.batch_size, task.window)
+        return Encoder(Path(folder), device, task.batch_size)
     except ImportError as error:
         raise ConfigError(f"{host} lacks {error.name}: the environment of the executors needs dare-job with "
                           "its extra encode") from error
@@ -93,51 +91,36 @@ _MIN_TEXTS = 64  # per task; for fewer, loading the encoder takes too long
 
 Batches = Iterator[pa.RecordBatch]
 
-_STATS = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.int64()),
+_CHUNK = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.int64()),
                     ("tokens", pa.int64()), ("padded", pa.int64()), ("busy_s", pa.float64()),
                     ("worker", pa.string())])
 
 
-@dataclass(frozen=True)
-class Stats:
-    """Sums over the texts that this run encoded. busy_s: encoding time; workers: number of processes."""
+def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> dict:
+    """Write chunk files of a DataFrame's ``rows`` texts (text_sha256, knowledge) to a folder.
 
-    texts: int = 0
-    long: int = 0
-    windows: int = 0
-    tokens: int = 0
-    padded: int = 0
-    busy_s: float = 0.0
-    workers: int = 0
-
-    def record(self) -> dict:
-        """The manifest entries; rates are per worker."""
-        return {"texts": self.texts, "windows": self.windows, "tokens": self.tokens, "workers": self.workers,
-                "busy_s": round(self.busy_s, 3),
-                "texts_per_s": _ratio(self.texts, self.busy_s),
-                "long_share": _ratio(self.long, self.texts),
-                "padding_share": _ratio(self.padded - self.tokens, self.padded)}
-
-
-def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> Stats:
-    """Write chunk files of a DataFrame's ``rows`` texts (text_sha256, knowledge) to a folder."""
+    Returns ``record``.
+    """
     target, slots = str(folder.resolve()), job.spark.sparkContext.defaultParallelism
     paths.make_folder(folder)
 
-    def write(batches: Batches) -> Batches:
-        yield from write_chunks(batches, task, target)
-
     parts = texts.repartition(max(1, min(-(-rows // _MIN_TEXTS), 4 * slots)), "text_sha256")
-    names = ", ".join(f"{field.name} {_SQL[field.type]}" for field in _STATS)
     before = committed(folder)
     counted = progress.counting("encoding", rows, lambda: committed(folder) - before)
     with counted, executors.one_line_errors():
-        rows = spark_workers.map_in_dedicated_workers(parts, write, names, "encoder").toArrow().to_pylist()
-    sums = {name: sum(row[name] for row in rows) for name in _STATS.names if name != "worker"}
-    return Stats(**sums, workers=len({row["worker"] for row in rows}))
+        chunks = workers.map_in_dedicated_workers(parts, lambda batches: write_chunks(batches, task, target),
+                                                  from_arrow_schema(_CHUNK), "encoder").toArrow()
+    return record(chunks.to_pylist())
 
 
-_SQL = {pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
+def record(chunks: list[dict]) -> dict:
+    """The manifest entries about chunks that were encoded now; rates are per worker."""
+    sums = {name: sum(chunk[name] for chunk in chunks) for name in _CHUNK.names if name != "worker"}
+    return {**{name: sums[name] for name in ("texts", "windows", "tokens")},
+            "workers": len({chunk["worker"] for chunk in chunks}), "busy_s": round(sums["busy_s"], 3),
+            "texts_per_s": _ratio(sums["texts"], sums["busy_s"]),
+            "long_share": _ratio(sums["long"], sums["texts"]),
+            "padding_share": _ratio(sums["padded"] - sums["tokens"], sums["padded"])}
 
 
 def committed(folder: AnyPath) -> int:
@@ -146,7 +129,7 @@ def committed(folder: AnyPath) -> int:
 
 
 def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
-    """In a Spark task: write one file per ``CHUNK`` texts and yield its statistics."""
+    """In a Spark task: write one file per ``CHUNK`` texts and yield its statistics (``_CHUNK``)."""
     from pyspark import TaskContext
 
     part, worker = TaskContext.get().partitionId(), f"{socket.gethostname()}:{os.getpid()}"
@@ -155,9 +138,9 @@ def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
         result = encoded(encoder, chunk["knowledge"].to_pylist())
         busy_s = time.perf_counter() - began
         _write(paths.path(folder), part, chunk["text_sha256"], result.vectors)
-        row = {"texts": len(chunk), "long": result.long, "windows": result.windows, "tokens": result.tokens,
-               "padded": result.padded, "busy_s": busy_s, "worker": worker}
-        yield pa.RecordBatch.from_pylist([row], schema=_STATS)
+        statistics = {"texts": len(chunk), "long": result.long, "windows": result.windows,
+                      "tokens": result.tokens, "padded": result.padded, "busy_s": busy_s, "worker": worker}
+        yield pa.RecordBatch.from_pylist([statistics], schema=_CHUNK)
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> Encoded:

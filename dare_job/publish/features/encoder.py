@@ -115,14 +115,13 @@ class Encoder:
     ----------
     device : torch device, such as "cpu" or "cuda"
     batch_size : number of windows per batch
-    window : maximum tokens per window, including special tokens; None: the maximum of the encoder
 
     Raises
     ------
     ModelError if the folder contains no encoder, or one without a fast tokenizer.
     """
 
-    def __init__(self, folder: Path, device: str, batch_size: int, window: int | None = None):
+    def __init__(self, folder: Path, device: str, batch_size: int):
         self._name, self._batch_size = str(folder), batch_size
         self._model = model = load(folder, device)
         self._tokenizer = model.tokenizer
@@ -131,7 +130,7 @@ class Encoder:
                              "split long texts: save the encoder with one")
         self._special = self._tokenizer.num_special_tokens_to_add(pair=False)
         self._special += len(self._ids([model.prompts.get(model.default_prompt_name) or ""])[0])
-        maximum = min(number for number in (window, model.max_seq_length, 2**31) if number)
+        maximum = model.max_seq_length or 2**31  # tokens per window
         self._max_text_tokens = maximum - self._special
         if self._max_text_tokens < 1:
             raise ModelError(f"encoder {folder} reads at most {maximum} tokens, and {self._special} of them "

