@@ -3,7 +3,6 @@
 Metrics never fail a run: if the file cannot be written or the gateway is down, a warning is logged.
 """
 
-import base64
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -11,9 +10,8 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from prometheus_client import CollectorRegistry, write_to_textfile
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import default_handler, pushadd_to_gateway
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from prometheus_client.exposition import basic_auth_handler, default_handler, pushadd_to_gateway
 
 from dare_job.job import Job
 from dare_job.observe import figures, redact
@@ -32,12 +30,12 @@ class Metrics:
         self._labels = {name: value for name, value in self._settings.labels.items() if name != "job"}
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
         return bool(self._settings.file or self._settings.push)
 
     def ended(self, command: str, exit_code: int) -> None:
         """Report how the command ended, and the metrics of its date."""
-        if not self.wanted:
+        if not self.enabled:
             return
         values = figures.of_run(self._job, command, exit_code)
         if self._settings.file:
@@ -45,7 +43,7 @@ class Metrics:
         self.idle(values)
 
     def idle(self, values: Sequence[Figure] = ()) -> None:
-        """Report that nothing is running; ``found`` is pushed along with it."""
+        """Report that nothing is running; ``values`` are pushed as well."""
         if self._settings.file:
             self._progress_file.unlink(missing_ok=True)
         if self._settings.push:
@@ -53,7 +51,7 @@ class Metrics:
 
     def running(self, stage: str, reading: Reading) -> None:
         """Report the progress of a stage, in a file that exists while the command runs."""
-        if not self.wanted:
+        if not self.enabled:
             return
         values = figures.of_reading(stage, reading)
         if self._settings.file:
@@ -83,42 +81,25 @@ class Metrics:
         return True
 
 
-class _Families:
-    """A Prometheus collector of given metric families."""
-
-    def __init__(self, families: list[GaugeMetricFamily]):
-        self._families = families
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return self._families
-
-
 def _registry(values: Iterable[Figure], labels: dict[str, str] | None = None) -> CollectorRegistry:
-    """One metric family for each name; ``labels`` are added to every sample."""
-    own, families = labels or {}, {}
+    """One gauge for each name; ``labels`` are added to every sample."""
+    registry, gauges = CollectorRegistry(auto_describe=False), {}
     for figure in values:
-        names = [*own, *figure.labels]
-        family = families.setdefault(figure.name, GaugeMetricFamily(
-            f"dare_job_{figure.name}", figures.HELP[figure.name], labels=names))
-        family.add_metric([*own.values(), *figure.labels.values()], figure.value)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(list(families.values())))
+        names = {**(labels or {}), **figure.labels}
+        if figure.name not in gauges:
+            gauges[figure.name] = Gauge(f"dare_job_{figure.name}", figures.HELP[figure.name], [*names],
+                                        registry=registry)
+        gauge = gauges[figure.name].labels(**names) if names else gauges[figure.name]
+        gauge.set(figure.value)
     return registry
 
 
 def _with_credentials(url: str):
-    """The address without user and password, and a handler that sends them as a header."""
+    """The address without user and password, and a handler that sends them."""
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     address = urlunsplit(parts._replace(netloc=host))
     if not at:
         return address, default_handler
-    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    header = "Basic " + base64.b64encode(pair.encode()).decode()
-    return address, partial(_send, header)
-
-
-def _send(header: str, url, method, timeout, headers, data):
-    return default_handler(url, method, timeout, [*headers, ("Authorization", header)], data)
-
-
+    return address, partial(basic_auth_handler, username=unquote(parts.username or ""),
+                            password=unquote(parts.password or ""))
