@@ -45,8 +45,7 @@ def kinds(count: int, size: int = 4, seed: int = 1) -> np.ndarray:
 
 
 def write_features(out: Path, entity: str, dt: str, ids: list[str], vectors, clusters=(),
-                   said: str | None = None, encoder: str = "test 1", texts: list[str] | None = None,
-                   sha256: str = "") -> Path:
+                   encoder: str = "test 1", texts: list[str] | None = None, sha256: str = "") -> Path:
     """One file of features; ``clusters``: a list of ids a level; ``texts``: which ones the vectors are of."""
     size = len(vectors[0])
     ragged = any(vector is None or len(vector) != size for vector in vectors)
@@ -59,7 +58,7 @@ def write_features(out: Path, entity: str, dt: str, ids: list[str], vectors, clu
         columns["text_sha256"] = pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts])
     table = pa.table(columns).replace_schema_metadata({
         "dare_job.schema_version": "4", "dare_job.encoder": encoder, "dare_job.encoder_sha256": sha256,
-        "dare_job.dt": said or dt})
+        "dare_job.dt": dt})
     return _write(table, out / "features" / f"entity={entity}" / f"dt={dt}")
 
 

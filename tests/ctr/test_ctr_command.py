@@ -130,8 +130,8 @@ def other_encoder(out):
 @pytest.mark.parametrize("write, code, message", [
     (other_ids, 4, "relaxed: none of its 2 item ids is in the data (first: ['x', 'y']; the data has ['i0'"),
     (other_date, 4, "different dates (strict 2025-12-31, relaxed 2025-12-30)"),
-    (other_size, 4, "vectors of another size or encoder (strict: 4 numbers of test 1; relaxed: 6 numbers"),
-    (other_encoder, 4, "relaxed: 4 numbers of test 2")])
+    (other_size, 4, "item 4 numbers of test 1; relaxed: user 6 numbers of test 1, item 6 numbers"),
+    (other_encoder, 4, "relaxed: user 4 numbers of test 2")])
 def test_sets_that_cannot_be_compared_are_refused(monkeypatch, capsys, split_data, out, tmp_path, write, code,
                                                   message):
     write(tmp_path / "other")
@@ -143,7 +143,7 @@ def test_sets_that_cannot_be_compared_are_refused(monkeypatch, capsys, split_dat
 
 @pytest.mark.parametrize("arguments, message", [
     (["--ctr-model", "deepfm"], "--ctr-model 'deepfm': choose from din, dcnv2"),
-    (["--equivalent", "base,other"], "'other' is no set of texts here; there are base"),
+    (["--equivalent", "base,other"], "unknown set other; choose from base"),
     (["--equivalent", "base"], "write two names"),
     (["--knowledge", "=x"], "write NAME=OUT"),
     (["--knowledge", "a=x", "--knowledge", "a=y"], "the name 'a' is there twice"),
@@ -174,7 +174,8 @@ def test_a_broken_split_names_file_and_line(monkeypatch, capsys, split_data, con
 
 def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch, capsys, split_data):
     monkeypatch.setitem(sys.modules, "torch_rechub.basic.features", None)
-    monkeypatch.delitem(sys.modules, "dare_job.evaluate.ctr.models")
+    for name in ("command", "models"):
+        monkeypatch.delitem(sys.modules, f"dare_job.evaluate.ctr.{name}", raising=False)
     code, _, err = ctr(monkeypatch, capsys, "--data", split_data)
     assert code == 2 and "torch_rechub is missing; install dare-job with its extra ctr" in err
     monkeypatch.undo()

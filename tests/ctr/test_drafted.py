@@ -66,8 +66,8 @@ def test_after_a_night_before_relaxed_texts_count_by_their_date(published, caplo
     assert [user for user, second in zip(found.ids, found.usable_from, strict=True) if second == end] == [
         "u3", "u5"]
     assert "58 of 60 users' prompts are proved by the data" in caplog.text
-    assert ("WARNING", "2 users' texts have relaxed tokens and were drafted from older text: they count by "
-            "their date; in every set their labels begin behind it, so others are compared") in [
+    assert ("WARNING", "2 users' texts have relaxed tokens and were drafted from previous texts, so they are "
+            "dated by their run; in every set these users' labels begin after it") in [
                 (line.levelname, line.getMessage()) for line in caplog.records]
 
 
@@ -84,7 +84,7 @@ def test_labels_that_old_text_may_have_told_are_refused_or_left_out(published):
     strict, relaxed = write("strict", OLD, relaxed=()), write("relaxed", OLD)
     found = examples.make(data, leakage.first_labels([strict]), 5)
     leakage.refuse("strict", strict, found, rows_of(strict, found))
-    with pytest.raises(DataError, match=r"relaxed: \d+ of \d+ label rows .* u[35] \(written from"):
+    with pytest.raises(DataError, match=r"relaxed: \d+ of \d+ label rows .* u[35] \(generated from"):
         leakage.refuse("relaxed", relaxed, found, rows_of(relaxed, found))
     fewer = examples.make(data, leakage.first_labels([strict, relaxed]), 5)
     for name, table in (("strict", strict), ("relaxed", relaxed)):

@@ -54,7 +54,7 @@ def test_the_newest_date_is_taken_unless_one_is_named(tmp_path):
     write_texts(tmp_path, "user", "2026-01-01", ["a"], ["half published"])
     assert {table.dt for table in read(tmp_path)} == {DT}
     assert read(tmp_path, "2025-12-30")[0].dt == "2025-12-30"
-    with pytest.raises(DataError, match=r"no text of 2025-11-11: there are dates 2025-12-30, 2025-12-31"):
+    with pytest.raises(DataError, match="texts of 2025-11-11 .user 2025-12-30, 2025-12-31, 2026-01-01; item"):
         read(tmp_path, "2025-11-11")
 
 
@@ -100,20 +100,19 @@ def test_an_entity_type_of_another_date_is_named_with_its_dates(tmp_path):
     write_texts(tmp_path, "user", DT, ["a"], ["x"])
     write_texts(tmp_path, "item", "2025-12-30", ["a"], ["x"])
     write_features(tmp_path, "user", "2025-12-29", ["a"], kinds(1))
-    with pytest.raises(DataError, match="has no item texts of 2025-12-31, but of 2025-12-30: choose a date"):
-        read(tmp_path, DT)
-    with pytest.raises(DataError, match="has no user texts of 2025-12-30, but of 2025-12-29, 2025-12-31"):
-        read(tmp_path, "2025-12-30")
+    for day in (DT, "2025-12-30"):
+        with pytest.raises(DataError, match=f"texts of {day} .user 2025-12-29, 2025-12-31; item 2025-12-30"):
+            read(tmp_path, day)
     assert [table.entity for table in read(tmp_path, DT, ["user"])] == ["user"]
 
 
 def test_an_entity_type_without_any_text_is_warned_of(tmp_path, job_log):
     write_texts(tmp_path, "item", DT, ["a"], ["x"])
     assert [table.entity for table in read(tmp_path)] == ["item"]
-    assert "has no user texts on any date: the set is of item texts alone" in job_log.pop()
+    assert "has no user texts on any date: the set uses the others only" in job_log.pop()
     write_texts(tmp_path, "user", DT, ["u", "v"], [None, ""])
     assert [table.entity for table in read(tmp_path)] == ["item"]
-    assert "all 2 user texts of 2025-12-31 are missing; the set is of the others alone" in job_log.pop()
+    assert "all 2 user texts of 2025-12-31 are missing; the set uses the others only" in job_log.pop()
     assert not job_log
 
 

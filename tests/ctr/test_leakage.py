@@ -32,7 +32,7 @@ def test_one_leaking_text_among_all_is_caught_and_named():
     days = [date(2026, 1, 10)] * 60
     days[17] = date(2026, 1, 20)
     table = texts("user", ids, kinds(60), days)
-    with pytest.raises(DataError, match=r"u17 \(written from what was before 2026-01-21 00:00:00, label"):
+    with pytest.raises(DataError, match=r"u17 \(generated from interactions before 2026-01-21 00:00:00, la"):
         leakage.refuse("strict", table, found, rows_of(table, found))
 
 
@@ -59,7 +59,7 @@ def test_a_planted_leak_would_raise_auc():
     """Labels without any rule, and vectors written from the labels to come: what the guard keeps out."""
     found, liked = planted()
     table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
-    with pytest.raises(DataError, match="may tell the label"):
+    with pytest.raises(DataError, match="may contain the label"):
         leakage.refuse("strict", table, found, rows_of(table, found))
     sets = {"base": Inputs(BASE), "leak": join("leak", [table], found)}
     settings = TrainSettings(epochs=12, batch_size=64, learning_rate=3e-3, patience=12)

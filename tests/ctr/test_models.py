@@ -11,7 +11,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from dare_job.evaluate.ctr import train
 from dare_job.evaluate.ctr.inputs import BASE, Inputs, join
 from dare_job.evaluate.ctr.knowledge import Knowledge
-from dare_job.evaluate.ctr.models import MODELS, Ctr
+from dare_job.evaluate.ctr.models import Ctr
+from dare_job.evaluate.ctr.options import MODELS
 from dare_job.evaluate.ctr.train import TrainSettings, fit, tensors
 from dare_job.training import loop as training_loop
 

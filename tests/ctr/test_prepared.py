@@ -41,7 +41,7 @@ def test_rows_of_no_part_are_history(prepared):
 
 
 @pytest.mark.parametrize("file, says", [
-    ("_manifest.json", "does not tell the rating of a click"), ("ctr/valid.parquet", "cannot be read"),
+    ("_manifest.json", "does not have the rating of a click"), ("ctr/valid.parquet", "cannot be read"),
     ("items.parquet", "cannot be read")])
 def test_a_missing_or_damaged_file_is_named(prepared, file, says):
     (prepared / file).write_text("no")

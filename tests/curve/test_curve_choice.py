@@ -49,16 +49,16 @@ def test_the_fastest_setting_whose_bound_keeps_the_target(three, target, k):
 
 
 def test_a_bound_that_fails_under_a_mean_that_does_not_is_said_to_tell_nothing(three):
-    assert "the data cannot tell" in pick(three, Target.of("cosine=0.995"))[1]
+    assert "the data do not suffice" in pick(three, Target.of("cosine=0.995"))[1]
     why = pick(three, Target.of("auc=0.0001"))[1]
-    assert "k=2 p=0.1" in why and "AUC lost 0, at most 0.0004 at 95%, 300 rows, 10 seeds" in why
+    assert "k=2 p=0.1" in why and "AUC loss 0, at most 0.0004 at 95%, 300 rows, 10 seeds" in why
     assert "no setting keeps it" in pick(three, Target.of("rouge_l=0.95"))[1]
 
 
 def test_a_setting_that_was_slower_in_one_turn_is_not_taken(job_with):
     unsure = curve(job_with(), entry(2, 0.1, (1.2, 0.97, 1.3), (1.0, 0.99)))
     found, why = pick(unsure, Target.of("cosine=0.98"))
-    assert found is None and "none was faster than strict in each of 3 turns" in why
+    assert found is None and "none was faster than strict in each of 3 rounds" in why
 
 
 def test_differences_without_a_spread_are_no_bound(job_with):
@@ -69,7 +69,7 @@ def test_differences_without_a_spread_are_no_bound(job_with):
 
 def test_texts_that_no_setting_wrote_tell_nothing_of_auc(three):
     found, why = pick(three.model_copy(update={"carried": 100}), Target.of("auc=0.0005"))
-    assert found is None and "100 of 400 texts were not written" in why
+    assert found is None and "100 of 400 texts were not generated" in why
     assert pick(three.model_copy(update={"carried": 30}), Target.of("auc=0.0005"))[0].k == NEAR
     assert pick(three.model_copy(update={"carried": 100}), Target.of("cosine=0.98"))[0].k == MIDDLE
 

@@ -17,7 +17,6 @@ from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr.knowledge import read
 from dare_job.evaluate.curve import distance, table, written
-from dare_job.evaluate.curve import distance as curve_distance
 from dare_job.evaluate.curve.choose import chosen
 from dare_job.evaluate.curve.command import run
 from dare_job.evaluate.curve.options import Check, Options
@@ -78,7 +77,7 @@ def test_the_curve_says_what_each_setting_costs(measured):
         assert seeds.mean == pytest.approx(np.mean(seeds.by_seed), abs=1e-6)
         assert entry.length.mean == 0  # all texts are cut off
         assert entry.length.bound == pytest.approx(
-            1 - curve_distance.least_mean(np.ones(curve.rows), 0.05 / 2)
+            1 - distance.mean_lower_bound(np.ones(curve.rows), 0.05 / 2)
         )
         assert (seeds.bound or 0) == pytest.approx(reach and seeds.mean + reach, abs=1e-4)
     assert loose.relaxed_share > tight.relaxed_share and loose.differing > tight.differing
@@ -106,9 +105,9 @@ def test_figures_are_those_of_the_texts(measured, world):
     assert entry.rouge_l.mean == pytest.approx(rouge.mean())
     assert entry.cosine.mean == pytest.approx(cosine.mean(), abs=1e-4)
     alpha = 0.05 / 2  # for each setting
-    assert entry.rouge_l.bound == pytest.approx(curve_distance.least_mean(rouge, alpha), abs=1e-4)
+    assert entry.rouge_l.bound == pytest.approx(distance.mean_lower_bound(rouge, alpha), abs=1e-4)
     assert entry.cosine.bound == pytest.approx(
-        2 * curve_distance.least_mean((1 + cosine) / 2, alpha) - 1, abs=1e-3
+        2 * distance.mean_lower_bound((1 + cosine) / 2, alpha) - 1, abs=1e-3
     )
 
 
@@ -134,6 +133,7 @@ def test_the_file_is_read_back_and_the_plot_names_each_setting(measured, job_of)
     assert len(inside) == 4 and all(0 < y < float(plot.get("height")) for y in inside)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
     curve, _ = measured

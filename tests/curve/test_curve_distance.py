@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_job.evaluate.curve import distance
-from dare_job.evaluate.curve import distance as curve_distance
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 
@@ -47,24 +46,24 @@ def test_equal_texts_are_at_no_distance_and_are_not_encoded():
 
     found = distance.measure([("a b", "a b"), ("a b", "a c d")], np.array([[2, 2], [2, 5]]), encode)
     assert asked == ["a b", "a c d"]
-    assert found.cosine.tolist() == pytest.approx([1, 0.6]) and found.same.tolist() == [True, False]
+    assert found.cosine.tolist() == pytest.approx([1, 0.6]) and found.equal.tolist() == [True, False]
     assert found.rouge_l.tolist() == pytest.approx([1, 0.4]) and found.length.tolist() == [0, 0.6]
 
 
 @pytest.mark.parametrize("rows", [1, 30, 500])
 def test_rows_that_are_all_alike_leave_room_for_others(rows):
-    bound = curve_distance.least_mean(np.ones(rows), 0.05)
+    bound = distance.mean_lower_bound(np.ones(rows), 0.05)
     assert 0.025 ** (1 / rows) - 0.01 < bound < 0.05 ** (1 / rows)  # Clopper and Pearson's
-    assert curve_distance.least_mean(np.zeros(rows), 0.05) == 0
+    assert distance.mean_lower_bound(np.zeros(rows), 0.05) == 0
 
 
 def test_more_rows_and_less_spread_bring_the_bound_nearer():
     rng = np.random.default_rng(1)
     few, many = rng.uniform(0.4, 0.6, 40), rng.uniform(0.4, 0.6, 4000)
-    assert 0.3 < curve_distance.least_mean(few, 0.05) < 0.47
-    assert 0.49 < curve_distance.least_mean(many, 0.05) < many.mean()
+    assert 0.3 < distance.mean_lower_bound(few, 0.05) < 0.47
+    assert 0.49 < distance.mean_lower_bound(many, 0.05) < many.mean()
     coins = rng.integers(0, 2, 4000).astype(float)
-    assert curve_distance.least_mean(coins, 0.05) < 0.49
+    assert distance.mean_lower_bound(coins, 0.05) < 0.49
 
 
 def test_the_bound_is_above_the_true_mean_as_rarely_as_promised():
@@ -72,5 +71,5 @@ def test_the_bound_is_above_the_true_mean_as_rarely_as_promised():
     above = 0
     for _ in range(400):  # most rows alike, a few far: where a t interval promises too much
         rows = np.where(rng.random(60) < 0.03, rng.random(60), 1.0)
-        above += curve_distance.least_mean(rows, 0.05) > 1 - 0.03 * 0.5
+        above += distance.mean_lower_bound(rows, 0.05) > 1 - 0.03 * 0.5
     assert above <= 20

@@ -76,12 +76,14 @@ def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Ex
         chosen &= rows["split"].notna().to_numpy()
     before = _histories(user[chosen], second[chosen], user[label > 0], item[label > 0], second[label > 0],
                         length)
-    given = rows["split"][chosen].map(SPLITS.index).to_numpy(np.int8) if "split" in rows else None
-    split = given if given is not None else _by_time(second[chosen])
-    made = Examples(users, items, user[chosen].astype(np.int32), item[chosen].astype(np.int32), before,
-                    label[chosen], second[chosen], split)
-    _require_both_labels(made, int(np.min(since)))
-    return made
+    if "split" in rows:
+        split = rows["split"][chosen].map(SPLITS.index).to_numpy(np.int8)
+    else:
+        split = _by_time(second[chosen])
+    examples = Examples(users, items, user[chosen].astype(np.int32), item[chosen].astype(np.int32), before,
+                        label[chosen], second[chosen], split)
+    _require_both_labels(examples, int(np.min(since)))
+    return examples
 
 
 def _entities(source: Source, entity: str) -> Entities:
@@ -102,13 +104,12 @@ def _histories(user: np.ndarray, second: np.ndarray, clicker: np.ndarray, clicke
     """(N, length) items that the row's user clicked strictly before its second. Clicks are in time order."""
     by_user = np.argsort(clicker, kind="stable")
     clicker, clicked, when = clicker[by_user], clicked[by_user], when[by_user]
-    span = 1 + int(max(when.max(initial=0), second.max(initial=0)))  # a user's seconds stay the user's
+    span = 1 + int(max(when.max(initial=0), second.max(initial=0)))  # separates the seconds of users
     end = np.searchsorted(clicker * span + when, user * span + second, "left")
     start = np.searchsorted(clicker, user, "left")
     places = end[:, None] - length + np.arange(length)
-    there = places >= start[:, None]
-    padded = np.append(clicked, 0)
-    return np.where(there, padded[np.where(there, places, len(clicked))], 0).astype(np.int32)
+    places[places < start[:, None]] = len(clicked)  # the 0 that is appended
+    return np.append(clicked, 0)[places].astype(np.int32)
 
 
 def _by_time(second: np.ndarray) -> np.ndarray:
@@ -121,9 +122,9 @@ def _by_time(second: np.ndarray) -> np.ndarray:
     return ((second >= valid).astype(np.int8) + (second >= test)).astype(np.int8)
 
 
-def _require_both_labels(made: Examples, labels_from: int) -> None:
-    for name, rows in made.rows.items():
-        clicks = int(made.label[rows].sum())
+def _require_both_labels(examples: Examples, labels_from: int) -> None:
+    for name, rows in examples.rows.items():
+        clicks = int(examples.label[rows].sum())
         if not 0 < clicks < len(rows):
             raise DataError(
                 f"--data: the {name} part has {len(rows)} rows, {clicks} of them clicks; AUC needs both "

@@ -43,10 +43,10 @@ def rows_of(table: Knowledge, examples: Examples) -> np.ndarray:
 def _places(table: Knowledge, examples: Examples) -> np.ndarray:
     """Index of each entity's text by dense id; -1: no text."""
     ids = examples.of(table.entity).ids
-    place = np.full(len(ids) + 1, -1, np.int64)
+    places = np.full(len(ids) + 1, -1, np.int64)
     known = ids.get_indexer(table.ids)
-    place[known[known >= 0] + 1] = np.flatnonzero(known >= 0)
-    return place
+    places[known[known >= 0] + 1] = np.flatnonzero(known >= 0)
+    return places
 
 
 def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:

@@ -28,41 +28,30 @@ _LOG = logging.getLogger("dare_job")
 def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list[str]]:
     """Choose the date (by default the newest that all entity types have), and the entity types with texts.
 
-    Warns of an entity type without texts. Raises DataError if there is no text, no common date, or if an
-    entity type has texts of other dates only.
+    Warns of an entity type without texts. Raises DataError if there is no text, or if an entity type has
+    texts of other dates only.
     """
-    found = {entity: days for entity in entities if (days := _dates(out, entity))}
-    if not found:
+    dates = {entity: days for entity in entities if (days := _dates(out, entity))}
+    if not dates:
         raise DataError(f"--knowledge {out}: no text in it; expected OUT/features or OUT/knowledge, each "
                         "with entity=user|item/dt=YYYY-MM-DD/*.parquet")
-    chosen = dt or _newest(out, found)
-    without = [entity for entity, days in found.items() if chosen not in days]
-    if len(without) == len(found):
-        near = ", ".join(sorted(set().union(*found.values())))
-        raise DataError(f"{out} holds no text of {chosen}: there are dates {near} (--date)")
-    if without:
-        raise DataError(f"{out} has no {without[0]} texts of {chosen}, but of "
-                        f"{', '.join(found[without[0]])}: choose a date that users and items have (--date), "
-                        "or leave them out (--entities)")
-    if len(found) < len(entities):
-        none = " and ".join(entity for entity in entities if entity not in found)
-        _LOG.warning("%s has no %s texts on any date: the set is of %s texts alone (--entities)", out, none,
-                     " and ".join(found))
-    return chosen, list(found)
+    common = set.intersection(*map(set, dates.values()))
+    chosen = dt or max(common, default=None)
+    if chosen not in common:
+        published = "; ".join(f"{entity} {', '.join(days)}" for entity, days in dates.items())
+        raise DataError(f"--knowledge {out}: not all entity types have texts of {dt or 'a common date'} "
+                        f"({published}): choose another --date, or leave out an entity type (--entities)")
+    if len(dates) < len(entities):
+        missing = " and ".join(entity for entity in entities if entity not in dates)
+        _LOG.warning("%s has no %s texts on any date: the set uses the others only (--entities)", out,
+                     missing)
+    return chosen, list(dates)
 
 
 def _dates(out: AnyPath, entity: str) -> list[str]:
     """Dates of an entity type that have files, in features or knowledge."""
     return sorted({folder.name[3:] for kind in ("features", "knowledge")
                    for folder in dated_folders(out / kind / f"entity={entity}") if parquet_files(folder)})
-
-
-def _newest(out: AnyPath, found: dict[str, list[str]]) -> str:
-    common = set.intersection(*map(set, found.values()))
-    if not common:
-        raise DataError(f"--knowledge {out}: users and items have no date in common ("
-                        + "; ".join(f"{entity} {', '.join(days)}" for entity, days in found.items()) + ")")
-    return max(common)
 
 
 def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: str) -> pa.Table | None:
@@ -74,44 +63,39 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
         return None
     hashes = {entity: hashlib.sha256(text.encode()).hexdigest()
               for entity, text in features.by_id(texts, "knowledge").items()}
-    of = zip(table["entity_id"].to_pylist(), table["text_sha256"].to_pylist(), strict=True)
-    other = [entity for entity, sha256 in of if entity not in hashes or sha256 != hashes[entity]]
+    encoded = zip(table["entity_id"].to_pylist(), table["text_sha256"].to_pylist(), strict=True)
+    other = [entity for entity, sha256 in encoded if entity not in hashes or sha256 != hashes[entity]]
     if other:
         raise DataError(f"{folder}: {len(other)} of {len(table)} features are of other texts than those "
-                        f"published ({features.shown(list(map(repr, other)))}): run `dare-job run --from "
-                        f"encode --date {dt}`")
+                        f"published (such as {other[0]!r}): run `dare-job run --from encode --date {dt}`")
     return texts
 
 
 def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
     """(T,) end of the day on which each text was generated; if unknown, of the table's day.
 
-    Raises DataError for a day that is invalid or after ``dt``.
+    Raises DataError for an invalid day.
     """
-    written = features.by_id(texts, "generated_dt")
-    days = [written.get(entity, dt) for entity in ids]
+    generated = features.by_id(texts, "generated_dt")
+    days = [generated.get(entity, dt) for entity in ids]
     try:
-        ends = {day: end_of_day(date.fromisoformat(day)) for day in {*days, dt}}
+        ends = {day: end_of_day(date.fromisoformat(day)) for day in set(days)}
     except ValueError as error:
         raise DataError(f"generated_dt of a text of {dt} is no date: {error}; write it as YYYY-MM-DD"
                         ) from None
-    late = next((entity for entity, day in zip(ids, days, strict=True) if ends[day] > ends[dt]), None)
-    if late is not None:
-        raise DataError(f"text of {late!r} was written on {written[late]}, after the date {dt} that its "
-                        "table is of")
     return np.array([ends[day] for day in days], np.int64)
 
 
-def drafted(texts: pa.Table | None, said: dict) -> frozenset[str]:
+def drafted(texts: pa.Table | None, manifest: dict) -> frozenset[str]:
     """Ids of texts that may contain information from previous texts, whatever their prompt is.
 
     Relaxed verification accepts tokens of drafts. Previous texts were generated from interactions up to their
     own date, and the groups that select them depend on all interactions of the run. Without previous text,
     drafts come from other users' texts of the same run, whose prompts contain no labels.
 
-    said : the texts' manifest; ``previous`` is None if there was no previous text, and missing if unknown
+    manifest : of the texts; ``previous`` is None if there was no previous text, and missing if unknown
     """
-    if texts is None or said.get("previous", "not known") is None:
+    if texts is None or manifest.get("previous", "unknown") is None:
         return frozenset()
     relaxed = features.by_id(texts, "relaxed_tokens")
     return frozenset(entity for entity in texts["entity_id"].to_pylist() if relaxed.get(entity) != 0)
@@ -131,10 +115,10 @@ class Knowledge:
     clusters: np.ndarray | None  # (T, L) int32, from 0
     usable_from: np.ndarray  # (T,) int64: first second of which a label may use the text
     missing: int  # entities without a text
-    encoder: Maker | None = None  # what made the vectors, where it is known
-    prompts: dict[str, str] = field(default_factory=dict)  # SHA-256 of the prompt by id, where it is known
+    encoder: Maker | None = None  # that made the vectors, if known
+    prompts: dict[str, str] = field(default_factory=dict)  # SHA-256 of the prompt by id, if known
     settings: dict = field(default_factory=dict)  # of the run, from the texts' manifest
-    drafted: frozenset[str] = frozenset()  # ids whose text may hold what older text has seen
+    drafted: frozenset[str] = frozenset()  # ids whose text may contain information from previous texts
 
     @property
     def width(self) -> int:
@@ -155,14 +139,14 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
     clusters : read cluster ids, which only features have, instead of vectors
     """
     chosen, present = choose(out, dt, entities)
-    found = [_entity(out, entity, chosen, clusters, encode) for entity in present]
-    tables = [table for table in found if table.ids]
-    empty = [f"all {table.missing} {table.entity} texts of {chosen} are missing" for table in found
+    read_tables = [_entity(out, entity, chosen, clusters, encode) for entity in present]
+    tables = [table for table in read_tables if table.ids]
+    empty = [f"all {table.missing} {table.entity} texts of {chosen} are missing" for table in read_tables
              if not table.ids]
     if not tables:
         raise DataError(f"{out}: {', '.join(empty)}; choose another --date")
-    for said in empty:
-        _LOG.warning("%s: %s; the set is of the others alone", out, said)
+    for message in empty:
+        _LOG.warning("%s: %s; the set uses the others only", out, message)
     if len({table.width for table in tables}) > 1 and not clusters:
         sizes = ", ".join(f"{table.entity} {table.width}" for table in tables)
         raise DataError(f"{out}: vectors of {chosen} are of different sizes ({sizes}); encode users and "
@@ -177,25 +161,25 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
     table = features.read(features_folder)
     if table is None and clusters and len(_written(texts)):
         raise DataError(f"{out} has no features of {entity} texts of {dt}, so no cluster ids: run the stage "
-                        "`encode` (encode.model), or name it otherwise to have its texts encoded")
-    listed = {name for part in (texts, table) if part is not None for name in part["entity_id"].to_pylist()}
+                        "`encode` (encode.model), or choose a name that does not start with 'cluster'")
+    entities = {name for part in (texts, table) if part is not None
+                for name in part["entity_id"].to_pylist()}
     vectors = codes = None
     if table is None:
         written = _written(texts)
         ids = written["entity_id"].to_pylist()
         vectors, made_by = encode(written["knowledge"].to_pylist())
     else:
-        features.require_date(table, features_folder, dt)
-        made_by = features.maker(table, features_folder)
+        made_by = features.maker(table)
         texts = of_features(table, texts, features_folder, dt)
         if clusters:
             ids, codes = features.clusters(table, features_folder)
         else:
             ids, vectors = features.vectors(table, features_folder)
-    said = read_manifest(folder)
+    manifest = read_manifest(folder)
     return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, dt, texts),
-                     len(listed) - len(ids), made_by, features.by_id(texts, "prompt_sha256"),
-                     said.get("settings", {}), drafted(texts, said))
+                     len(entities) - len(ids), made_by, features.by_id(texts, "prompt_sha256"),
+                     manifest.get("settings", {}), drafted(texts, manifest))
 
 
 def _written(texts: pa.Table) -> pa.Table:

@@ -1,16 +1,12 @@
-"""No text may have been written from what it is used to predict.
+"""No text may be generated from what it is used to predict.
 
-A user's text of date g is written from interactions up to the end of day g (UTC): a label of second s may use
-it where g has ended by then, end_of_day(g) <= s. Where the prompt is proved (``histories``), a label may use
-it from the second after the prompt's last interaction on, unless tokens were relaxed for drafts of older text
-(``origin.drafted``). An item's text is written from its title and attributes alone, which know no label, so
-its date is no leak.
+A user's text of date D is generated from interactions up to the end of D (UTC), so a label of second s may
+use it if end_of_day(D) <= s. If its prompt is proved, a label may use it from the second after the prompt's
+last interaction on, unless tokens were relaxed for drafts of previous text (``knowledge.drafted``). An item's
+text is generated from its title and attributes, which know no label.
 
-Which interactions a user's text was written from, proved by its prompt.
-
-Beside the text stands the SHA-256 of its prompt. The prompt is written again from the data at hand, with the
-settings of the snapshot's manifest; where its SHA-256 is the same, the text has seen exactly those
-interactions, and is safe for what comes after the last of them. Else all that is known is the text's date.
+A text's manifest has the SHA-256 of its prompt. The prompt is rendered again from the data at hand, with the
+settings of the manifest. If the SHA-256 is the same, the text has seen exactly those interactions.
 """
 
 import hashlib
@@ -37,39 +33,40 @@ from dare_job.evaluate.ctr.source import Source
 from dare_job.schemas import ATTRIBUTES, ITEMS
 
 _BATCH = 2000
-_NAMED = 3
 _EVENTS = pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())]))
 _LOG = logging.getLogger("dare_job")
 
 
-def ends(source: Source, items: str, settings: dict, texts: dict[str, tuple[str, int]]) -> dict[str, int]:
+def proved_ends(source: Source, items: str, settings: dict, prompts: dict[str, tuple[str, int]]
+                ) -> dict[str, int]:
     """The second after the last interaction of the prompt, by user, for those whose prompt is proved.
 
     items     path of the items table of ``source``
     settings  of the manifest: ``history`` and ``prompts``
-    texts     by user: SHA-256 (hex) of the prompt, and the end of the day whose run wrote the text
+    prompts   by user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text
     """
     if "rating" not in source.interactions:
         return {}
     try:
         history = HistorySettings.model_validate(settings["history"])
-        prompts = PromptSettings.model_validate(settings["prompts"])
-        written = render.render_users(prompts.of("user"), items, "")
+        prompt = PromptSettings.model_validate(settings["prompts"]).of("user")
+        rendered = render.render_users(prompt, items, "")
     except (KeyError, ValidationError, ConfigError):  # another version's settings, or a file that is gone
         return {}
-    shown = {user: _window(events[events["timestamp"] < texts[user][1]], history)
-             for user, events in _usable(source, history).groupby("user_id") if user in texts}
+    windows = {user: _window(events[events["timestamp"] < prompts[user][1]], history)
+               for user, events in _usable(source, history).groupby("user_id") if user in prompts}
     attributes = dict(zip(source.users["user_id"], source.users["attributes"], strict=True))
-    found = {}
-    for batch in written(_batches(shown, attributes)):
-        for user, prompt in zip(batch["entity_id"].to_pylist(), batch["prompt"].to_pylist(), strict=True):
-            if prompt and hashlib.sha256(prompt.encode()).hexdigest() == texts[user][0]:
-                found[user] = int(shown[user]["timestamp"].iloc[-1]) + 1
-    return found
+    ends = {}
+    for batch in rendered(_batches(windows, attributes)):
+        for user, text in zip(batch["entity_id"].to_pylist(), batch["prompt"].to_pylist(), strict=True):
+            if text and hashlib.sha256(text.encode()).hexdigest() == prompts[user][0]:
+                ends[user] = int(windows[user]["timestamp"].iloc[-1]) + 1
+    return ends
 
 
 def _usable(source: Source, settings: HistorySettings) -> pd.DataFrame:
-    """What can be in a history, in the order of a prompt: as ``data/history.py``, which asks Spark."""
+    """Interactions that can be in a history, in the order of a prompt, as Spark selects them in
+    ``data/history.py``."""
     titled = source.items.loc[source.items["title"].fillna("").str.strip() != "", "item_id"]
     rows = source.interactions
     rows = rows[rows["item_id"].isin(titled)]
@@ -86,13 +83,13 @@ def _window(events: pd.DataFrame, settings: HistorySettings) -> pd.DataFrame:
     return events.iloc[-settings.max_items:]
 
 
-def _batches(shown: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.RecordBatch]:
+def _batches(windows: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.RecordBatch]:
     """Users with a history, as ``render.users`` takes them."""
-    users = [user for user, events in shown.items() if len(events)]
+    users = [user for user, events in windows.items() if len(events)]
     for start in range(0, len(users), _BATCH):
         part = users[start:start + _BATCH]
         events = [[{"item_id": item, "rating": None if pd.isna(rating) else rating}
-                   for item, rating in zip(shown[user]["item_id"], shown[user]["rating"], strict=True)]
+                   for item, rating in zip(windows[user]["item_id"], windows[user]["rating"], strict=True)]
                   for user in part]
         yield pa.RecordBatch.from_arrays(
             [pa.array(part, pa.string()), pa.array([0] * len(part), pa.int32()),
@@ -101,31 +98,23 @@ def _batches(shown: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.Re
 
 
 def bounded(table: Knowledge, source: Source) -> Knowledge:
-    """The texts with ``usable_from`` of users whose prompt is proved and tells all; others as they are."""
+    """The texts, with an earlier ``usable_from`` for users whose prompt is proved."""
     if table.entity != "user" or not table.settings:
         return table
-    texts = {user: (table.prompts[user], int(end)) for user, end in
-             zip(table.ids, table.usable_from, strict=True)
-             if user in table.prompts and user not in table.drafted}
+    prompts = {user: (table.prompts[user], int(end)) for user, end in
+               zip(table.ids, table.usable_from, strict=True)
+               if user in table.prompts and user not in table.drafted}
     with tempfile.TemporaryDirectory() as folder:
         items = str(Path(folder) / "items.parquet")
         pq.write_table(pa.Table.from_pandas(source.items, ITEMS, preserve_index=False), items)
-        proved = ends(source, items, table.settings, texts)
-    _LOG.info("%d of %d users' prompts are proved by the data", len(proved), len(table.ids))
-    _tell_of_drafted(table)
-    bounds = [proved.get(user, end) for user, end in zip(table.ids, table.usable_from, strict=True)]
+        ends = proved_ends(source, items, table.settings, prompts)
+    _LOG.info("%d of %d users' prompts are proved by the data", len(ends), len(table.ids))
+    drafted = sum(user in table.drafted for user in table.ids)
+    if drafted and _cut_by_user(table):
+        _LOG.warning("%d users' texts have relaxed tokens and were drafted from previous texts, so they are "
+                     "dated by their run; in every set these users' labels begin after it", drafted)
+    bounds = [ends.get(user, end) for user, end in zip(table.ids, table.usable_from, strict=True)]
     return replace(table, usable_from=np.array(bounds, np.int64))
-
-
-def _tell_of_drafted(table: Knowledge) -> None:
-    count = sum(user in table.drafted for user in table.ids)
-    if not count:
-        return
-    level, more = logging.INFO, ""
-    if _cut_by_user(table):
-        level, more = logging.WARNING, "; in every set their labels begin behind it, so others are compared"
-    _LOG.log(level, "%d users' texts have relaxed tokens and were drafted from older text: they count by "
-             "their date%s", count, more)
 
 
 def _cut_by_user(table: Knowledge) -> bool:
@@ -133,9 +122,9 @@ def _cut_by_user(table: Knowledge) -> bool:
 
 
 def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
-    """From which second on there may be labels: for all users, or by user where histories were cut by user.
+    """First second that may have labels: for all users, or by user if ``history.window`` was ``old``.
 
-    None where there are no users' texts. Cut by user: history.window was ``old``.
+    None if there are no users' texts.
     """
     users = [table for table in tables if table.entity == "user" and len(table.ids)]
     if not users:
@@ -147,7 +136,7 @@ def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
 
 
 def refuse(name: str, table: Knowledge, examples: Examples, text: np.ndarray) -> None:
-    """Raise DataError where a label row would use a text from a history that may hold its label.
+    """Raise DataError if a label row would use a text from a history that may contain its label.
 
     text  (N,) row of ``table`` that each label row uses, -1: none
     """
@@ -158,15 +147,13 @@ def refuse(name: str, table: Knowledge, examples: Examples, text: np.ndarray) ->
     if not late.any():
         return
     rows = np.flatnonzero(late)
-    named = [f"{table.ids[text[row]]} (written from what was before "
-             f"{_time(table.usable_from[text[row]])}, label of {_time(examples.second[row])})"
-             for row in rows[:_NAMED]]
+    first = rows[0]
     safe = datetime.fromtimestamp(int(table.usable_from[text[late]].max()) + 86_399, UTC).date()
     raise DataError(
         f"--knowledge {name}: {len(rows)} of {int(used.sum())} label rows would use a user's text that may "
-        f"tell the label, as it was written from a later history: {', '.join(named)}"
-        f"{' ...' if len(rows) > _NAMED else ''}. Use text of an earlier date (--date), or labels from "
-        f"{safe} on (--labels-from {safe})")
+        f"contain the label, such as {table.ids[text[first]]} (generated from interactions before "
+        f"{_time(table.usable_from[text[first]])}, label of {_time(examples.second[first])}). Use text of an "
+        f"earlier date (--date), or labels from {safe} on (--labels-from {safe})")
 
 
 def first_second(day: date) -> int:

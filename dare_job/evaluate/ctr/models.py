@@ -10,6 +10,19 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import Inputs
 
+try:
+    from torch_rechub.basic.features import DenseFeature, SequenceFeature, SparseFeature
+    from torch_rechub.basic.layers import MLP
+    from torch_rechub.models.ranking import DIN, DCNv2
+except ImportError as _error:
+    raise ConfigError(f"the package {str(_error.name).partition('.')[0]} is missing; "
+                      "install dare-job with its extra ctr") from None
+
+EMBEDDING = 16
+ADAPTED = 32  # numbers of an adapted vector
+_KNOWLEDGE = "knowledge"
+_ITEM_CLUSTER = "cluster_item_"
+_MLP = {"dims": [128, 64], "dropout": 0.1}
 
 class HybridExpertAdaptor(nn.Module):
     """Experts that users and items share, and experts of each, mixed by a gate.
@@ -20,7 +33,7 @@ class HybridExpertAdaptor(nn.Module):
         a      = softmax(W_s r + b_s)                                              (m + n)
         f_s(r) = sum_j a_j S_j(r) + sum_k a_(m + k) D_k(r)                         (out)
 
-    Where there is no text, f_s is a learned vector of its own.
+    If there is no text, f_s is a learned vector.
 
     sides    names of the sides, each with vectors of ``size`` numbers
     dropout  share of a vector's numbers that an expert does not see in training
@@ -36,47 +49,31 @@ class HybridExpertAdaptor(nn.Module):
         self.gate = nn.ModuleDict({side: nn.Linear(size, shared + dedicated) for side in sides})
         self.none = nn.ParameterDict({side: nn.Parameter(torch.zeros(out)) for side in sides})
 
-    def forward(self, side: str, vectors: Tensor, there: Tensor) -> Tensor:
-        """vectors (B, size), there (B,) bool: whether a text is there; returns (B, out)."""
+    def forward(self, side: str, vectors: Tensor, has_text: Tensor) -> Tensor:
+        """vectors (B, size), has_text (B,) bool; returns (B, out)."""
         experts = [*self.shared, *self.dedicated[side]]
         weights = self.gate[side](vectors).softmax(-1)  # (B, m + n)
-        written = torch.stack([expert(vectors) for expert in experts], 1)  # (B, m + n, out)
-        mixed = torch.einsum("be,beo->bo", weights, written)
-        return torch.where(there[:, None], mixed, self.none[side])
+        outputs = torch.stack([expert(vectors) for expert in experts], 1)  # (B, m + n, out)
+        mixed = torch.einsum("be,beo->bo", weights, outputs)
+        return torch.where(has_text[:, None], mixed, self.none[side])
 
 
 def _expert(size: int, hidden: int, out: int, dropout: float) -> nn.Module:
     return nn.Sequential(nn.Dropout(dropout), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
-try:
-    from torch_rechub.basic.features import DenseFeature, SequenceFeature, SparseFeature
-    from torch_rechub.basic.layers import MLP
-    from torch_rechub.models.ranking import DIN, DCNv2
-except ImportError as _error:
-    raise ConfigError(f"the package {str(_error.name).partition('.')[0]} is missing; "
-                      "install dare-job with its extra ctr") from None
-
-MODELS = ("din", "dcnv2")
-EMBEDDING = 16
-ADAPTED = 32  # numbers of an adapted vector
-_KNOWLEDGE = "knowledge"
-_ITEM_CLUSTER = "cluster_item_"
-_MLP = {"dims": [128, 64], "dropout": 0.1}
-
 
 class Ctr(nn.Module):
-    """A click probability from ids, attributes, what was clicked before, and texts where there are any.
+    """A click probability from ids, attributes, the items clicked before, and texts if there are any.
 
     A batch is a dict of (B,) and (B, L) integer tensors: user, item, history, and for each side with texts
     ``text.user`` or ``text.item``, the row of the text's vectors or cluster ids (0: none); with texts of
     items also ``text.history`` (B, L), those of the items clicked before.
 
-    Vectors go through the adaptor and stand beside the embeddings: p of the user's text, q of the item's, and
-    how q meets the texts of what was clicked, q * mean_j q_j (elementwise, over the j with a text). The last
-    is ours; KAR has p and q. Cluster ids are embedded, a table a level, and stand with the user, the item and
-    the items clicked before.
-    The same seed gives the same weights to all sets of texts whose vectors are of one size; the embeddings
-    and, for DIN, its attention are the same for the base as well.
+    Vectors go through the adaptor and are concatenated with the embeddings: p of the user's text, q of the
+    item's, and q * mean_j q_j (elementwise) over the texts of the items clicked before, which KAR does not
+    have. Cluster ids are embedded, one table per level, as features of the user, the item and the items
+    clicked before. The same seed gives the same weights to all sets of texts whose vectors are of one size;
+    the embeddings and, for DIN, its attention are the same for the base as well.
     """
 
     def __init__(self, model: str, examples: Examples, inputs: Inputs, seed: int):
@@ -101,20 +98,20 @@ class Ctr(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """(B,) probabilities."""
-        found = {"user": batch["user"], "item": batch["item"], "history": batch["history"]}
+        features = {"user": batch["user"], "item": batch["item"], "history": batch["history"]}
         for entity, names in self._attributes.items():
             for name in names:
-                found[_name(entity, name)] = getattr(self, _name(entity, name))[batch[entity]]
+                features[_name(entity, name)] = getattr(self, _name(entity, name))[batch[entity]]
         for side, levels in self._levels.items():
             codes = getattr(self, f"text_{side}")[batch[f"text.{side}"]]  # (B, L)
-            found |= {f"cluster_{side}_{level}": codes[:, level] for level in range(levels)}
+            features |= {f"cluster_{side}_{level}": codes[:, level] for level in range(levels)}
         if "item" in self._levels:
             before = self.text_item[batch["text.history"]]  # (B, L, levels)
-            found |= {f"history_{level}": before[:, :, level] for level in range(self._levels["item"])}
+            features |= {f"history_{level}": before[:, :, level] for level in range(self._levels["item"])}
         if self.adaptor is not None:
-            parts = [part for side in self._sides for part in self._adapted(side, batch)]
-            found[_KNOWLEDGE] = torch.cat(parts, -1)
-        return self.backbone(found)
+            adapted = [part for side in self._sides for part in self._adapted(side, batch)]
+            features[_KNOWLEDGE] = torch.cat(adapted, -1)
+        return self.backbone(features)
 
     def _adapted(self, side: str, batch: dict[str, Tensor]) -> list[Tensor]:
         """p of users; q and q * mean q_j of items. Each text of the batch goes through the adaptor once."""
@@ -126,8 +123,8 @@ class Ctr(nn.Module):
         own, before = adapted[:, 0], adapted[:, 1:]
         if side != "item":
             return [own]
-        there = (rows[:, 1:] > 0).unsqueeze(-1)  # (B, L, 1)
-        return [own, own * (before * there).sum(1) / there.sum(1).clamp(min=1)]
+        has_text = (rows[:, 1:] > 0).unsqueeze(-1)  # (B, L, 1)
+        return [own, own * (before * has_text).sum(1) / has_text.sum(1).clamp(min=1)]
 
 
 class _WideDIN(DIN):
@@ -146,16 +143,16 @@ class _WideDIN(DIN):
 
 
 def _sparse(examples: Examples, inputs: Inputs) -> dict[str, int]:
-    """Features of ids beside the item's: name -> number of codes, 0 included."""
-    found = {"user": len(examples.users.ids) + 1}
+    """Number of codes, 0 included, of each categorical feature except the item's id."""
+    sizes = {"user": len(examples.users.ids) + 1}
     for entity in ("user", "item"):
         for name, codes in examples.of(entity).attributes.items():
-            found[_name(entity, name)] = int(codes.max()) + 1
+            sizes[_name(entity, name)] = int(codes.max()) + 1
     for side, data in inputs.sides.items():
         if data.clusters is not None:
-            found |= {f"cluster_{side}_{level}": int(codes.max(initial=0)) + 1
+            sizes |= {f"cluster_{side}_{level}": int(codes.max(initial=0)) + 1
                       for level, codes in enumerate(data.clusters.T)}
-    return found
+    return sizes
 
 
 def _features(sparse: dict[str, int], items: int, pooling: str) -> tuple[list, list, list]:

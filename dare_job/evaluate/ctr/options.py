@@ -8,28 +8,37 @@ from dare_job.config.options import Device, day, device, option, words
 from dare_job.errors import ConfigError
 
 ENTITIES = ("user", "item")
+MODELS = ("din", "dcnv2")
 _DATA, _MODELS = "Data", "CTR models"
 
 
 def _sets(flag: str, texts: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    sets: dict[str, str] = {}
     for text in texts:
         name, equals, out = text.partition("=")
         if not equals:
             name, out = "knowledge", text
         if not name or not out:
             raise ConfigError(f"{flag} {text!r}: write NAME=OUT, for example strict=out/strict")
-        if name in found:
+        if name in sets:
             raise ConfigError(f"{flag} {text!r}: the name {name!r} is there twice; each set needs its own")
-        found[name] = out
-    return found
+        sets[name] = out
+    return sets
 
 
 def _entities(flag: str, text: str) -> list[str]:
-    found = words(flag, text)
-    if not found or set(found) - set(ENTITIES):
+    entities = words(flag, text)
+    if not entities or set(entities) - set(ENTITIES):
         raise ConfigError(f"{flag} {text!r}: choose user, item, or user,item")
-    return [entity for entity in ENTITIES if entity in found]
+    return [entity for entity in ENTITIES if entity in entities]
+
+
+def ctr_models(flag: str, text: str) -> list[str]:
+    """Names of CTR models, separated by commas."""
+    models = words(flag, text)
+    if not models or set(models) - set(MODELS):
+        raise ConfigError(f"{flag} {text!r}: choose from {', '.join(MODELS)}")
+    return models
 
 
 def _pairs(flag: str, texts: list[str]) -> list[tuple[str, str]]:
@@ -62,8 +71,8 @@ class Options:
     knowledge: dict[str, str] = option(
         "Texts to compare: output folder of a run; repeatable. Names that start with 'cluster' use cluster "
         "ids instead of vectors.", (), metavar="NAME=OUT", parse=_sets, repeatable=True, panel=_DATA)
-    models: Sequence[str] = option("CTR models: din, dcnv2.", ("din", "dcnv2"), flag="--ctr-model",
-                                   parse=words, panel=_MODELS)
+    models: Sequence[str] = option("CTR models: din, dcnv2.", MODELS, flag="--ctr-model",
+                                   parse=ctr_models, panel=_MODELS)
     seeds: int = option("Trainings of each model, with seeds from 0; use 5 or more.", 5, min=2, panel=_MODELS)
     dt: str | None = option("Published date of the texts. Default: the newest.", None, flag="--date",
                             metavar="YYYY-MM-DD", parse=lambda flag, text: day(flag, text).isoformat(),

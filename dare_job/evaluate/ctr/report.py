@@ -1,8 +1,6 @@
-"""The result of a CTR check: a table for people, and the JSON object that ends standard output.
+"""The result of ``dare-job ctr``: a table, and the JSON object that ends standard output.
 
-What several seeds say: intervals, a paired test for a difference, and one for equivalence.
-
-All of it is over seeds: what the test part's own rows leave open is not in it.
+Intervals and tests are over seeds; they do not cover another sample of test rows.
 """
 
 from dataclasses import dataclass
@@ -17,6 +15,9 @@ from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import BASE, Inputs
 from dare_job.evaluate.ctr.options import Options
 from dare_job.evaluate.ctr.train import Fitted
+
+_ALPHA = 0.05
+Results = dict[tuple[str, str], list[Fitted]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 def paired(a: np.ndarray, b: np.ndarray) -> Difference:
     """Paired t test of "no difference", two-sided, with the 95 % interval of the mean difference."""
     gap = np.asarray(a, float) - np.asarray(b, float)
-    if np.ptp(gap) == 0:  # without a spread there is no t
+    if np.ptp(gap) == 0:  # the t statistic is not defined
         return Difference(float(gap[0]), float(gap[0]), float(gap[0]), 0.0 if gap[0] else 1.0)
     return Difference(float(gap.mean()), *interval(gap), float(stats.ttest_1samp(gap, 0.0).pvalue))
 
@@ -57,35 +58,31 @@ def equivalence(a: np.ndarray, b: np.ndarray, margin: float) -> Difference:
     below = stats.ttest_1samp(gap, margin, alternative="less").pvalue
     return Difference(float(gap.mean()), *interval(gap, 0.90), float(max(above, below)))
 
-_ALPHA = 0.05
 
-Results = dict[tuple[str, str], list[Fitted]]
-
-
-def result(options: Options, made: Examples, sets: list[Inputs], results: Results) -> dict:
-    """``rows`` (one a model and set), ``equivalence`` (one a model and pair), counts of data and texts."""
+def result(options: Options, examples: Examples, sets: list[Inputs], results: Results) -> dict:
+    """``rows`` (per model and set), ``equivalence`` (per model and pair), counts of data and texts."""
     rows = [_row(model, inputs.name, results) for model in options.models for inputs in sets]
     pairs = [_pair(model, pair, results, options.margin)
              for model in options.models for pair in options.equivalent]
-    return {"rows": rows, "equivalence": pairs, "data": _data(made),
+    return {"rows": rows, "equivalence": pairs, "data": _data(examples),
             "texts": {inputs.name: inputs.counts for inputs in sets if inputs.counts}}
 
 
-def show(found: dict, console: Console | None = None) -> None:
-    """Print the rows and the verdicts on pairs."""
+def show(result: dict, console: Console | None = None) -> None:
+    """Print the rows and the tests of pairs."""
     console = console or Console(width=140)
     table = Table("model", "knowledge", *("AUC", "95 % interval", "over base", "p"),
                   *("log loss", "95 % interval", "over base", "p"))
-    for row in found["rows"]:
+    for row in result["rows"]:
         table.add_row(row["model"], row["knowledge"],
                       *_cells(row["auc_mean"], row["auc_ci95"], row["lift"], row["p_value"]),
                       *_cells(row["logloss_mean"], row["logloss_ci95"], row["logloss_lift"],
                               row["logloss_p_value"]))
     console.print(table)
-    for pair in found["equivalence"]:
+    for pair in result["equivalence"]:
         low, high = pair["ci90"]
-        verdict = "equivalent" if pair["equivalent"] else "not shown to be equivalent"
-        console.print(f"{pair['model']}: {pair['pair'][0]} and {pair['pair'][1]} are {verdict} within "
+        conclusion = "equivalent" if pair["equivalent"] else "not shown to be equivalent"
+        console.print(f"{pair['model']}: {pair['pair'][0]} and {pair['pair'][1]} are {conclusion} within "
                       f"{pair['margin']:g} (difference {pair['auc_difference']:+.4f}, 90 % interval "
                       f"{low:+.4f} to {high:+.4f}, p {pair['p_value']:.2g})")
 
@@ -108,7 +105,7 @@ def _row(model: str, name: str, results: Results) -> dict:
 
 
 def _lift(prefix: str, over: Difference | None) -> dict:
-    """Of log loss less is better, so a lift below 0 is good."""
+    """Mean, interval and p value; of log loss a lift below 0 is better."""
     return {f"{prefix}lift": over and _figure(over.mean),
             f"{prefix}lift_ci95": over and [_figure(over.low), _figure(over.high)],
             f"{prefix}p_value": over and over.p_value}
@@ -119,21 +116,21 @@ def _interval(values: np.ndarray) -> list[float]:
 
 
 def _pair(model: str, pair: tuple[str, str], results: Results, margin: float) -> dict:
-    found = equivalence(*(_measured(model, name, results, "auc") for name in pair), margin)
-    return {"model": model, "pair": list(pair), "margin": margin, "auc_difference": _figure(found.mean),
-            "ci90": [_figure(found.low), _figure(found.high)], "p_value": found.p_value,
-            "equivalent": found.p_value < _ALPHA}
+    test = equivalence(*(_measured(model, name, results, "auc") for name in pair), margin)
+    return {"model": model, "pair": list(pair), "margin": margin, "auc_difference": _figure(test.mean),
+            "ci90": [_figure(test.low), _figure(test.high)], "p_value": test.p_value,
+            "equivalent": test.p_value < _ALPHA}
 
 
 def _measured(model: str, name: str, results: Results, key: str) -> np.ndarray:
     return np.array([getattr(fitted, key) for fitted in results[model, name]])
 
 
-def _data(made: Examples) -> dict:
-    return {"users": len(made.users.ids), "items": len(made.items.ids),
-            "rows": {name: len(rows) for name, rows in made.rows.items()},
-            "clicks": round(float(made.label.mean()), 4), "first_label": _time(made.second.min()),
-            "first_test_label": _time(made.second[made.rows["test"]].min())}
+def _data(examples: Examples) -> dict:
+    return {"users": len(examples.users.ids), "items": len(examples.items.ids),
+            "rows": {name: len(rows) for name, rows in examples.rows.items()},
+            "clicks": round(float(examples.label.mean()), 4), "first_label": _time(examples.second.min()),
+            "first_test_label": _time(examples.second[examples.rows["test"]].min())}
 
 
 def _time(second: int) -> str:

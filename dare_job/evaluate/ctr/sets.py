@@ -23,32 +23,40 @@ _CLUSTERS = "cluster"  # a set whose name begins so is read as cluster ids
 def read(options: Options) -> dict[str, list[Knowledge]]:
     """Texts by set.
 
-    Warns where vectors are not all of one size and encoder. Raises DataError where sets are of several dates,
-    or where a pair of ``equivalent`` differs in more than its texts.
+    Warns if vectors differ in size or encoder. Raises DataError if sets are of several dates, or if a pair of
+    ``equivalent`` differs in more than its texts.
     """
-    encode = _Encode(options)
-    found = {name: knowledge.read(paths.path(out, "--knowledge"), options.dt, list(options.entities),
-                                  name.startswith(_CLUSTERS), encode)
-             for name, out in options.knowledge.items()}
-    dates = {name: tables[0].dt for name, tables in found.items()}
+    encode = TextEncoder(options.encoder)
+    sets = {name: knowledge.read(paths.path(out, "--knowledge"), options.dt, list(options.entities),
+                                 name.startswith(_CLUSTERS), encode)
+            for name, out in options.knowledge.items()}
+    dates = {name: tables[0].dt for name, tables in sets.items()}
     if len(set(dates.values())) > 1:
         raise DataError("--knowledge: the sets are of different dates (" + ", ".join(
-            f"{name} {day}" for name, day in dates.items()) + "); name one that all have with --date")
+            f"{name} {day}" for name, day in dates.items()) + "); choose one that all have with --date")
     for pair in options.equivalent:
-        _require_alike(found, pair)
-    _warn_of_unlike(found)
-    return found
+        _require_same_kinds({name: sets[name] for name in pair if name in sets})
+    every = [table for tables in sets.values() for table in tables]
+    widths = {table.width for table in every if table.vectors is not None}
+    if len(widths) > 1 or len(set(map(_key, every))) > 1:
+        _LOG.warning("vectors are not all of one size and encoder (%s), so differences may come from the "
+                     "encoder; encode users and items of all sets with one encoder", _described(sets))
+    return sets
 
 
-class _Encode:
-    """Texts to vectors, each text once; the encoder is loaded for the first of them."""
+class TextEncoder:
+    """Encodes each text once; the encoder is loaded for the first of them."""
 
-    def __init__(self, options: Options):
-        self._name = options.encoder
+    def __init__(self, name: str):
+        self._name = name
         self._vectors: dict[str, np.ndarray] = {}
         self._loaded: tuple[Encoder, Maker] | None = None
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, Maker | None]:
+        """Vectors of the texts, and what made them.
+
+        Raises ConfigError if a package is missing, ModelError if there is no such encoder.
+        """
         if not texts:
             return np.empty((0, 0), np.float32), None
         encoder, maker = self._loaded = self._loaded or self._load()
@@ -59,7 +67,6 @@ class _Encode:
         return np.stack([self._vectors[text] for text in texts]), maker
 
     def _load(self) -> tuple[Encoder, Maker]:
-        """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             folder = encoder_files.resolve(self._name, setting="--encoder")
@@ -69,45 +76,22 @@ class _Encode:
             raise ModelError(f"--encoder {self._name}: {error}") from error
 
 
-def _require_alike(found: dict[str, list[Knowledge]], pair: tuple[str, str]) -> None:
-    """Sets compared for equivalence must differ in their texts alone."""
-    one, other = (found.get(name) for name in pair)
-    if not one or not other:
-        return
-    both, end = dict(zip(pair, (one, other), strict=True)), "so a difference would not be the texts'"
-    whose = {name: " and ".join(table.entity for table in tables) for name, tables in both.items()}
-    if len(set(whose.values())) > 1:
-        raise DataError(f"--equivalent {','.join(pair)}: the sets have texts of others ("
-                        f"{'; '.join(f'{name}: {part}' for name, part in whose.items())}), {end}; choose a "
-                        "--date or --entities that both have")
-    said = [{(table.entity, table.vectors is None, table.width, _key(table)) for table in tables}
-            for tables in both.values()]
-    if said[0] != said[1]:
-        raise DataError(f"--equivalent {','.join(pair)}: the sets have vectors of another size or encoder "
-                        f"({_described(both)}), {end}; encode both alike")
+def _require_same_kinds(pair: dict[str, list[Knowledge]]) -> None:
+    """Raise DataError if two sets of texts differ in entity types, sizes or encoders."""
+    kinds = [{(table.entity, table.vectors is None, table.width, _key(table)) for table in tables}
+             for tables in pair.values()]
+    if len(kinds) == 2 and kinds[0] != kinds[1]:
+        raise DataError(f"--equivalent {','.join(pair)}: the sets differ in more than their texts "
+                        f"({_described(pair)}); encode both with one encoder, and choose a --date or "
+                        "--entities that both have")
 
 
-def _warn_of_unlike(found: dict[str, list[Knowledge]]) -> None:
-    """Within a set or between sets; cluster ids may have other levels than vectors have numbers."""
-    every = [table for tables in found.values() for table in tables]
-    widths = {table.width for table in every if table.vectors is not None}
-    if len(widths) > 1 or len(set(map(_key, every))) > 1:
-        _LOG.warning("vectors are not all of one size and encoder (%s), so differences need not be the "
-                     "texts'; encode users and items of all sets alike", _described(found))
-
-
-def _key(table: Knowledge) -> tuple | None:
+def _key(table: Knowledge) -> str | None:
     return table.encoder and table.encoder.key
 
 
-def _described(found: dict[str, list[Knowledge]]) -> str:
-    return "; ".join(f"{name}: {_kind(tables)}" for name, tables in found.items())
-
-
-def _kind(tables: list[Knowledge]) -> str:
-    """Width and encoder of a set, of each entity type where they differ."""
-    said = {table.entity: f"{table.width} {'levels' if table.vectors is None else 'numbers'} of "
-                          f"{table.encoder or 'an encoder not named'}" for table in tables}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return ", ".join(f"{entity} {part}" for entity, part in said.items())
+def _described(sets: dict[str, list[Knowledge]]) -> str:
+    """Size and encoder of each set and entity type."""
+    return "; ".join(f"{name}: " + ", ".join(
+        f"{table.entity} {table.width} {'levels' if table.vectors is None else 'numbers'} of "
+        f"{table.encoder or 'an unknown encoder'}" for table in tables) for name, tables in sets.items())

@@ -1,7 +1,7 @@
-"""Where the clicks of a CTR check come from: inputs of the job, prepared or split files, or a sample world.
+"""Reads the clicks for ``dare-job ctr``: inputs of the job, prepared or split files, or a sample world.
 
-All become one shape: interactions with a label (and a split where the files have one), users and items with
-their attributes. Ids are text.
+All give interactions with a label (and a split if the files have one), and users and items with their
+attributes. Ids are text.
 """
 
 import json
@@ -25,7 +25,7 @@ _EVENT = ["user_id", "item_id", "timestamp"]
 
 @dataclass(frozen=True)
 class Source:
-    """Ids and what is known of them.
+    """Interactions, users and items.
 
     interactions  user_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of
                   files that are split, missing in rows that are history only
@@ -41,7 +41,7 @@ def load(data: str, min_rating: float) -> Source:
     """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder that ``dare-job
     prepare`` wrote, or what the job reads.
 
-    min_rating  from which rating on an interaction is a click; split and prepared files have labels
+    min_rating  lowest rating of a click; split and prepared files have labels
     Raises DataError naming the file and what is wrong with it.
     """
     if data == SAMPLE:
@@ -61,7 +61,7 @@ def load(data: str, min_rating: float) -> Source:
 
 
 def _read(data: str, into: Path) -> None:
-    """The job's own readers, which check every row, write the contract tables."""
+    """Write the contract tables with the job's readers, which check every row."""
     from dare_job.config.settings import InputSettings, SparkSettings
     from dare_job.data import readers
     from dare_job.spark.session import session
@@ -75,18 +75,18 @@ def _contract(folder: Path, min_rating: float) -> Source:
     rows = tables["interactions"].drop_duplicates(_EVENT)
     unrated = int(rows["rating"].isna().sum())
     if unrated:
-        raise DataError(f"--data: {unrated} of {len(rows)} interactions have no rating; a click is a rating "
-                        f"of {min_rating:g} or more (--min-rating), so each needs one")
+        raise DataError(f"--data: {unrated} of {len(rows)} interactions have no rating, but a click is a "
+                        f"rating of at least {min_rating:g} (--min-rating)")
     label = (rows["rating"] >= min_rating).astype("float32")
     return Source(rows.assign(label=label), tables["users"], tables["items"])
 
 
 def _prepared(folder: Path) -> Source:
-    """Labels and parts as ``dare-job data prepare`` has them; what it left out of them is history."""
+    """Labels and splits of ``dare-job data prepare``; interactions outside of them are history only."""
     try:
         positive = float(json.loads((folder / MANIFEST).read_text("utf-8"))["options"]["positive"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{folder / MANIFEST} does not tell the rating of a click: "
+        raise DataError(f"{folder / MANIFEST} does not have the rating of a click: "
                         f"{type(error).__name__}: {error}; prepare the folder again") from None
     parts = pd.concat([_parquet(folder / "ctr" / f"{split}.parquet")[_EVENT].assign(split=split)
                        for split in SPLITS]).drop_duplicates(_EVENT)

@@ -1,7 +1,7 @@
 """Trains one CTR model, with early stopping and the averaged weights of the best epoch.
 
-torch-rechub's trainer keeps the last epoch's weights where no early stop came, and writes them to a file;
-here every set of texts of a seed must have the same batches as well, which a loop of our own shows plainly.
+torch-rechub's trainer keeps the last epoch's weights if it did not stop early, and does not guarantee that
+every set of texts of a seed is trained on the same batches.
 """
 
 import time
@@ -22,7 +22,7 @@ from dare_job.training.loop import Schedule, Training
 
 @dataclass(frozen=True)
 class Fitted:
-    """Of the test part, by the averaged weights of the epoch with the best validation AUC."""
+    """Metrics of the test part, by the averaged weights of the epoch with the best validation AUC."""
 
     auc: float
     logloss: float
@@ -44,19 +44,19 @@ def averaged(model: nn.Module, decay: float) -> AveragedModel:
     """Exponential moving average of a model's weights, and of batch norm's statistics, over steps.
 
     After the first step it is the model; then the n-th average keeps min(decay, (1 + n) / (10 + n)) of
-    itself, so that the first weights, which know nothing, are soon forgotten.
+    itself, so that untrained weights are soon forgotten.
     """
-    def moved(average: Tensor, now: Tensor, taken: int) -> Tensor:
-        if not now.is_floating_point():
-            return now
-        return average.lerp(now, 1 - min(decay, (1 + int(taken)) / (10 + int(taken))))
+    def update(average: Tensor, current: Tensor, steps: int) -> Tensor:
+        if not current.is_floating_point():
+            return current
+        return average.lerp(current, 1 - min(decay, (1 + int(steps)) / (10 + int(steps))))
 
-    return AveragedModel(model, avg_fn=moved, use_buffers=True)
+    return AveragedModel(model, avg_fn=update, use_buffers=True)
 
 
 def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, settings: TrainSettings,
         device: str = "cpu") -> Fitted:
-    """Train on the train part; the order of rows follows the seed alone."""
+    """Train on the train part; the order of rows depends only on the seed."""
     began, model = time.perf_counter(), model.to(device)
     data = tensors(examples, inputs, device)
     rows = {name: torch.from_numpy(places).to(device) for name, places in examples.rows.items()}

@@ -1,4 +1,4 @@
-"""The command ``curve``: rows written by each setting, their distances from strict text, their speed."""
+"""``dare-job curve``: generates rows with each setting, and measures distances from strict text and speed."""
 
 import logging
 import platform
@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from dare_job.errors import DataError
+from dare_job.evaluate.ctr.sets import TextEncoder
 from dare_job.evaluate.curve import distance, loss, table, written
-from dare_job.evaluate.curve.distance import Distances, least_mean
+from dare_job.evaluate.curve.distance import Distances, mean_lower_bound
 from dare_job.evaluate.curve.options import Options
 from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
 from dare_job.evaluate.curve.written import Setting, Written
@@ -19,7 +20,6 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files
-from dare_job.publish.features.encoder import Encoder
 from dare_job.publish.report.plot import Dot, Panel, decades, document, from_zero, linear
 from dare_job.workspace import write_json
 
@@ -29,103 +29,87 @@ _LOG = logging.getLogger("dare_job")
 def run(job: Job, options: Options) -> QualityCurve:
     """Measure, write ``curve.json`` and ``curve.svg`` in ``options.work``, and return the curve.
 
-    Raises DataError where there is nothing to write or to draft from.
+    Raises DataError if there is nothing to generate or to draft from.
     """
     preflight.check_drafting(job)
-    encoder = _Encoder(job)
+    encoder = job.config.encode.model or EMBEDDED
+    encoder_files.resolve(encoder)  # raises an error before anything is generated
     made = written.prepared(job, options.work / "job")
     with_auc = options.check.data is not None
     sample = written.rows(made, None if with_auc else options.rows, options.seed)
     if not sample:
-        raise DataError(f"no row would be written on {job.space.dt}: all text is of this model and prompt; "
-                        "choose a later --date, or old text of an earlier one (input.knowledge)")
-    _LOG.info("%d rows by strict and by %d settings, %d of them %d times", len(sample),
+        raise DataError(f"no row would be generated on {job.space.dt}: all text is of this model and prompt; "
+                        "choose a later --date, or previous text of an earlier date (input.knowledge)")
+    _LOG.info("%d rows by strict and by %d settings, %d of them timed in %d rounds", len(sample),
               len(options.settings), min(options.rows, len(sample)), options.turns)
     settings: list[Setting] = [None, *options.settings]
-    found = written.write(made, settings, sample, options.rows, options.turns)
-    _require_texts(found)
+    results = written.write(made, settings, sample, options.rows, options.turns)
+    _require_texts(results)
     alpha = (1 - options.level) / len(options.settings)
+    encode = TextEncoder(encoder)
+    distances = {setting: _distances(results[None], results[setting], encode) for setting in options.settings}
     losses, carried = {}, 0
-    compared = {setting: _distances(found[None], found[setting], encoder) for setting in options.settings}
     if with_auc:
-        losses, carried = loss.measure(made, sample, found, options.check, options.work / "texts", alpha)
-    entries = [_entry(setting, found, compared.get(setting), alpha, losses.get(setting, {}))
+        losses, carried = loss.measure(made, sample, results, options.check, options.work / "texts", alpha)
+    entries = [_entry(setting, results, distances.get(setting), alpha, losses.get(setting, {}))
                for setting in settings]
     curve = QualityCurve(
         schema_version=table.VERSION, date=job.space.dt,
         made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(made),
         settings=redact.values({section: getattr(job.config, section).model_dump(mode="json")
                                 for section in ("model", "prompts", "decode", "drafter", "verify", "pools")}),
-        level=options.level, rows=len(found[None].texts), timed=min(options.rows, len(sample)),
+        level=options.level, rows=len(results[None].texts), timed=min(options.rows, len(sample)),
         turns=options.turns, seeds=options.check.seeds if with_auc else 0, carried=carried,
-        entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder.name,
+        entities=dict(Counter(row["entity"] for row in sample)), encoder=encoder,
         machine=f"{platform.machine()}, {platform.node()}", command=options.command, entries=entries)
     write_json(options.work / "curve.json", curve.model_dump(mode="json"))
     (options.work / "curve.svg").write_text(_drawn(curve), encoding="utf-8")
     return curve
 
 
-class _Encoder:
-    """The encoder of the stage encode, or the embedded one; loaded where texts differ."""
-
-    def __init__(self, job: Job):
-        """Raises ConfigError where a package is missing, ModelError where there is no such encoder."""
-        self._settings = settings = job.config.encode
-        self.name = settings.model or EMBEDDED
-        self._folder, self._loaded = encoder_files.resolve(self.name), None
-
-    def __call__(self, texts: list[str]) -> np.ndarray:
-        if self._loaded is None:
-            import torch
-
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            self._loaded = Encoder(self._folder, device, self._settings.batch_size)
-        return self._loaded.encode(texts).vectors
+def _require_texts(results: dict[Setting, Written]) -> None:
+    for setting, result in results.items():
+        if not result.texts:
+            raise DataError(f"{written.name(setting)}: all rows failed, such as {result.errors[0]}")
+        if result.errors:
+            _LOG.warning("%s: %d rows failed and are not compared, such as %s", written.name(setting),
+                         len(result.errors), result.errors[0])
 
 
-def _require_texts(found: dict[Setting, Written]) -> None:
-    for setting, one in found.items():
-        if not one.texts:
-            raise DataError(f"{written.name(setting)}: no row could be written, such as {one.errors[0]}")
-        if one.errors:
-            _LOG.warning("%s: %d rows could not be written, and are not compared, such as %s",
-                         written.name(setting), len(one.errors), one.errors[0])
-
-
-def _distances(strict: Written, other: Written, encode) -> Distances:
-    """Of the rows that both wrote."""
+def _distances(strict: Written, other: Written, encode: TextEncoder) -> Distances:
+    """Distances of the rows that neither setting failed."""
     both = [row for row in strict.texts if row in other.texts]
     pairs = [(strict.texts[row][0], other.texts[row][0]) for row in both]
     tokens = np.array([(strict.texts[row][1], other.texts[row][1]) for row in both]).reshape(-1, 2)
-    return distance.measure(pairs, tokens, encode)
+    return distance.measure(pairs, tokens, lambda texts: encode(texts)[0])
 
 
-def _entry(setting: Setting, found: dict[Setting, Written], seen: Distances | None, alpha: float,
+def _entry(setting: Setting, results: dict[Setting, Written], distances: Distances | None, alpha: float,
            losses: dict[str, table.Loss]) -> Entry:
-    one, strict = found[setting], found[None]
-    ratios = [s / o for s, o in zip(strict.seconds, one.seconds, strict=True)]
+    result, strict = results[setting], results[None]
+    ratios = [s / o for s, o in zip(strict.seconds, result.seconds, strict=True)]
     k, p = setting or (None, None)
-    distances = {}
-    if seen is not None:
-        written_by = [part.texts for part in (one, strict)]
-        lengths = [sum(texts[row][1] for row in strict.texts if row in one.texts) for texts in written_by]
-        distances = {**_means(seen, alpha), "differing": round(float((~seen.same).mean()), 6),
-                     "lengthened": round(lengths[0] / max(lengths[1], 1), 6)}
+    quality = {}
+    if distances is not None:
+        tokens, strict_tokens = (sum(texts[row][1] for row in strict.texts if row in result.texts)
+                                 for texts in (result.texts, strict.texts))
+        quality = {**_means(distances, alpha), "differing": round(float((~distances.equal).mean()), 6),
+                   "lengthened": round(tokens / max(strict_tokens, 1), 6)}
     return Entry(
-        k=k, p=p, tokens_per_s=round(one.tokens_per_s, 1),
-        accepted_per_step=round(one.accepted / one.steps, 4) if one.steps else None,
-        relaxed_share=round(one.relaxed / max(one.tokens[0], 1), 6),
+        k=k, p=p, tokens_per_s=round(result.tokens_per_s, 1),
+        accepted_per_step=round(result.accepted / result.steps, 4) if result.steps else None,
+        relaxed_share=round(result.relaxed / max(result.tokens[0], 1), 6),
         speed=tuple(round(value, 4) for value in (statistics.median(ratios), min(ratios), max(ratios))),
-        **distances, auc=losses)
+        **quality, auc=losses)
 
 
-def _means(seen: Distances, alpha: float) -> dict[str, Distance]:
+def _means(distances: Distances, alpha: float) -> dict[str, Distance]:
     """Means with their bounds at level 1 - ``alpha``, each on the side of more distance."""
-    least = least_mean((1 + seen.cosine) / 2, alpha)
-    found = {"cosine": (seen.cosine, 2 * least - 1),
-             "rouge_l": (seen.rouge_l, least_mean(seen.rouge_l, alpha)),
-             "length": (seen.length, 1 - least_mean(1 - seen.length, alpha))}
-    return {name: Distance(mean=float(values.mean()), bound=bound) for name, (values, bound) in found.items()}
+    bounds = {"cosine": 2 * mean_lower_bound((1 + distances.cosine) / 2, alpha) - 1,
+              "rouge_l": mean_lower_bound(distances.rouge_l, alpha),
+              "length": 1 - mean_lower_bound(1 - distances.length, alpha)}
+    return {name: Distance(mean=float(getattr(distances, name).mean()), bound=bound)
+            for name, bound in bounds.items()}
 
 
 def _drawn(curve: QualityCurve) -> str:
@@ -141,7 +125,7 @@ def _drawn(curve: QualityCurve) -> str:
                      dots=[_dot(entry, entry.auc[model].mean, entry.auc[model].bound) for entry in relaxed],
                      x=linear, y=from_zero, reference=strict) for model in relaxed[0].auc]
     return document(f"Quality against speed of {len(relaxed)} settings of relaxed verification", panels,
-                    f"rows per second relative to strict verification (median of {curve.turns} turns; bar: "
+                    f"rows per second relative to strict verification (median of {curve.turns} rounds; bar: "
                     "minimum and maximum)")
 
 

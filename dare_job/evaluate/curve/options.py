@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dare_job.config.options import Device, day, option, words
 from dare_job.errors import ConfigError
+from dare_job.evaluate.ctr.options import MODELS, ctr_models
 
 
 class RelaxedSetting(NamedTuple):
@@ -22,7 +23,7 @@ class RelaxedSetting(NamedTuple):
 
 
 def _settings(flag: str, text: str) -> list[RelaxedSetting]:
-    found = []
+    settings = []
     for part in words(flag, text):
         k, colon, p = part.partition(":")
         try:
@@ -32,21 +33,20 @@ def _settings(flag: str, text: str) -> list[RelaxedSetting]:
         if not (1 <= pair.k <= 64 and 0 <= pair.p < 1):
             raise ConfigError(f"{flag} {part!r}: write K:P with K from 1 to 64 and P from 0 to below 1, "
                               "for example 2:0.1,4:0.05")
-        if pair in found:
+        if pair in settings:
             raise ConfigError(f"{flag} {part!r} is there twice")
-        found.append(pair)
-    if not found:
+        settings.append(pair)
+    if not settings:
         raise ConfigError(f"{flag} is empty: write K:P,..., for example 2:0.1,4:0.05")
-    return found
+    return settings
 
 
 @dataclass(frozen=True)
 class Check:
-    """What ``ctr`` is asked: clicks (None: no AUC), models, seeds, and from when on there are labels."""
+    """Options of the comparison with ``ctr``; without ``data`` there is none."""
 
     data: str | None = option("Clicks, as for `dare-job ctr`: measure AUC, too, with all rows.", None)
-    models: Sequence[str] = option("CTR models: din, dcnv2.", ("din", "dcnv2"), flag="--ctr-model",
-                                   parse=words)
+    models: Sequence[str] = option("CTR models: din, dcnv2.", MODELS, flag="--ctr-model", parse=ctr_models)
     seeds: int = option("Trainings of each CTR model.", 10, min=2)
     labels_from: date | None = option("First day whose interactions are predicted.", None,
                                       metavar="YYYY-MM-DD", parse=day)
@@ -57,9 +57,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job curve`` beside the night's.
+    """Options of ``dare-job curve`` beside those of the run.
 
-    rows  timed, and compared unless ``check`` has every row written
+    rows  number of timed rows; with ``check.data`` all rows are generated and compared
     """
 
     work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")

@@ -1,11 +1,8 @@
-"""``curve.json``: what each setting (k, p) of the relaxed rule costs in quality and gains in speed.
-
-The curve as a table for people.
-"""
+"""``curve.json``: quality and speed of each setting (k, p) of the relaxed rule; and the curve as a table."""
 
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from rich.console import Console
 from rich.table import Table
 
@@ -19,17 +16,17 @@ VERSION = 1
 
 
 class Distance(Section):
-    """Mean over rows, and the bound of it on the side of more distance."""
+    """Mean over rows, and its bound on the side of more distance."""
 
     mean: float
     bound: float
 
 
 class Loss(Section):
-    """AUC of strict text less that of the setting's, of one CTR model.
+    """AUC with strict texts minus AUC with the setting's texts, of one CTR model.
 
     by_seed  the paired differences
-    bound    one-sided, over seeds; null: the differences have no spread, so that they tell nothing
+    bound    one-sided, over seeds; null if all differences are equal
     """
 
     by_seed: list[float] = Field(min_length=2)
@@ -40,8 +37,8 @@ class Loss(Section):
 class Entry(Section):
     """One setting; the strict rule has k = p = null.
 
-    speed      rows a second over those of strict in the same turn: median, least and most of the turns
-    length     mean of |tokens - strict's| / those of the longer text; cosine, rouge_l: means as they are
+    speed      rows per second relative to strict in the same round: median, minimum and maximum
+    length     mean of |tokens - strict's tokens| / tokens of the longer text
     differing  share of the rows with another text than strict
     lengthened tokens of all texts over those of all strict texts
     auc        by CTR model; empty: not measured
@@ -75,9 +72,9 @@ class QualityCurve(Section):
     """What ``dare-job curve`` measured.
 
     level     of the bounds, which hold for all settings together (Bonferroni)
-    identity  of who wrote: a night that is of another has no use for the curve
-    rows      written by each setting; timed: of them, those in ``turns`` turns
-    carried   of the AUC: texts that were not written, so alike in all sets
+    identity  model, prompts and limits; a run with others cannot use the curve
+    rows      generated with each setting; timed: of them, those timed in each of ``turns`` rounds
+    carried   of the AUC: texts that were not generated, so the same in all sets
     """
 
     schema_version: Literal[1]
@@ -99,7 +96,7 @@ class QualityCurve(Section):
 
 
 def identity(job: Job) -> dict:
-    """Who writes, and under which settings beside (k, p) that change relaxed text most."""
+    """Model, tokenizer, prompts, and the settings except (k, p) that change relaxed text most."""
     writer, config = published.writer_record(job), job.config
     return {"model": writer["model"]["hash"], "tokenizer": writer["tokenizer"], "prompts": writer["prompts"],
             "new_tokens": writer["new_tokens"], "dtype": config.model.dtype,
@@ -108,54 +105,50 @@ def identity(job: Job) -> dict:
 
 
 def read(path: AnyPath, job: Job) -> QualityCurve:
-    """A curve that is of this job's model, prompts and limits. Raises ConfigError, naming what is wrong."""
+    """Read a curve of this job's model, prompts and limits. Raises ConfigError, naming what is wrong."""
     again = "measure one with `dare-job curve`"
     try:
-        found = QualityCurve.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"verify.curve = {path} does not exist: {again}") from None
+        curve = QualityCurve.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"verify.curve = {path} cannot be read: {error.strerror or error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(f"verify.curve = {path} is damaged or no quality curve of version {VERSION} "
-                          f"({where}: {first['msg']}): {again}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"verify.curve = {path} is no text: {again}") from None
-    for name, tonight in identity(job).items():
-        if found.identity.get(name) != tonight:
-            raise ConfigError(f"verify.curve = {path} is of another {name.replace('_', ' ')} "
-                              f"({_short(found.identity.get(name))}, tonight's is {_short(tonight)}), so it "
-                              f"tells nothing of tonight: {again} under tonight's settings")
-    return found
+        raise ConfigError(f"verify.curve = {path} cannot be read ({error.strerror or error}): {again}"
+                          ) from None
+    except ValueError:
+        raise ConfigError(f"verify.curve = {path} is damaged or no quality curve of version {VERSION}: "
+                          f"{again}") from None
+    for name, value in identity(job).items():
+        if curve.identity.get(name) != value:
+            raise ConfigError(f"verify.curve = {path} was measured with another {name.replace('_', ' ')} "
+                              f"({_short(curve.identity.get(name))}; this run: {_short(value)}): {again} and "
+                              "the settings of this run")
+    return curve
 
 
 def _short(value) -> str:
-    """A value as messages show it: of hashes the first 12 figures."""
+    """A value for messages, with the first 12 digits of hashes."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_short(part)}" for name, part in value.items())
     return value[:12] if isinstance(value, str) else str(value)
 
 
 def show(curve: QualityCurve, console: Console | None = None) -> None:
-    """Print a line for each setting: speed, distances, AUC lost, each with its bound."""
+    """Print a line for each setting: speed, distances and AUC loss with their bounds."""
     console = console or Console(width=150)
     models = list(next((entry.auc for entry in curve.entries if entry.auc), {}))
-    table = Table("setting", "tokens/s", "speed", "least to most", "accepted", "relaxed", "other texts",
-                  "cosine", "ROUGE-L", "length", *(f"AUC lost, {model}" for model in models))
+    table = Table("setting", "tokens/s", "speed", "min to max", "accepted", "relaxed", "changed texts",
+                  "cosine", "ROUGE-L", "length", *(f"AUC loss, {model}" for model in models))
     for entry in curve.entries:
         table.add_row(*_cells(entry, models))
     console.print(table)
-    console.print(f"{curve.rows} rows, {curve.timed} of them timed {curve.turns} times; speed: rows a second "
-                  f"over strict's; in brackets bounds of the means at {curve.level:.0%}, for all settings "
-                  "together")
+    console.print(f"{curve.rows} rows, {curve.timed} of them timed {curve.turns} times; speed: rows per "
+                  f"second relative to strict; in brackets bounds of the means at {curve.level:.0%}, for all "
+                  "settings together")
 
 
 def _cells(entry: Entry, models: list[str]) -> list[str]:
-    median, least, most = entry.speed
+    median, slowest, fastest = entry.speed
     accepted = "" if entry.accepted_per_step is None else f"{entry.accepted_per_step:.2f}"
-    cells = [entry.name, f"{entry.tokens_per_s:.0f}", f"{median:.2f}", f"{least:.2f} to {most:.2f}", accepted]
+    cells = [entry.name, f"{entry.tokens_per_s:.0f}", f"{median:.2f}", f"{slowest:.2f} to {fastest:.2f}",
+             accepted]
     if entry.k is None:
         return [*cells, *[""] * (5 + len(models))]
     cells += [f"{entry.relaxed_share:.2%}", f"{entry.differing:.1%}"]

@@ -1,10 +1,11 @@
-"""The same rows written by each setting, in turns, on this machine's engine with tonight's pools and drafts.
+"""Generates the same rows with each setting, in turns, with the pools and drafts that a run would use.
 
-Tonight's plan, groups, routes and pools are made by the job's stages, in a folder of their own, from the
-same input and the same old text as the night's. Rows are those that would be written tonight under the strict
-rule. Waves are not written: rows draft from old text alone.
+Plan, groups, routes and pools are made by the job's stages in a separate folder, from the run's input and
+previous text. The rows are those that the run would generate with strict verification. Waves are not used:
+all rows draft from previous text.
 """
 
+import copy
 import logging
 import statistics
 import time
@@ -24,33 +25,52 @@ from dare_job.stages import generate
 from dare_job.workspace import Workspace
 
 _LOG = logging.getLogger("dare_job")
-_AT_ONCE = 4096  # rows whose requests are held
+_AT_ONCE = 4096  # rows per call of the engine
 Setting = tuple[int, float] | None  # (k, p); None: the strict rule
 Row = tuple[str, str]  # entity type and id
 
 
 @dataclass
 class Written:
-    """What one setting wrote of the rows.
+    """Texts and statistics of one setting.
 
-    texts       by row, without those that failed: text, and its tokens
-    relaxed_in  of the same rows: tokens that were not the model's argmax token
-    seconds     of the timed rows, one entry a turn; tokens: in each of them
+    texts       by row, without those that failed: text, and its number of tokens
+    relaxed_in  by the same rows: tokens that were not the model's argmax token
+    seconds     of the timed rows in each round; tokens: in each round
+    errors      of the rows that failed
     """
 
     texts: dict[Row, tuple[str, int]] = field(default_factory=dict)
     relaxed_in: dict[Row, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)  # of the rows that failed
+    errors: list[str] = field(default_factory=list)
     steps: int = 0
     accepted: int = 0
     relaxed: int = 0
 
     @property
     def tokens_per_s(self) -> float:
-        """Median of the turns."""
+        """Median of the rounds."""
         return statistics.median(n / s for n, s in zip(self.tokens, self.seconds, strict=True))
+
+    def add_timed(self, results: list, seconds: float) -> None:
+        """Add the statistics of a round; steps and tokens are those of the first one."""
+        self.seconds.append(seconds)
+        self.tokens.append(sum(len(result.token_ids) for result in results))
+        if len(self.seconds) == 1:
+            self.steps = sum(result.target_steps for result in results)
+            self.accepted = sum(result.accepted_tokens for result in results)
+            self.relaxed = sum(result.relaxed_tokens for result in results)
+
+    def add_texts(self, results: list, task: Task) -> None:
+        for result in results:
+            if result.error is not None:
+                self.errors.append(f"{' '.join(result.id)}: {result.error}")
+                continue
+            text = loading.decode_text(result.token_ids, task)
+            self.texts[result.id] = text, len(result.token_ids)
+            self.relaxed_in[result.id] = result.relaxed_tokens
 
 
 def name(setting: Setting) -> str:
@@ -58,54 +78,58 @@ def name(setting: Setting) -> str:
 
 
 def prepared(job: Job, work: Path) -> Job:
-    """Tonight's job up to its pools, in ``work``. Raises DataError where there is no old text to draft."""
+    """The job after its stage pools, in ``work``.
+
+    Raises DataError if there is no previous text to draft from.
+    """
     config = job.config
     verify = {"rule": "strict", "refresh_nights": 0, "target": None, "curve": None}
-    old = job.space.previous(ENTITIES[0])
-    source = {"knowledge": str(job.space.out / "knowledge")} if old else {}
+    previous = job.space.previous(ENTITIES[0])
+    source = {"knowledge": str(job.space.out / "knowledge")} if previous else {}
     config = config.model_copy(update={
         "out": str(work), "verify": config.verify.model_copy(update=verify),
         "input": config.input.model_copy(update=source),
         "spark": config.spark.model_copy(update={"ship": "never"})})
-    made = Job(config, Workspace(work, job.space.day), job.run_id)
-    made.__dict__.update({key: value for key, value in vars(job).items() if key not in vars(made)})
+    made = copy.copy(job)  # with its cached properties
+    vars(made).update(config=config, space=Workspace(work, job.space.day), limit=None, choice=None)
     report = pipeline.run_stage(made, "pools", "plan")
     if not any(report[entity]["pools"] for entity in ENTITIES):
-        raise DataError(f"there is no text from before {job.space.dt} to draft from, so nothing in which the "
-                        "rules could differ: give the folder of one (input.knowledge), or a later --date")
+        raise DataError(f"there is no text from before {job.space.dt} to draft from, so all rules would "
+                        "generate the same text: set input.knowledge to a folder of texts, or choose a later "
+                        "--date")
     return made
 
 
-def rows(job: Job, most: int | None, seed: int) -> list[dict]:
-    """Rows to write tonight that have a prompt, in an order drawn by seed; the first ``most`` of them."""
-    asked = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
-    order = F.xxhash64(F.lit(seed), "entity", "entity_id")
-    asked = asked.orderBy(order, "entity", "entity_id")
-    return [row.asDict() for row in (asked if most is None else asked.limit(most)).collect()]
+def rows(job: Job, count: int | None, seed: int) -> list[dict]:
+    """Up to ``count`` stale rows that have a prompt, in an order sampled by seed."""
+    stale = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
+    stale = stale.orderBy(F.xxhash64(F.lit(seed), "entity", "entity_id"), "entity", "entity_id")
+    return [row.asDict() for row in (stale if count is None else stale.limit(count)).collect()]
 
 
 def write(job: Job, settings: Sequence[Setting], sample: list[dict], timed: int, turns: int
           ) -> dict[Setting, Written]:
-    """Every row by every setting: the first ``timed`` of them ``turns`` times, against the clock."""
+    """Generate every row with every setting, the first ``timed`` of them in ``turns`` timed rounds."""
     tasks = {setting: _task(job, setting) for setting in settings}
-    found = {setting: Written() for setting in settings}
-    for setting in settings:  # loads the model, measures what steps cost, compiles
+    written = {setting: Written() for setting in settings}
+    for setting in settings:  # loads the model, measures step latency, compiles
         _write(tasks[setting], sample[:job.config.decode.batch_size])
-    passes, timed = len(settings) * turns, min(timed, len(sample))
+    timed = min(timed, len(sample))
     for turn in range(turns):
         shift = turn % len(settings)
-        for place, setting in enumerate([*settings[shift:], *settings[:shift]]):
-            one = found[setting]
-            _add(one, *_write(tasks[setting], sample[:timed]), tasks[setting], first=turn == 0)
-            _LOG.info("%s, turn %d: %d rows, %.0f tokens/s (%d of %d)", name(setting), turn + 1, timed,
-                      one.tokens[-1] / one.seconds[-1], turn * len(settings) + place + 1, passes)
+        for setting in [*settings[shift:], *settings[:shift]]:
+            results, seconds = _write(tasks[setting], sample[:timed])
+            written[setting].add_timed(results, seconds)
+            if turn == 0:
+                written[setting].add_texts(results, tasks[setting])
+            _LOG.info("%s, round %d of %d: %d rows, %.0f tokens/s", name(setting), turn + 1, turns, timed,
+                      written[setting].tokens[-1] / seconds)
     for setting in settings:
         for start in range(timed, len(sample), _AT_ONCE):
             part = sample[start:start + _AT_ONCE]
-            results, _ = _write(tasks[setting], part)
-            _keep(found[setting], results, tasks[setting])
+            written[setting].add_texts(_write(tasks[setting], part)[0], tasks[setting])
             _LOG.info("%s: %d of %d rows", name(setting), start + len(part), len(sample))
-    return found
+    return written
 
 
 def _task(job: Job, setting: Setting) -> Task:
@@ -117,7 +141,7 @@ def _task(job: Job, setting: Setting) -> Task:
 
 
 def _write(task: Task, sample: list[dict]) -> tuple[list, float]:
-    """Results, and the seconds of decoding, prompts and drafting included."""
+    """Results, and seconds of decoding including prompts and drafting."""
     requests = [replace(loading.make_request(row, task), id=(row["entity"], row["entity_id"]))
                 for row in sample]
     requests.sort(key=lambda request: len(request.prompt_ids))
@@ -125,20 +149,3 @@ def _write(task: Task, sample: list[dict]) -> tuple[list, float]:
     began = time.perf_counter()
     results = list(engine.run(requests))
     return results, time.perf_counter() - began
-
-
-def _add(one: Written, results: list, seconds: float, task: Task, first: bool) -> None:
-    one.seconds.append(seconds)
-    one.tokens.append(sum(len(result.token_ids) for result in results))
-    if first:
-        one.steps = sum(result.target_steps for result in results)
-        one.accepted = sum(result.accepted_tokens for result in results)
-        one.relaxed = sum(result.relaxed_tokens for result in results)
-        _keep(one, results, task)
-
-
-def _keep(one: Written, results: list, task: Task) -> None:
-    one.texts |= {result.id: (loading.decode_text(result.token_ids, task), len(result.token_ids))
-                  for result in results if result.error is None}
-    one.relaxed_in |= {result.id: result.relaxed_tokens for result in results if result.error is None}
-    one.errors += [f"{' '.join(result.id)}: {result.error}" for result in results if result.error is not None]
