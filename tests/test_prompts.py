@@ -38,6 +38,9 @@ def _written(known, side, attributes):
 
 def test_there_is_a_set_for_each_framework_and_one_for_the_embedded_model():
     assert prompts.set_names() == sorted([*FRAMEWORKS, prompts.SAMPLE])
+    for name, paper in FRAMEWORKS.items():
+        file = Path(prompts.__file__).with_name(f"{name}.yaml")
+        assert paper in yaml.safe_load(file.read_text("utf-8"))["source"]
 
 
 @pytest.mark.parametrize("name, domain, side", itertools.product(FRAMEWORKS, DOMAINS, ("user", "item")))
@@ -45,7 +48,7 @@ def test_there_is_a_set_for_each_framework_and_one_for_the_embedded_model():
 def test_every_set_asks_for_its_factors_in_the_words_of_its_domain(name, domain, side, attributes):
     known = prompts.load(name, domain)
     text = _written(known, side, attributes)
-    assert FRAMEWORKS[name] in known.source and known.name == name
+    assert known.name == name
     assert all(factor in text for factor in known.words["factors"])
     for other, words in WORDS.items():
         assert any(word in text for word in words) is (other == domain), text
@@ -153,7 +156,7 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(more=_domains(music={"a": "b"})), ["unknown key domains.music", "movies, books"]),
         (_set(more=_domains(movies="film")), ["domains.movies = 'film'", "mapping"]),
         (_set(more=_domains(movies={"a": "x"}, books={"b": "y"})),
-         ["domains.movies lacks b, which domains.books has"]),
+         ["domains.books and domains.movies differ in a, b: define"]),
         (_set(more=_domains(movies={"title": "x"})), ["domains.movies.title", "use another name"]),
         (_set(more=_domains(movies={"a-b": "x"})), ["domains.movies.a-b", "letters, digits and _"]),
         (_set(more=_domains(movies={"a": 3})), ["domains.movies.a = 3", "a text or a list of texts"]),

@@ -83,9 +83,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     """Distinct values in ascending order (D,), and the index of each row's value (n,) int64."""
     coded = column.combine_chunks().dictionary_encode()
     order = pc.sort_indices(coded.dictionary).to_numpy()
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return coded.dictionary.take(pa.array(order)), rank[coded.indices.to_numpy()]
+    return coded.dictionary.take(pa.array(order)), np.argsort(order)[coded.indices.to_numpy()]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent
 
 
 class _File(BaseModel):
-    """Keys of a YAML file. ``domains``: values of variables, by domain."""
+    """Keys of a YAML file. source: the paper of the prompts; domains: values of variables by domain."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -42,12 +42,11 @@ class _File(BaseModel):
                 raise ValueError(f"unknown key domains.{domain}; valid keys: {', '.join(DOMAINS)}")
             if not isinstance(words, dict) or not words:
                 raise ValueError(f"domains.{domain} = {words!r}: should be a mapping of words by variable")
-            for name, other in ((domain, first), (first, domain)):
-                if missing := domains[other].keys() - domains[name].keys():
-                    raise ValueError(f"domains.{name} lacks {', '.join(sorted(map(str, missing)))}, which "
-                                     f"domains.{other} has: define the same variables in both")
             for word, value in words.items():
                 _check_word(f"domains.{domain}.{word}", word, value)
+            if differing := domains[first].keys() ^ words.keys():
+                raise ValueError(f"domains.{first} and domains.{domain} differ in "
+                                 f"{', '.join(sorted(differing))}: define the same variables in both")
         return domains
 
 
@@ -59,15 +58,13 @@ def set_names() -> list[str]:
 def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -> PromptSet:
     """Load a prompt set, for ``domain`` if it has domains.
 
+    Raises ConfigError with file, key and line if the set or domain does not exist, a key is missing, unknown
+    or of the wrong type, or a template has a syntax error or an unknown variable.
+
     Parameters
     ----------
     name_or_path : a built-in set ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
     side : "user" or "item", whose template a Jinja file contains
-
-    Raises
-    ------
-    ConfigError : with file, key and line, if the set or domain does not exist, a key is missing, unknown or
-        of the wrong type, or a template has a syntax error or an unknown variable
     """
     packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")
@@ -109,7 +106,7 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
     templates = {"user": file.user, "item": file.item}
     for side, template in templates.items():
         sets.check_template(f"prompts: {path}: {side}", template, (*VARIABLES[side], *words))
-    return PromptSet(file.name, file.max_history, templates, words, file.source)
+    return PromptSet(file.name, file.max_history, templates, words)
 
 
 def _check_word(place: str, word: object, value: object) -> None:

@@ -16,9 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dare_job.errors import ConfigError, RowError, describe
 
-_ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-)
+VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+                                             autoescape=False)
 
 
 def check_template(where: str, template: str, variables: Iterable[str]) -> None:
@@ -43,26 +43,10 @@ def check_template(where: str, template: str, variables: Iterable[str]) -> None:
                           f"it may use {', '.join(sorted(variables))}")
 
 
-def render_template(where: str, template: str, **values: object) -> str:
-    """Render a template. Raises ConfigError with ``where`` and the line if rendering fails."""
-    try:
-        text = _compiled(template).render(**values)
-        text.encode()  # fails for lone surrogates, which tables cannot store
-    except Exception as error:  # filters and methods of values can raise anything
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-                 if frame.filename == "<template>"]
-        line = f", line {lines[-1]} of the template" if lines else ""
-        cause = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
-        raise ConfigError(f"{where}{line}: {cause}") from error
-    return text
-
-
 @lru_cache(maxsize=64)
 def _compiled(template: str) -> jinja2.Template:
     """Compile a template. Cached, as compiling takes a hundred times as long as rendering."""
     return _ENVIRONMENT.from_string(template)
-
-VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
 
 
 @dataclass(frozen=True)
@@ -83,14 +67,12 @@ class PromptSet:
     max_history : number of most recent interactions in a user prompt
     templates : by side, "user" and "item"; a Jinja file has only one of them
     words : values of the domain's variables, texts or lists of texts
-    source : the paper that the prompts follow
     """
 
     name: str
     max_history: int
     templates: Mapping[str, str]
     words: Mapping[str, str | list[str]] = field(default_factory=dict)
-    source: str = ""
 
     @cached_property
     def version_hash(self) -> str:
@@ -121,5 +103,13 @@ class PromptSet:
         if side not in self.templates:
             raise ConfigError(f"prompts: {self.name} has no {side} template: use it only as prompts."
                               f"{next(iter(self.templates))}")
-        return render_template(f"prompts: set {self.name!r}, {side}", self.templates[side],
-                               **self.words, **values)
+        try:
+            text = _compiled(self.templates[side]).render(**self.words, **values)
+            text.encode()  # fails for lone surrogates, which tables cannot store
+        except Exception as error:  # filters and methods of values can raise anything
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+                     if frame.filename == "<template>"]
+            line = f", line {lines[-1]} of the template" if lines else ""
+            cause = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
+            raise ConfigError(f"prompts: set {self.name!r}, {side}{line}: {cause}") from error
+        return text
