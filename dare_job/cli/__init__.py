@@ -8,6 +8,7 @@ import typer
 
 from dare_job import __version__, errors
 from dare_job.cli import config, data, lab, run, snapshots, training, tuning
+from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
 from dare_job.observe import redact
 
@@ -23,7 +24,7 @@ def _family(summary: str, **commands) -> typer.Typer:
 
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    cls=Root, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings=_HELP,
     epilog="Exit codes: 0 success, 2 settings or options, 3 quality gate or too many errors, 4 input data, "
            "5 Java, Spark, disk or device, 6 model, 7 draft index, 1 any other error.",
@@ -47,9 +48,9 @@ def dare_job(version: Annotated[bool, typer.Option(
 
 for _panel, _commands in {
     "Generate": [run.run],
-    "Look": [snapshots.show, snapshots.report, snapshots.history, snapshots.diff],
-    "Keep": [snapshots.clean],
-    "Choose": [tuning.check, tuning.tune, tuning.curve, lab.ctr],
+    "Inspect": [snapshots.show, snapshots.report, snapshots.history, snapshots.diff],
+    "Clean up": [snapshots.clean],
+    "Measure and tune": [tuning.check, tuning.tune, tuning.curve, lab.ctr],
 }.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
@@ -63,7 +64,7 @@ for _name, _group in {
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
                    replay=lab.replay, acceptance=lab.acceptance),
-    "config": _family("Look at the settings.", show=config.show, schema=config.schema),
+    "config": _family("Show the settings.", show=config.show, schema=config.schema),
 }.items():
     app.add_typer(_group, name=_name, rich_help_panel="Prepare")
 

@@ -10,6 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dare_job import __version__, cli, errors
+from dare_job.cli.names import renamed
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -70,6 +71,30 @@ def test_a_range_of_stages_runs_in_its_order_and_prints_the_last_report(
     code, out, _ = run(monkeypatch, capsys, "run", "--config", config, "--date", "2026-01-02", *bounds)
     assert (code, " ".join(done)) == (0, stages)
     assert out == f'{{"name": "{done[-1]}"}}\n'
+
+
+@pytest.mark.parametrize("old, new", [
+    ("plan --date D", "run --from plan --to plan --date D"),
+    ("route --from=group", "run --to route --from=group"),
+    ("recommend --model m --drafter=trie", "run --from recommend --to recommend --recommender m "
+                                           "--recommend-drafter=trie"),
+    ("sample --out s", "data sample --save s"), ("prepare amazon-books", "data prepare amazon-books"),
+    ("train-drafter --out o --to=d", "drafter train --out o --save=d"), ("replay", "lab replay"),
+    ("acceptance --target t", "lab acceptance --model t"),
+    ("item-ids --to i", "recommender item-ids --save i"),
+    ("train-recommender --model m", "recommender train --base m"), ("align --target t",
+     "recommender align --recommender t"), ("evaluate-recommender", "recommender evaluate"),
+    ("tune --out t.yaml", "tune --save t.yaml"), ("curve --work w", "curve --save w"),
+    ("ctr --model din", "ctr --ctr-model din"), ("run --from plan", "run --from plan"),
+    ("clean --out out", "clean --out out")])
+def test_old_names_are_translated(old, new):
+    assert renamed(old.split()) == new.split()
+
+
+def test_an_old_name_works_and_names_the_new_one(monkeypatch, capsys, tmp_path):
+    code, out, err = run(monkeypatch, capsys, "sample", "--out", str(tmp_path), "--users=12", "--items=8")
+    assert code == 0 and "12 users, 8 items" in out
+    assert err.count("\n") == 1 and f"write: dare-job data sample --save {tmp_path}" in err
 
 
 @pytest.mark.parametrize("error, code", [

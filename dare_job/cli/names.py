@@ -1,0 +1,60 @@
+"""Names that commands and options had in version 0.1, and the group of commands that still accepts them.
+
+An old command line runs as the new one, after a line on standard error that names the new one.
+"""
+
+import shlex
+import sys
+
+from typer.core import TyperGroup
+
+ORDER = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode", "recommend")
+REMOVED_IN = "0.2"
+
+# old command: (new words, {old option: new option, or new words before the value})
+_OLD: dict[str, tuple[list[str], dict[str, str]]] = {
+    "sample": (["data", "sample"], {"--out": "--save"}),
+    "prepare": (["data", "prepare"], {"--out": "--save"}),
+    "train-drafter": (["drafter", "train"], {"--to": "--save"}),
+    "item-ids": (["recommender", "item-ids"], {"--to": "--save", "--texts": "--text"}),
+    "train-recommender": (["recommender", "train"], {"--to": "--save", "--model": "--base"}),
+    "evaluate-recommender": (["recommender", "evaluate"], {}),
+    "align": (["recommender", "align"], {
+        "--to": "--save", "--target": "--recommender", "--lessons": "--teacher-paths",
+        "--search-alpha": "--alpha=search"}),
+    "replay": (["lab", "replay"], {}),
+    "acceptance": (["lab", "acceptance"], {"--target": "--model"}),
+    "tune": (["tune"], {"--out": "--save"}),
+    "curve": (["curve"], {"--work": "--save"}),
+    "ctr": (["ctr"], {"--model": "--ctr-model"}),
+    "recommend": (["run"], {"--model": "--recommender", "--drafter": "--recommend-drafter"}),
+    **{stage: (["run"], {}) for stage in ORDER[:-1]},
+}
+
+
+def renamed(words: list[str]) -> list[str]:
+    """The command line with new names, for ``words`` behind ``dare-job`` with old or new ones."""
+    if not words or words[0] not in _OLD:
+        return words
+    command, options = _OLD[words[0]]
+    rest = [_option(word, options) for word in words[1:]]
+    if command != ["run"]:
+        return [*command, *rest]
+    bounded = any(word == "--from" or word.startswith("--from=") for word in rest)
+    return ["run", *([] if bounded else ["--from", words[0]]), "--to", words[0], *rest]
+
+
+def _option(word: str, options: dict[str, str]) -> str:
+    name, equals, value = word.partition("=")
+    return f"{options[name]}{equals}{value}" if name in options else word
+
+
+class Root(TyperGroup):
+    """The top-level group: translates old names before it looks for the command."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        new = renamed(args)
+        if new != args:
+            print(f"dare-job: this form of the command is deprecated and ends with version {REMOVED_IN}; "
+                  f"write: dare-job {shlex.join(new)}", file=sys.stderr, flush=True)
+        return super().parse_args(ctx, new)
