@@ -1,6 +1,5 @@
 """Joules: what is made of NVML's answers. Functions of Python stand in for those of its library."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,17 +13,17 @@ NO_SUCH_THING = 3  # NVML_ERROR_NOT_SUPPORTED
 
 
 class Library:
-    """Functions of libnvidia-ml for one GPU. energy: millijoules so far; watts: each answer in turn."""
+    """Functions of libnvidia-ml for one GPU. energy: millijoules so far, each answer in turn."""
 
-    def __init__(self, energy=(), milliwatts=(), init: int = 0, handle: int = 0):
-        self.energy, self.milliwatts, self.asked, self.given = list(energy), list(milliwatts), [], []
+    def __init__(self, energy=(), init: int = 0, handle: int = 0):
+        self.energy, self.names = list(energy), []
         self._init, self._handle = init, handle
 
     def nvmlInit_v2(self) -> int:
         return self._init
 
     def nvmlDeviceGetHandleByUUID(self, name: bytes, handle) -> int:
-        self.asked.append(name)
+        self.names.append(name)
         handle._obj.value = 17
         return self._handle
 
@@ -32,13 +31,6 @@ class Library:
         if handle.value != 17 or not self.energy:
             return NO_SUCH_THING
         value._obj.value = self.energy.pop(0)
-        return 0
-
-    def nvmlDeviceGetPowerUsage(self, handle, value) -> int:
-        if handle.value != 17 or not self.milliwatts:
-            return NO_SUCH_THING
-        self.given.append(self.milliwatts[len(self.given) % len(self.milliwatts)])
-        value._obj.value = self.given[-1]
         return 0
 
 
@@ -64,46 +56,19 @@ def test_the_counters_millijoules_are_joules_of_the_call(meter):
     assert found.joules(lambda: "text") == ("text", 42.5)
 
 
-def test_without_a_counter_power_is_sampled_while_the_call_runs(meter, monkeypatch):
-    library = Library(milliwatts=[100_000, 300_000])
-    found = meter(library)
-    assert found.source == "NVML, power every 50 ms"
-    monkeypatch.setattr(machine, "_SAMPLE_S", 0.01)
-    del library.given[:]
-    began = time.perf_counter()
-    result, joules = found.joules(lambda: time.sleep(0.2))
-    took = time.perf_counter() - began
-    count, watts = len(library.given), sum(library.given) / len(library.given) / 1e3
-    assert result is None and count >= 3 and 100 <= watts <= 300
-    assert 0.2 * watts <= joules <= took * watts
-    time.sleep(0.05)
-    assert len(library.given) == count, "it is sampled on behind the call"
-
-
-def test_a_call_that_fails_ends_the_sampling(meter, monkeypatch):
-    library = Library(milliwatts=[200_000])
-    found = meter(library)
-    monkeypatch.setattr(machine, "_SAMPLE_S", 0.01)
-    with pytest.raises(ZeroDivisionError):
-        found.joules(lambda: 1 / 0)
-    count = len(library.given)
-    time.sleep(0.05)
-    assert len(library.given) == count
-
-
 @pytest.mark.parametrize("uuid", ["ab-12", "GPU-ab-12"])
 def test_the_gpu_is_found_by_its_id(meter, uuid):
     library = Library(energy=[0, 0, 0])
     meter(library, uuid)
-    assert library.asked == [b"GPU-ab-12"]
+    assert library.names == [b"GPU-ab-12"]
 
 
 @pytest.mark.parametrize(("library", "why"), [
     (OSError("libnvidia-ml.so.1: cannot open shared object file"), "cannot open shared object file"),
     (SimpleNamespace(), "nvmlInit_v2"),
-    (Library(init=9), "nvmlInit answers 9"),
+    (Library(init=9), "nvmlInit_v2 answers 9"),
     (Library(handle=6), "nvmlDeviceGetHandleByUUID answers 6"),
-    (Library(), "nvmlDeviceGetPowerUsage answers 3"),
+    (Library(), "nvmlDeviceGetTotalEnergyConsumption answers 3"),
 ], ids=["no library", "no function", "no driver", "no GPU", "no reading"])
 def test_where_nothing_can_be_read_the_call_runs_and_the_report_says_why(meter, library, why):
     found = meter(library)

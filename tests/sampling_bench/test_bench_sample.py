@@ -48,7 +48,7 @@ def test_it_ends_with_a_line_for_every_way_of_sampling(found):
     assert all(set(row) == LINE for row in rows)
     for temperature in (0, 1):
         ways = [row["method"] for row in rows if row["temperature"] == temperature]
-        named = {"plain", methods.SD_SAME, methods.SD_BEST, methods.BEST, methods.HERE, "retrieval"}
+        named = {"plain", methods.SD_BEST, methods.BEST, methods.HERE, "retrieval"}
         if temperature:
             named |= {title for title, _, _ in methods.ABLATION}
         assert named <= set(ways) and len(ways) == len(set(ways))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dare_job.evaluate.acceptance.tree_search import expected_tokens, fastest, largest, nodes_of
+from dare_job.bench.sampling.tree_search import fastest
 
 LEVELS, CANDIDATES, NODES = 4, 7, 22
 
@@ -24,18 +24,8 @@ def measured(seed: int, rising: bool) -> np.ndarray:
     return np.sort(found, 1) if rising else found
 
 
-@pytest.mark.parametrize("rising", [True, False])
-@pytest.mark.parametrize("seed", range(4))
-def test_it_finds_the_tree_that_writes_most(seed, rising):
-    rates = measured(seed, rising)
-    trees = list(all_trees(NODES, LEVELS, CANDIDATES))
-    assert len(trees) == len(set(trees)) > 100 and max(map(nodes_of, trees)) <= NODES
-    for limit in range(NODES + 1):
-        within = [tree for tree in trees if nodes_of(tree) <= limit]
-        found = largest(rates, limit)
-        assert nodes_of(found.widths) <= limit
-        assert found.tokens == pytest.approx(expected_tokens(rates, found.widths), rel=1e-12)
-        assert found.tokens == pytest.approx(max(expected_tokens(rates, tree) for tree in within), rel=1e-12)
+def expected_tokens(rates: np.ndarray, widths: tuple[int, ...]) -> float:
+    return 1 + float(np.cumprod([rates[level, width - 1] for level, width in enumerate(widths)]).sum())
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -45,7 +35,7 @@ def test_it_finds_the_fastest_tree(seed):
     drafter = np.append(0, np.cumsum(rng.exponential(0.5, LEVELS)))
 
     def speed(tree):
-        return expected_tokens(rates, tree) / (target[nodes_of(tree)] + drafter[len(tree)])
+        return expected_tokens(rates, tree) / (target[sum(np.cumprod(tree, dtype=int))] + drafter[len(tree)])
 
     found = fastest(rates, NODES, target, drafter)
     assert found.tokens_per_ms == pytest.approx(speed(found.widths), rel=1e-12)
@@ -53,11 +43,9 @@ def test_it_finds_the_fastest_tree(seed):
     assert found.tokens_per_ms == pytest.approx(best, rel=1e-12)
 
 
-def test_levels_may_be_limited_and_of_equals_the_smallest_is_taken():
-    rates = np.full((3, 4), 0.5)  # more candidates are worth nothing
-    assert largest(rates, 30).widths == (1, 1, 1)
-    assert largest(rates, 30, depth=2).widths == (1, 1)
-    assert largest(rates, 0).widths == () and largest(rates, 0).tokens == 1
-    assert largest(np.zeros((2, 2)), 10).widths == ()
-    dear = np.array([1.0, 10, 20])
-    assert fastest(rates, 2, dear, np.zeros(4)).widths == ()
+def test_the_smallest_of_equal_trees_is_taken():
+    rates, free = np.full((3, 4), 0.5), np.zeros(4)  # more candidates gain nothing
+    assert fastest(rates, 30, np.ones(31), free).widths == (1, 1, 1)
+    assert fastest(rates, 0, np.ones(1), free).widths == ()
+    assert fastest(np.zeros((2, 2)), 10, np.ones(11), free).widths == ()
+    assert fastest(rates, 2, np.array([1.0, 10, 20]), free).widths == ()

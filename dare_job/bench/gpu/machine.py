@@ -9,10 +9,10 @@ import os
 import platform
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy
@@ -101,9 +101,6 @@ def _flops(width: int, device: torch.device) -> float:
     return 2 * width**3 / median_ms(lambda: torch.mm(left, right, out=out), device, 7) * 1e3
 
 
-_SAMPLE_S = 0.05
-
-
 class Meter:
     """Measures joules of one GPU; ``source`` says how, or why it cannot."""
 
@@ -113,61 +110,30 @@ class Meter:
             return
         try:
             self._open(str(torch.cuda.get_device_properties(device).uuid))
+            self.source = "NVML, total energy counter"
         except (OSError, AttributeError, RuntimeError) as error:
             self._library, self.source = None, f"NVML is not there ({error}): not measured"
 
     def _open(self, uuid: str) -> None:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")
         name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-        _demand(library.nvmlInit_v2(), "nvmlInit")
-        _demand(library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(self._handle)),
-                "nvmlDeviceGetHandleByUUID")
-        self._library = library
-        try:
-            self._total()
-            self.source = "NVML, total energy counter"
-        except RuntimeError:
-            self._watts()
-            self.source = f"NVML, power every {1e3 * _SAMPLE_S:.0f} ms"
+        self._call("nvmlInit_v2")
+        self._call("nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(self._handle))
+        self._total()
 
-    def joules(self, call) -> tuple[object, float | None]:
+    def joules(self, call: Callable[[], Any]) -> tuple[Any, float | None]:
         """What ``call`` returns, and the energy used meanwhile; None if it cannot be measured."""
         if self._library is None:
             return call(), None
-        if "counter" in self.source:
-            before = self._total()
-            result = call()
-            return result, self._total() - before
-        return self._sampled(call)
-
-    def _sampled(self, call):
-        samples, ended = [self._watts()], threading.Event()
-
-        def sample():
-            while not ended.wait(_SAMPLE_S):
-                samples.append(self._watts())
-
-        thread = threading.Thread(target=sample, daemon=True)
-        started = time.perf_counter()
-        thread.start()
-        try:
-            result = call()
-        finally:
-            ended.set()
-            thread.join()
-        return result, (time.perf_counter() - started) * sum(samples) / len(samples)
+        before = self._total()
+        result = call()
+        return result, self._total() - before
 
     def _total(self) -> float:
-        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
+        millijoules = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetTotalEnergyConsumption", self._handle, ctypes.byref(millijoules))
+        return millijoules.value / 1e3
 
-    def _watts(self) -> float:
-        return self._thousandths("nvmlDeviceGetPowerUsage", ctypes.c_uint())
-
-    def _thousandths(self, name: str, value) -> float:
-        _demand(getattr(self._library, name)(self._handle, ctypes.byref(value)), name)
-        return value.value / 1e3
-
-
-def _demand(code: int, name: str) -> None:
-    if code:
-        raise RuntimeError(f"{name} answers {code}")
+    def _call(self, name: str, *arguments) -> None:
+        if code := getattr(self._library, name)(*arguments):
+            raise RuntimeError(f"{name} answers {code}")

@@ -83,8 +83,6 @@ class Options:
     steps: int = option("Updates.", SMALL.steps)
     width: int = option("Width of the draft model.", SMALL.width)
     layers: int = option("Layers of the draft model.", SMALL.layers)
-    rows: int = option("Training users.", SMALL.rows)
-    seed: int = option("Random seed.", SMALL.seed)
     test_users: int = option("Users that are left out of training.", train.Settings.test_users)
 
 
@@ -97,6 +95,6 @@ def main(options: Options) -> dict:
     data, out, test_users = options.data, options.out, options.test_users
     target = train.model(data, out, train.Settings(noise=0, test_users=test_users,
                                                    threads=torch.get_num_threads()))
-    settings = {name: getattr(options, name) for name in ("steps", "width", "layers", "rows", "seed")}
-    small = drafter(data, out, target, test_users, replace(SMALL, **settings))
+    small = drafter(data, out, target, test_users,
+                    replace(SMALL, steps=options.steps, width=options.width, layers=options.layers))
     return {"target": str(target), "draft": str(small), "texts": str(texts(data, out, test_users))}

@@ -69,7 +69,8 @@ def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  #
     folder is written whole or not at all.
     """
     profiles = data.load(folder)
-    made_of = {**asdict(settings), "version": VERSION, "profiles": digest([asdict(p) for p in profiles])}
+    made_of = {**asdict(settings), "architecture": "llama", "version": VERSION,
+               "profiles": digest([asdict(p) for p in profiles])}
     del made_of["threads"]
     learned = data.split(profiles, settings.test_users)[0]
     name, without = "profiles-llama", made_of | {"noise": 0.0}

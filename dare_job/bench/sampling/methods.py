@@ -4,9 +4,9 @@ import numpy as np
 
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Method
-from dare_job.evaluate.acceptance.tree_search import BestTree, fastest
+from dare_job.bench.sampling.tree_search import BestTree, fastest
 
-SD_SAME, SD_BEST, BEST = "SD (same depth)", "SD (best depth)", "MCSD (best tree)"
+SD_BEST, BEST = "SD (best depth)", "MCSD (best tree)"
 HERE = "MCSD (best tree for this machine)"
 ABLATION = (("MCSS with replacement", "iid", "mcss"), ("naive", "without_replacement", "naive"),
             ("K-SEQ", "iid", "k_seq"), ("greedy multi-draft", "greedy", "greedy"),
@@ -28,13 +28,10 @@ def methods(temperature: float, rates: dict[str, np.ndarray], here: dict, nodes:
     expected = {HERE: own.tokens}
     for drafter, suffix in (("after", ""), ("before", " (before)")):
         best, chain = (_fastest(table, nodes, depth) for table in (rates[drafter], rates[drafter][:, :1]))
-        same = (1,) * len(best.widths)
-        for title, widths, distribution, rule in ((SD_SAME, same, "iid", "speculative"),
-                                                  (SD_BEST, chain.widths, "iid", "speculative"),
-                                                  (BEST, best.widths, "without_replacement", "rrs")):
-            if title != SD_SAME or drafter == "after":
-                compared.append(Method(title + suffix, drafter if widths else "none", widths, distribution,
-                                       rule))
+        for title, widths, distribution, rule in (
+                (SD_BEST, chain.widths, "iid", "speculative"),
+                (BEST, best.widths, "without_replacement", "rrs")):
+            compared.append(Method(title + suffix, drafter if widths else "none", widths, distribution, rule))
         expected |= {SD_BEST + suffix: chain.tokens, BEST + suffix: best.tokens}
         if drafter == "after" and temperature > 0:
             compared += [Method(title, drafter, best.widths or _ANY, distribution, rule)

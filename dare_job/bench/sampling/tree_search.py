@@ -1,4 +1,4 @@
-"""The best tree shape ``k1xk2x...``, by dynamic programming on measured acceptance rates.
+"""The fastest tree shape ``k1xk2x...``, by dynamic programming on measured acceptance rates.
 
 Rate a[j][k] is the probability that one of a node's k candidates on level j is accepted, given that its path
 was. It is assumed to depend on j and k alone, not on the widths of other levels. A step then generates
@@ -9,10 +9,9 @@ tokens on average. For a node on level j - 1 with n descendants, of which the ne
 
     best[j][n] = max over k that divide n:  1 + a[j][k] best[j + 1][n / k - 1]
 
-This is exact, since the best subtree does not depend on the levels above it. ``largest`` maximises E within a
-node limit. ``fastest`` maximises E over the time of a step: the target's, which depends on the nodes, plus
-the drafter's, which depends on the levels. For each number of nodes and levels only the tree with the
-greatest E can win.
+This is exact, since the best subtree does not depend on the levels above it. The fastest tree maximises E
+over the time of a step: the target's, which depends on the nodes, plus the drafter's, which depends on the
+levels. For each number of nodes and levels only the tree with the greatest E can win.
 """
 
 from collections.abc import Iterator
@@ -31,61 +30,41 @@ class BestTree(NamedTuple):
 
     widths: tuple[int, ...]
     tokens: float
-    ms: float = 1.0
+    ms: float
 
     @property
     def tokens_per_ms(self) -> float:
         return self.tokens / self.ms
 
 
-def expected_tokens(rates: np.ndarray, widths: tuple[int, ...]) -> float:
-    """Return E of the widths; rates float64 (levels, candidates) has a[j][k] at [j - 1, k - 1]."""
-    passed = np.cumprod([rates[level, width - 1] for level, width in enumerate(widths)])
-    return 1.0 + float(passed.sum())
-
-
-def nodes_of(widths: tuple[int, ...]) -> int:
-    return int(np.cumprod(widths).sum()) if widths else 0
-
-
-def largest(rates: np.ndarray, nodes: int, depth: int | None = None) -> BestTree:
-    """Return the tree within the node and depth limits with the greatest E; of ties the smallest."""
-    return _best(_trees(rates, nodes, depth))
-
-
-def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.ndarray,
-            depth: int | None = None) -> BestTree:
-    """Return the tree with the most tokens per millisecond, possibly empty.
+def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.ndarray) -> BestTree:
+    """Return the tree with the most tokens per millisecond, possibly empty; of ties the smallest.
 
     Parameters
     ----------
+    rates : float64 (levels, candidates), a[j][k] at [j - 1, k - 1]
     target_ms : float64 (nodes + 1,), target forward over a root and n draft nodes, from n = 0
     draft_ms : float64 (levels + 1,), drafting d levels, from d = 0
     """
-    return _best(tree._replace(ms=float(target_ms[nodes_of(tree.widths)] + draft_ms[len(tree.widths)]))
-                 for tree in _trees(rates, nodes, depth))
-
-
-def _best(trees: Iterator[BestTree]) -> BestTree:
-    """Return the best tree; trees come in ascending order of levels and nodes."""
-    best = None
-    for tree in trees:
-        if best is None or tree.tokens_per_ms > best.tokens_per_ms * (1 + 1e-12):
+    best = BestTree((), 1.0, float(target_ms[0] + draft_ms[0]))
+    for widths, tokens in _trees(rates, nodes):
+        tree = BestTree(widths, tokens, float(target_ms[np.cumprod(widths).sum()] + draft_ms[len(widths)]))
+        if tree.tokens_per_ms > best.tokens_per_ms * (1 + 1e-12):
             best = tree
     return best
 
 
-def _trees(rates: np.ndarray, nodes: int, depth: int | None) -> Iterator[BestTree]:
-    """Yield the tree with the greatest E for each feasible number of levels and nodes."""
-    yield BestTree((), 1.0)
-    for levels in range(1, min(nodes, len(rates) if depth is None else min(depth, len(rates))) + 1):
+def _trees(rates: np.ndarray, nodes: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield widths and E of the best tree for each feasible number of levels and nodes, ascending."""
+    for levels in range(1, min(nodes, len(rates)) + 1):
         value, chosen = np.full(nodes + 1, -np.inf), []
         value[0] = 1.0  # of a leaf
         for level in range(levels, 0, -1):
             value, choice = _parent_values(rates[level - 1], value)
             chosen.insert(0, choice)
         for count in np.flatnonzero(value > 0):
-            yield BestTree(_widths(chosen, int(count)), float(value[count]))
+            if count:
+                yield _widths(chosen, int(count)), float(value[count])
 
 
 def _parent_values(rates: np.ndarray, children_value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
