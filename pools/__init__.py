@@ -1,5 +1,5 @@
 """Retrieval pools: read-only indexes of texts, and draft trees retrieved from them, without torch or Spark.
 
-``index.Index.build`` and ``save`` make a pool, ``store.open_pool`` maps it, ``draft.draft`` retrieves the
+``index.Index.build`` and ``save`` make a pool, ``Index.open`` maps it, ``draft.draft`` retrieves the
 trees of a batch, blended over several pools. ``attributes`` and ``router`` assign entities to pools.
 """

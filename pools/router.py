@@ -27,14 +27,8 @@ class Route:
     reason: str
 
 
-def route(
-    entity_type: str,
-    interactions: int,
-    collaborative_group: str | None,
-    attribute_group: str | None,
-    min_interactions: int,
-    override: str = "auto",
-) -> Route:
+def route(entity_type: str, interactions: int, collaborative_group: str | None, attribute_group: str | None,
+          min_interactions: int, override: str = "auto") -> Route:
     """Choose the collaborative pool for entities with enough interactions, else attribute, else global.
 
     Parameters

@@ -46,7 +46,5 @@ class DraftBatch(NamedTuple):
 def empty_drafts(rows: int) -> DraftBatch:
     """Trees without nodes, for autoregressive decoding. The arrays are cached: do not write to them."""
     shape = (rows, 0)
-    return DraftBatch(
-        np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(rows, np.int32),
-        np.zeros(shape, np.float32), np.zeros(shape, np.uint8),
-    )
+    return DraftBatch(np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(rows, np.int32),
+                      np.zeros(shape, np.float32), np.zeros(shape, np.uint8))

@@ -85,13 +85,9 @@ class EngineSettings:
     nodes: int = setting(16, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
                          ge=0)
     depth: int = setting(12, "Maximum length of a draft path, in tokens", ge=1, le=64)
-    prefill_tokens: int = setting(4096, "Prompt tokens of one forward pass, at most; a single prompt may be "
-                                  "longer", ge=1)
     score: Literal["auto", "always", "never"] = setting(
         "auto", "Mode dare: verify a row's previous text (pools.own) in the forward pass of its prompt and "
         "keep the part that still holds. auto: as much of it as is worth its cost")
-    logit_bytes: int = setting(2**28, "Bytes of the float32 logits of one prefill, at most; a row that needs "
-                               "more alone has less of its previous text verified", ge=1)
     row_timeout_s: float | None = setting(
         None, "Seconds of forward passes after which a row is moved out of its batch, retried alone, and "
         "then recorded as failed. null: no limit", gt=0)

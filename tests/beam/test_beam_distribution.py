@@ -9,7 +9,7 @@ import torch
 from beam_models import near, write
 from scipy.stats import chi2
 
-from dare_job.decode.beam import kernel
+from dare_job.decode.beam import verification
 from dare_job.decode.model.target import Target
 from dare_job.decode.sampling.distributions import distribution_for, enumerate_candidates
 from dare_job.decode.sampling.warp import warp
@@ -102,7 +102,7 @@ def test_texts_have_the_distribution_of_beam_sampling(target, draft, how, output
         assert np.mean([result.target_steps for result in results.values()]) < 1.8
 
 
-_WEIGHTS = kernel.next_output_weights
+_WEIGHTS = verification.next_output_weights
 WRONG = {
     "acceptance_ratio": lambda p, q: (p > 0).double(),
     "next_output_weights": lambda p, residual, earlier, first, outputs: _WEIGHTS(
@@ -114,7 +114,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_verification_is_detected(target, draft, monkeypatch, name):
     """Every possible draft is accepted, or remaining outputs are sampled from p rather than the residual."""
-    monkeypatch.setattr(kernel, name, WRONG[name])
+    monkeypatch.setattr(verification, name, WRONG[name])
     beams = Beams(2, 4, 2, layers=2, warp=WARP, seed=5)
     results = write(target, [PROMPT] * 2 * ROWS, beams, draft, max_new_tokens=NEW, batch_size=500)
     found, degrees = g_of(results, Reference(target, beams).texts)

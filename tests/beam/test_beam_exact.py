@@ -17,7 +17,7 @@ from two_layers import (
     table_of,
 )
 
-from dare_job.decode.beam.kernel import complete, verify
+from dare_job.decode.beam.verification import complete, verify
 from dare_job.decode.settings import Warp
 
 EXACT = 1e-12

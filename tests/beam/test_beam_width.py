@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from dare_job.decode.beam.kernel import surviving_drafts, verify
 from dare_job.decode.beam.layer import (
     acceptance_rates,
     accepted_count_table,
@@ -13,6 +12,7 @@ from dare_job.decode.beam.layer import (
     layer_widths,
     min_expected_layers,
 )
+from dare_job.decode.beam.verification import surviving_drafts, verify
 from dare_job.decode.sampling.distributions import distribution_for, sample_candidates
 from dare_job.decode.sampling.rules import normalised
 

@@ -2,7 +2,7 @@
 code itself.
 
 Two input beams, few tokens. A verification outcome is forced by its uniforms (0 accepts, 1 rejects) and has
-the probability that the kernel reports.
+the probability that the verification reports.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from typing import get_args
 
 import torch
 
-from dare_job.decode.beam import kernel, layer
-from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
+from dare_job.decode.beam import layer, verification
+from dare_job.decode.beam.verification import beam_distribution, log_likelihoods
 from dare_job.decode.sampling.distributions import NONE, distribution_for, enumerate_candidates
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.settings import BeamDistribution, Warp
@@ -24,7 +24,7 @@ BEAMS = 2
 
 
 def dropped(q, drafts, alive):
-    return kernel.surviving_drafts(q, drafts, alive)
+    return verification.surviving_drafts(q, drafts, alive)
 
 
 def counted(q, drafts, alive):
@@ -33,11 +33,11 @@ def counted(q, drafts, alive):
 
 
 def renormalised_and_counted(q, drafts, alive):
-    return kernel.surviving_drafts(q, drafts, alive)[0], drafts, q.new_ones(len(q))
+    return verification.surviving_drafts(q, drafts, alive)[0], drafts, q.new_ones(len(q))
 
 
 def dropped_as_it_is(q, drafts, alive):
-    return q * alive, kernel.surviving_drafts(q, drafts, alive)[1], q.new_ones(len(q))
+    return q * alive, verification.surviving_drafts(q, drafts, alive)[1], q.new_ones(len(q))
 
 
 class World:
@@ -70,7 +70,7 @@ def outcomes(p, q, drafts, probabilities, widths, outputs, draft_distribution):
     rows, which = (x.flatten() for x in torch.meshgrid(torch.arange(len(drafts)), torch.arange(len(bits)),
                                                        indexing="ij"))
     forced = bits[which]
-    verified = kernel.verify(
+    verified = verification.verify(
         p[rows], q[rows], drafts[rows], (~forced).double(), widths[rows], outputs, draft_distribution
     )
     probabilities = probabilities[rows] * torch.where(
@@ -89,10 +89,11 @@ def complete_outputs(p, rows, drafts, verified, probabilities, widths, outputs):
         verified.residual[kept],
     )
     counts, max_width = accepted.sum(-1), int(widths.max())
-    found = kernel.compact(torch.where(accepted, drafts[rows], NONE), max_width)
+    found = verification.compact(torch.where(accepted, drafts[rows], NONE), max_width)
     for place in range(max_width):
         wanted = (counts <= place) & (place < widths[rows])
-        weights = kernel.next_output_weights(p[rows], residual, found[:, :place], counts == place, outputs)
+        weights = verification.next_output_weights(p[rows], residual, found[:, :place], counts == place,
+                                                   outputs)
         shares = torch.cat((normalised(weights) * wanted[:, None], (~wanted).double()[:, None]), 1)
         at, value = shares.nonzero(as_tuple=True)
         probabilities = probabilities[at] * shares[at, value]
@@ -116,7 +117,7 @@ def table_of(
 
     The tables are [W_2, outputs of layer 1, outputs of layer 2], the second one given W_2 and layer 1; then
     follow the actual and expected distribution of layer 1. threshold None makes the width ``min_width``;
-    ``assumed`` is the draft distribution that the kernel assumes, if it differs.
+    ``assumed`` is the draft distribution that the verification assumes, if it differs.
     """
     case = _Case(
         world, n, outputs, draft_distribution, assumed or draft_distribution, treat, min_width, threshold

@@ -7,6 +7,7 @@ from decode_models import VOCABULARY, architectures, assert_written, generate, o
 from transformers import GenerationConfig
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine import prefill
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -143,16 +144,18 @@ def test_previous_text_with_non_finite_values_does_not_change_texts(name, value)
         assert [results[row].reused_tokens for row in range(4)] == [39, 0, 39, 0]
 
 
-def test_logit_memory_limits_reused_tokens_and_forward_sizes():
+def test_logit_memory_limits_reused_tokens_and_forward_sizes(monkeypatch):
     model = tiny("llama", seed=1)
     expected, target = [generate(model, text) for text in TEXTS], Target(model, check=False)
     shapes = []
     model.register_forward_hook(lambda module, inputs, output: shapes.append(output.logits.shape))
-    whole = write(target, TEXTS, expected, batch_size=7, logit_bytes=4 * VOCABULARY * 100)
+    monkeypatch.setattr(prefill, "_LOGIT_BYTES", 4 * VOCABULARY * 100)
+    whole = write(target, TEXTS, expected, batch_size=7)
     assert_written(whole, expected)
     assert all(result.target_steps == 0 for result in whole.values())
     assert all(rows * columns <= 100 for rows, columns, _ in shapes) and max(shapes)[0] > 1
-    part = write(target, TEXTS, expected, batch_size=7, logit_bytes=4 * VOCABULARY * 21)
+    monkeypatch.setattr(prefill, "_LOGIT_BYTES", 4 * VOCABULARY * 21)
+    part = write(target, TEXTS, expected, batch_size=7)
     assert_written(part, expected)
     assert {result.reused_tokens for result in part.values()} == {20}
 

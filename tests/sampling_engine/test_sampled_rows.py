@@ -120,9 +120,9 @@ def test_a_draft_model_of_another_width_drafts_what_it_can(pair, vocabulary):
 
 def test_unknown_names_are_rejected():
     with pytest.raises(ConfigError, match="unknown verification rule 'best': use speculative"):
-        Sampling(rule="best")
+        Sampling(rule="best").require((2,))
     with pytest.raises(ConfigError, match="unknown draft distribution 'best': use iid"):
-        Sampling(distribution="best")
+        Sampling(distribution="best").require((2,))
 
 
 @pytest.mark.parametrize(("rule", "batch", "count"), [

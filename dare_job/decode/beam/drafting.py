@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.beam.forest import Forest
-from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
+from dare_job.decode.beam.verification import beam_distribution, log_likelihoods
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target

@@ -47,14 +47,12 @@ class BeamEngine(Engine):
         self.beams, self._row_keys = beams, RowKeys(beams.seed)
         self._drafter = drafter if beams.layers else None
         if self._drafter:
-            head = target.model.get_output_embeddings()
-            self._drafter.columns = target.vocabulary if head is None else head.weight.shape[0]
+            self._drafter.columns = target.logit_columns
         self._check()
-        self._eos = [token for token in self.rules.eos if token < target.vocabulary]
         self._ends = torch.empty(0, dtype=torch.bool)
 
     def _check(self) -> None:
-        generation, traits = self.rules, self.target.traits
+        generation, traits = self.generation_rules, self.target.traits
         native = {"repetition_penalty": generation.penalty != 1, "no_repeat_ngram_size": generation.ngram}
         refused = [*generation.processors, *(name for name, used in native.items() if used)]
         if refused:

@@ -1,6 +1,6 @@
 """One layer of A rows: which beams continue, which end, and whether the drafts were enough.
 
-``sample_layer`` uses the kernel; ``search_layer`` is beam search as in ``generate(num_beams=W)``.
+``sample_layer`` uses ``verification``; ``search_layer`` is beam search as in ``generate(num_beams=W)``.
 
 The dynamic width of a layer is the largest number of beams that the drafts reach with probability t, computed
 from p and q alone. With p_1 = p, p_{j+1} = norm(p_j - q)+ and a_j = sum min(p_j, q), draft i is the first
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from dare_job.decode.beam import kernel
-from dare_job.decode.beam.kernel import beam_distribution, log_likelihoods
+from dare_job.decode.beam import verification
+from dare_job.decode.beam.verification import beam_distribution, log_likelihoods
 from dare_job.decode.sampling.distributions import NONE
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.settings import Beams
@@ -154,18 +154,18 @@ def sample_layer(beams: Beams, inputs: LayerInput) -> LayerOutput:
     drafts, count = inputs.drafts, inputs.drafts.shape[1]
     if inputs.q is not None and drafted.any():
         alive = (inputs.likelihoods > -torch.inf).repeat_interleave(inputs.logits.shape[-1], 1)
-        q, drafts, mass = kernel.surviving_drafts(inputs.q, drafts, alive)
+        q, drafts, mass = verification.surviving_drafts(inputs.q, drafts, alive)
         tail = accepted_tail(p, q, count, mass)
         kept_widths = layer_widths(tail, beams.threshold, beams.min_width, beams.width)
         widths = torch.where(drafted, kept_widths, widths)
         beta = tail[:, beams.min_width].clamp_max(beams.threshold) * drafted
-        verified = kernel.verify(p, q, drafts, inputs.verify, widths, beams.distribution,
+        verified = verification.verify(p, q, drafts, inputs.verify, widths, beams.distribution,
                                  beams.draft_distribution)
     else:
-        verified = kernel.verify(p, p, drafts[:, :0], inputs.verify[:, :0], widths, beams.distribution,
+        verified = verification.verify(p, p, drafts[:, :0], inputs.verify[:, :0], widths, beams.distribution,
                                  beams.draft_distribution)
         drafts, drafted, beta = drafts[:, :0], torch.zeros_like(drafted), p.new_zeros(len(p))
-    pairs = kernel.complete(p, verified, drafts, inputs.residual, widths, beams.distribution)
+    pairs = verification.complete(p, verified, drafts, inputs.residual, widths, beams.distribution)
     outputs = _beams(pairs, scores, inputs)
     ended = _ends_text(outputs, inputs)
     accepted = torch.nn.functional.pad(_draft_likelihoods(drafts, scores, verified.accepted, inputs),

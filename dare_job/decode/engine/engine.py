@@ -76,12 +76,13 @@ class Engine:
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
         self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
-        self.rules = generation_config.read_rules(target.generation_config)
-        eos = torch.tensor(self.rules.eos, dtype=torch.long, device=target.device)
-        self._verifier = verifier(settings, eos)
-        self._processor = TreeLogitsProcessor(self.rules, target.vocabulary)
-        self._is_eos = np.zeros(max((target.vocabulary, *(e + 1 for e in self.rules.eos))), np.bool_)
-        self._is_eos[list(self.rules.eos)] = True
+        self.generation_rules = generation_config.read_rules(target.generation_config)
+        eos = list(self.generation_rules.eos)
+        self._verifier = verifier(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
+        self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary)
+        self._is_eos = np.zeros(max((target.vocabulary, *(token + 1 for token in eos))), np.bool_)
+        self._is_eos[eos] = True
+        self._eos = [token for token in eos if token < target.vocabulary]
         self.clock_s = 0.0  # seconds of all forward passes so far, drafting included
         self._next_timeout_s = math.inf  # on that clock: no row times out earlier
         self._rows: Rows | None = None
@@ -92,7 +93,7 @@ class Engine:
         rows = self._rows = self._new_rows()
         self._next_timeout_s = math.inf
         cache = self.target.acquire_cache(self.settings.batch_size)
-        admission = partial(admit, target=self.target, rules=self.rules, settings=self.settings,
+        admission = partial(admit, target=self.target, rules=self.generation_rules, settings=self.settings,
                             is_eos=self._is_eos)
         scheduler = RequestScheduler(requests, admission, self.target, self.settings, self.reuse_estimator,
                                      rows, cache)

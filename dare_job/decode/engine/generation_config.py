@@ -59,7 +59,7 @@ _NEUTRAL = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0
             "remove_invalid_values": False, "renormalize_logits": False}
 
 _MIN_VALUES = {"max_length": 1, "max_new_tokens": 1, "min_length": 0, "min_new_tokens": 0,
-          "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
+               "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,15 @@ def read_rules(config: GenerationConfig) -> GenerationRules:
     for field in (field for field in vars(GenerationConfig()) if not field.startswith("_")):
         value = getattr(config, field, None)
         if field not in listed and value is not None or field in REJECTED and value not in REJECTED[field]:
-            raise ModelError(
-                f"generation_config.{field} is {value!r}, which the engine does not support; remove it from "
-                "the model's generation_config.json"
-            )
+            raise ModelError(f"generation_config.{field} is {value!r}, which the engine does not support; "
+                             "remove it from the model's generation_config.json")
     _check_values(config)
     if getattr(config, "exponential_decay_length_penalty", None) is not None and config.eos_token_id is None:
         raise ModelError("generation_config.exponential_decay_length_penalty needs an eos_token_id: set it "
                          "in the model's generation_config.json, or remove the penalty")
     penalty = getattr(config, "repetition_penalty", None)
     return GenerationRules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
-                 getattr(config, "no_repeat_ngram_size", None) or 0, _set_processors(config))
+                           getattr(config, "no_repeat_ngram_size", None) or 0, _set_processors(config))
 
 
 def _tokens(value) -> tuple:
@@ -134,10 +132,8 @@ def _whole(value, minimum: int) -> bool:
 
 
 def _set_processors(config: GenerationConfig) -> tuple[str, ...]:
-    return tuple(
-        field for field in sorted(PROCESSORS)
-        if getattr(config, field, None) is not None and getattr(config, field) != _NEUTRAL.get(field)
-    )
+    return tuple(field for field in sorted(PROCESSORS) if getattr(config, field, None) is not None
+                 and getattr(config, field) != _NEUTRAL.get(field))
 
 
 def limits(rules: GenerationRules, settings: EngineSettings, prompt: int, max_new: int | None,

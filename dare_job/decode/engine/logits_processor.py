@@ -14,7 +14,7 @@ from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 
 
 def banned_tokens(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: int,
-         vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+                  vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens that ``no_repeat_ngram_size`` bans after the nodes of trees.
 
     Same result as ``NoRepeatNGramLogitsProcessor`` of transformers.

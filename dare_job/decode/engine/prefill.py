@@ -21,9 +21,10 @@ import numba
 import numpy as np
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
+_MAX_TOKENS = 4096  # prompt tokens of one forward pass; a single prompt may be longer
+_LOGIT_BYTES = 2**28  # of one forward pass; a row that needs more alone verifies less of its previous text
 _MAX_LOGIT_OVERHEAD = 1.5  # computed logits per needed logit
 _MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that a forward pass may generate, counted in int16
 
@@ -55,15 +56,13 @@ def usable_previous_text(previous: np.ndarray | None, vocabulary: int, is_eos: n
     return previous[: int(ends.argmax()) + 1] if ends.any() else previous
 
 
-def max_reused_tokens(prompt: int, target: Target, settings: EngineSettings) -> int:
-    """Return how many previous tokens a row with a prompt of this length can verify in ``logit_bytes``."""
-    positions = _max_logit_positions(target, settings)
-    return max(0, positions - (1 if target.supports_logits_to_keep else prompt))
+def max_reused_tokens(prompt: int, target: Target) -> int:
+    """Return how many previous tokens a row with a prompt of this length can verify in ``_LOGIT_BYTES``."""
+    return max(0, _max_logit_positions(target) - (1 if target.supports_logits_to_keep else prompt))
 
 
-def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target,
-                   settings: EngineSettings) -> Iterator[slice]:
-    """Split rows into forward passes of at most ``prefill_tokens`` tokens and ``logit_bytes`` of logits.
+def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> Iterator[slice]:
+    """Split rows into forward passes of at most ``_MAX_TOKENS`` tokens and ``_LOGIT_BYTES`` of logits.
 
     Padding counts, and so do logits that only some rows need: a model computes the same columns for all rows.
     With previous texts, these are limited to ``_MAX_LOGIT_OVERHEAD`` times the needed ones. A single row may
@@ -82,12 +81,12 @@ def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target,
     start = 0
     for end in range(1, len(prompts) + 1):
         part = slice(start, end + 1)
-        if end == len(prompts) or not _fits(prompts[part], submitted[part], target, settings):
+        if end == len(prompts) or not _fits(prompts[part], submitted[part], target):
             yield slice(start, end)
             start = end
 
 
-def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target, settings: EngineSettings) -> bool:
+def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     """Return whether several rows can share a forward pass."""
     rows, longest = len(prompts), int((prompts + submitted).max())
     needed, columns = int(submitted.sum()) + rows, longest
@@ -95,14 +94,12 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target, settings: 
         columns = min(longest - int(prompts[0]) + 1, needed)
         if needed > rows and rows * columns > _MAX_LOGIT_OVERHEAD * needed:
             return False
-    if rows * longest > settings.prefill_tokens:
-        return False
-    return rows * columns <= _max_logit_positions(target, settings)
+    return rows * longest <= _MAX_TOKENS and rows * columns <= _max_logit_positions(target)
 
 
-def _max_logit_positions(target: Target, settings: EngineSettings) -> int:
-    """Return the number of positions whose float32 logits fit into ``logit_bytes``."""
-    return settings.logit_bytes // (4 * target.vocabulary)
+def _max_logit_positions(target: Target) -> int:
+    """Return the number of positions whose float32 logits fit into ``_LOGIT_BYTES``."""
+    return _LOGIT_BYTES // (4 * target.vocabulary)
 
 
 def chain_drafts(texts: Sequence[np.ndarray]) -> DraftBatch:

@@ -63,7 +63,7 @@ class RequestScheduler:
         for prefix, members in self._target.prefix_cache.group([row.request.prompt_ids for row in admitted]):
             slots = free[members]
             uncached = rows.prompt[slots] - (len(prefix) if prefix else 0)
-            parts = prefill.split_forwards(uncached, rows.submitted[slots], self._target, self._settings)
+            parts = prefill.split_forwards(uncached, rows.submitted[slots], self._target)
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
 
@@ -95,7 +95,7 @@ class RequestScheduler:
         """Return how many tokens of a row's previous text the prefill verifies."""
         if not len(row.previous) or self._settings.score == "never":
             return 0
-        limit = prefill.max_reused_tokens(len(row.request.prompt_ids), self._target, self._settings)
+        limit = prefill.max_reused_tokens(len(row.request.prompt_ids), self._target)
         limit = min(len(row.previous), limit)
         if self._settings.score == "always":
             return limit

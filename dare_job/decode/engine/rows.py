@@ -188,10 +188,8 @@ class Rows:
         result = Result(
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
             reused, accepted, len(relaxed), 0 if limit is None else max(0, end - start - limit),
-            self.step_tokens[slot, :forwards].copy(), relaxed,
-            retrieval_ms + shared, decode_ms + shared_decode, self.slot_steps[slot].item(),
-            beams,
-        )
+            self.step_tokens[slot, :forwards].copy(), relaxed, retrieval_ms + shared,
+            decode_ms + shared_decode, self.slot_steps[slot].item(), beams)
         self.active -= 1
         self.used[slot], self.requests[slot], self._active_requests = False, None, None
         self.processors[slot] = self.previous[slot] = None

@@ -66,10 +66,8 @@ def check_logits(target) -> None:
     difference = (ours - expected).square().mean().sqrt().item()
     # The influence of other tokens bounds the difference that confusing them would make.
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
-        raise ModelError(
-            f"{name} is not supported: its logits over a token tree differ from a forward pass without one "
-            f"by {difference / spread:.2g} standard deviations"
-        )
+        raise ModelError(f"{name} is not supported: its logits over a token tree differ from a forward pass "
+                         f"without one by {difference / spread:.2g} standard deviations")
 
 
 @torch.inference_mode()

@@ -121,6 +121,12 @@ class Target:
     def generation_config(self) -> GenerationConfig:
         return self.model.generation_config
 
+    @property
+    def logit_columns(self) -> int:
+        """Number of logits: the output head may be wider than the embedding."""
+        head = self.model.get_output_embeddings()
+        return self.vocabulary if head is None else head.weight.shape[0]
+
     def acquire_cache(self, slots: int) -> TreeCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None

@@ -21,15 +21,13 @@ from dare_job.decode.sampling.compiled import warp_parameters
 from dare_job.decode.sampling.distributions import check_count, distribution_for
 from dare_job.decode.sampling.drafts import SampledDrafts
 from dare_job.decode.sampling.random_streams import DRAFT, VERIFY, RowKeys, RowUniforms
-from dare_job.decode.sampling.rules import RULES, rule_for
+from dare_job.decode.sampling.rules import rule_for
 from dare_job.decode.sampling.warp import Constraint
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult
 from dare_job.errors import ConfigError, ModelError
 from pools.tree import DraftBatch
-
-KNOWN_RULES = *RULES, tree_verification.TRAVERSAL
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,6 @@ class Sampling:
     distribution : of a draft model's candidates; retrieval drafts are deterministic and need none
     rule : verification rule, one of ``rules.RULES``, or "traversal" of whole trees
     model_penalty : use the repetition penalty of the model's generation config if warp has none
-
-    Raises
-    ------
-    ConfigError
-        The distribution or the rule is unknown.
     """
 
     warp: Warp = field(default_factory=Warp)
@@ -55,11 +48,6 @@ class Sampling:
     distribution: str = "without_replacement"
     rule: str = "rrs"
     model_penalty: bool = True
-
-    def __post_init__(self):
-        distribution_for(self.distribution)
-        if self.rule not in KNOWN_RULES:
-            raise ConfigError(f"unknown verification rule {self.rule!r}: use {', '.join(KNOWN_RULES)}")
 
     def require(self, widths: Sequence[int]) -> None:
         """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
@@ -102,19 +90,19 @@ class SamplingEngine(Engine):
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             sampling.require(drafter.shape.widths)
-            drafter.vocabulary = _logit_columns(target)
+            drafter.vocabulary = target.logit_columns
             drafter.shape.require(settings.nodes)
         self._warp = sampling.warp
         if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
             try:
-                self._warp = replace(sampling.warp, repetition_penalty=self.rules.penalty)
+                self._warp = replace(sampling.warp, repetition_penalty=self.generation_rules.penalty)
             except ConfigError as error:
                 reason = str(error).removeprefix("sample.")
                 raise ModelError(f"generation_config.{reason}: set sample.repetition_penalty") from error
-        config = copy.deepcopy(self.rules.config)
+        config = copy.deepcopy(self.generation_rules.config)
         config.repetition_penalty = None  # warping applies it
-        self.rules = replace(self.rules, config=config, penalty=1.0)
-        self._processor = TreeLogitsProcessor(self.rules, target.vocabulary)
+        self.generation_rules = replace(self.generation_rules, config=config, penalty=1.0)
+        self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary)
         self._stamps = np.zeros(target.vocabulary + 1, np.int64)
         on_cpu = target.device.type == "cpu" and not self._warp.logit_bias
         self._compiled = warp_parameters(self._warp) if on_cpu else None
@@ -133,7 +121,7 @@ class SamplingEngine(Engine):
 
     def _constraint(self, rows: Rows) -> Constraint | None:
         """Forbid drafting an end-of-text token before a row's minimum length."""
-        eos = [token for token in self.rules.eos if token < self.target.vocabulary]
+        eos = self._eos
         if not rows.any_min_length or not eos:
             return None
         min_lengths = rows.min_length[: rows.active]
@@ -214,12 +202,6 @@ class SamplingEngine(Engine):
             self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
         return PenaltyContext(rows.tokens[slots], rows.length[slots], self._stamps,
                               self._warp.repetition_penalty)
-
-
-def _logit_columns(target: Target) -> int:
-    """Return the number of logits: the output head may be wider than the embedding."""
-    output = target.model.get_output_embeddings()
-    return target.vocabulary if output is None else output.weight.shape[0]
 
 
 def _query_texts(rows: Rows, slots: np.ndarray, tree: Tree, queries: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Counter-based random streams: uniforms that depend only on seed, row key, text position and purpose.
 
 A row's uniforms are the same whatever shares its batch, in whichever order rows come, and however many were
-drawn before. The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-2011), keyed by a hash of seed and row key.
+sampled before. The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011), keyed by a hash of seed and row key.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, counters: np.nd
     keys : uint64 (M, 2), Philox key of each entry's row
     places : int (M,), position in the row's text, prompt included
     purpose : DRAFT, VERIFY, RESIDUAL or CHOICE
-    counters : int (M,), index of one of several draws at the position, such as a tree node
+    counters : int (M,), index of one of several samples at the position, such as a tree node
     count : uniforms per entry
     """
     out = np.empty((len(keys), count))

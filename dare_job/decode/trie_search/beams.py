@@ -31,7 +31,7 @@ class Candidates(NamedTuple):
     scores: torch.Tensor
 
 
-class Beams(NamedTuple):
+class TrieBeams(NamedTuple):
     """Beams of S rows.
 
     Attributes
@@ -43,10 +43,10 @@ class Beams(NamedTuple):
     nodes: torch.Tensor
     scores: torch.Tensor
 
-    def ranked(self) -> "Beams":
+    def ranked(self) -> "TrieBeams":
         """Return the beams sorted by descending score."""
         scores, order = self.scores.sort(dim=-1, descending=True, stable=True)
-        return Beams(self.nodes.gather(-1, order), scores)
+        return TrieBeams(self.nodes.gather(-1, order), scores)
 
 
 def candidates(scores: torch.Tensor, children: torch.Tensor, present: torch.Tensor, logs: torch.Tensor,
@@ -65,7 +65,7 @@ def candidates(scores: torch.Tensor, children: torch.Tensor, present: torch.Tens
     return Candidates(torch.where(present, children, NONE).flatten(1), scores_of_paths.flatten(1))
 
 
-def best(candidates: Candidates, k: int, limits: torch.Tensor | None = None) -> Beams:
+def best(candidates: Candidates, k: int, limits: torch.Tensor | None = None) -> TrieBeams:
     """Return the k candidates with the highest scores; of ties the first. limits int64 (S,) caps k per row.
     """
     scores, order = candidates.scores.sort(dim=-1, descending=True, stable=True)
@@ -75,7 +75,7 @@ def best(candidates: Candidates, k: int, limits: torch.Tensor | None = None) -> 
     return select(candidates, order[:, :k].masked_fill(excluded, NONE), k)
 
 
-def select(candidates: Candidates, places: torch.Tensor, k: int) -> Beams:
+def select(candidates: Candidates, places: torch.Tensor, k: int) -> TrieBeams:
     """Return the candidates at places int64 (S, <= k), with NONE for no candidate, as k beams."""
     if places.shape[1] < k:
         places = torch.nn.functional.pad(places, (0, k - places.shape[1]), value=NONE)
@@ -83,7 +83,7 @@ def select(candidates: Candidates, places: torch.Tensor, k: int) -> Beams:
     order = torch.where(places < 0, end, places).sort(dim=-1).values
     empty = order == end
     order = order.clamp_max(end - 1)
-    return Beams(candidates.nodes.gather(-1, order).masked_fill(empty, NONE),
+    return TrieBeams(candidates.nodes.gather(-1, order).masked_fill(empty, NONE),
                  candidates.scores.gather(-1, order).masked_fill(empty, -torch.inf))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.trie_search.beams import Beams, Candidates, Drafted, Query, best, candidates
+from dare_job.decode.trie_search.beams import Candidates, Drafted, Query, TrieBeams, best, candidates
 from dare_job.decode.trie_search.node_scores import RENORMALISED, Children, NodeScores
 from dare_job.decode.trie_search.trie import NONE, Vocabulary
 from dare_job.errors import ConfigError
@@ -58,7 +58,7 @@ class TrieDrafter:
             raise ConfigError(f"draft width {width}, max_full_level {max_full_level}, depth {depth}: the "
                               "depth and one of the other two must be at least 1")
 
-    def draft(self, rows: np.ndarray, levels: np.ndarray, beams: Beams,
+    def draft(self, rows: np.ndarray, levels: np.ndarray, beams: TrieBeams,
               depth: int | None = None) -> list[Drafted]:
         """Draft at most ``depth`` levels below the beams of rows (S,), which have ``levels`` (S,) codes.
 
@@ -75,7 +75,7 @@ class TrieDrafter:
         return levels_drafted
 
     def select_level(self, rows: np.ndarray,
-                     level_candidates: Candidates) -> tuple[Beams, torch.Tensor | None]:
+                     level_candidates: Candidates) -> tuple[TrieBeams, torch.Tensor | None]:
         """Choose the nodes of a level of rows (S,); also returns ``Drafted.sampled``."""
         sizes = (level_candidates.nodes >= 0).sum(-1)
         limits = torch.where(sizes <= self.max_full_level, sizes, self.width)

@@ -21,23 +21,23 @@ from dare_job.decode.sampling.random_streams import DRAFT, RowKeys
 from dare_job.decode.sampling.rules import normalised
 from dare_job.decode.trie_search.beams import (
     Banned,
-    Beams,
     Candidates,
     Drafted,
     Query,
+    TrieBeams,
     candidate_distribution,
     fill_with_best,
     find_places,
     select,
 )
 from dare_job.decode.trie_search.drafts import TrieDrafter
-from dare_job.decode.trie_search.kernels import Kernel, RowRandomness, exact, relaxed
 from dare_job.decode.trie_search.node_scores import RAW
 from dare_job.decode.trie_search.search import SearchState, TopK
 from dare_job.decode.trie_search.trie import NONE, Trie
+from dare_job.decode.trie_search.verification import RowRandomness, Verification, exact, relaxed
 from dare_job.errors import ConfigError
 
-KERNELS: dict[str, Kernel] = {"exact": exact, "relaxed": relaxed}
+VERIFICATIONS: dict[str, Verification] = {"exact": exact, "relaxed": relaxed}
 
 
 class SampledTrieDrafter(TrieDrafter):
@@ -49,7 +49,7 @@ class SampledTrieDrafter(TrieDrafter):
     randomness: RowRandomness | None = None  # set by SampledTopK
     temperature = 1.0
 
-    def select_level(self, rows: np.ndarray, candidates: Candidates) -> tuple[Beams, torch.Tensor | None]:
+    def select_level(self, rows: np.ndarray, candidates: Candidates) -> tuple[TrieBeams, torch.Tensor | None]:
         sizes = (candidates.nodes >= 0).sum(-1)
         is_full = sizes <= self.max_full_level
         limits = torch.where(is_full, sizes, self.width)
@@ -80,9 +80,10 @@ class SampledTopK(TopK):
         if not temperature > 0:
             raise ConfigError(f"temperature {temperature}: sampling needs a temperature above 0; for 0 use "
                               "beam search without sampling")
-        if verification not in KERNELS:
-            raise ConfigError(f"verification {verification!r}: use {' or '.join(KERNELS)}")
-        self.temperature, self.kernel, self.seeds = temperature, KERNELS[verification], RowKeys(seed)
+        if verification not in VERIFICATIONS:
+            raise ConfigError(f"verification {verification!r}: use {' or '.join(VERIFICATIONS)}")
+        self.temperature, self.seeds = temperature, RowKeys(seed)
+        self.verification = VERIFICATIONS[verification]
         self.randomness: RowRandomness | None = None
 
     def begin(self, queries: Sequence[Query]) -> None:
@@ -96,7 +97,7 @@ class SampledTopK(TopK):
             self.drafter.randomness, self.drafter.temperature = randomness, self.temperature
 
     def advance(self, state: SearchState, banned: Banned | None, drafts: list[Drafted]) -> np.ndarray:
-        """Verify the levels of the last draft, then continue while all beams are read, up to where a kernel
+        """Verify the levels of the last draft, then continue while all beams are read, up to where one
         ends the draft.
         """
         levels, ended = iter(drafts), np.zeros(len(state.level), np.bool_)
@@ -110,7 +111,7 @@ class SampledTopK(TopK):
             q, draft_places = torch.zeros_like(p), level_candidates.nodes[:, :0]
             if drafted:
                 q, draft_places = _draft_distribution(drafted, ready, level_candidates, self.temperature)
-            selected, continues = self.kernel(p, q, draft_places, self.k, self.randomness, ready,
+            selected, continues = self.verification(p, q, draft_places, self.k, self.randomness, ready,
                                               level_candidates.nodes)
             ended[ready] = ~continues.cpu().numpy()
             state.advance(ready, select(level_candidates, fill_with_best(level_candidates, selected), self.k))

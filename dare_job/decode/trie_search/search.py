@@ -16,10 +16,10 @@ import torch
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.beams import (
     Banned,
-    Beams,
     Candidates,
     Drafted,
     Query,
+    TrieBeams,
     best,
     candidates,
 )
@@ -91,11 +91,11 @@ class SearchState:
         nodes[:, 0, 0], scores[:, 0, 0] = ROOT, 0
         return cls(np.zeros(rows, np.int64), nodes, scores)
 
-    def rows(self, which: np.ndarray) -> Beams:
+    def rows(self, which: np.ndarray) -> TrieBeams:
         at = self._place(which)
-        return Beams(self.nodes[at], self.scores[at])
+        return TrieBeams(self.nodes[at], self.scores[at])
 
-    def advance(self, which: np.ndarray, beams: Beams) -> None:
+    def advance(self, which: np.ndarray, beams: TrieBeams) -> None:
         self.level[which] += 1
         at = self._place(which)
         self.nodes[at], self.scores[at] = beams
@@ -153,7 +153,7 @@ class TopK:
             if self.draft_depth and drafts:
                 self.advance(state, banned, drafts)
                 self.draft_depth.record_accepted(before, state.level[rows], len(drafts))
-        ranked = Beams(state.nodes, state.scores).ranked()
+        ranked = TrieBeams(state.nodes, state.scores).ranked()
         nodes, draft_reads = ranked.nodes.cpu().numpy(), self.drafter.scorer.reads if self.drafter else []
         leaves = np.where(nodes[:, -1] == NONE, NONE, nodes[:, -1] - self.trie.first_leaf)
         return TopKResult(leaves, ranked.scores[:, -1].cpu().numpy(), nodes[:, 1:],

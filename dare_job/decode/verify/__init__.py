@@ -14,12 +14,11 @@ from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.relaxed_compiled import accept_relaxed, thresholds
 from dare_job.decode.verify.result import ResultBuffers, VerificationResult, longest_accepted, verify_roots
 
-Verifier = Callable[..., VerificationResult]  # arguments as in ``verify`` below
 _NO_NODES = np.zeros(0, np.bool_)
 
 
-def verifier(settings: EngineSettings, eos: torch.Tensor) -> Verifier:
-    """Return the verification function of ``settings.rule``.
+def verifier(settings: EngineSettings, eos: torch.Tensor) -> Callable[..., VerificationResult]:
+    """Return the verification function of ``settings.rule``, with the arguments of ``verify`` below.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ from dare_job.decode.verify.result import NodeVerification, argmax_finite
 
 
 @dataclass(frozen=True)
-class Candidates:
+class DraftTokens:
     """N draft tokens and the P nodes that precede them.
 
     Attributes
@@ -56,7 +56,7 @@ class Candidates:
     parents: torch.Tensor
 
 
-def meets(drafts: Candidates, conditions: Thresholds) -> torch.Tensor:
+def meets(drafts: DraftTokens, conditions: Thresholds) -> torch.Tensor:
     """Return which tokens meet the conditions of a rule, bool (N,)."""
     if conditions.gap < math.inf:
         passed = drafts.scores.amax(-1)[drafts.parents] - drafts.own <= conditions.gap
@@ -92,7 +92,7 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
     tokens, parents, width = tree.tokens, tree.parents, scores.shape[1]
     own, sums = scores[parents, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
     is_top = tokens == argmax[parents]
-    drafts = Candidates(is_top, own, own - sums[parents], scores, sums, parents)
+    drafts = DraftTokens(is_top, own, own - sums[parents], scores, sums, parents)
     passed = meets(drafts, conditions) & (is_top | ~torch.isin(tokens, eos))
     if strict is not None:
         passed = torch.where(strict, is_top, passed)

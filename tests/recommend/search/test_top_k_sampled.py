@@ -11,7 +11,7 @@ import torch
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.drafts import ModelScorer
 from dare_job.decode.trie_search.item_weights import LeafScorer, PopularityWeights
-from dare_job.decode.trie_search.sampled import KERNELS, SampledTopK, SampledTrieDrafter
+from dare_job.decode.trie_search.sampled import VERIFICATIONS, SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError
@@ -95,10 +95,10 @@ def test_published_verification_drafts_again_after_too_few_accepted(monkeypatch)
     monkeypatch.setattr(p, "read", lambda *_: (p.known.update(range(len(FEW))), p.reads.append(np.ones(1))))
     drafts, draft = [], SampledTrieDrafter.draft
     monkeypatch.setattr(SampledTrieDrafter, "draft", lambda *asked: drafts.append(1) or draft(*asked))
-    kernel = KERNELS["relaxed"]
+    relaxed = VERIFICATIONS["relaxed"]
 
     def watched(*asked):
-        places, through = kernel(*asked)
+        places, through = relaxed(*asked)
         told.append(bool(through[0]))
         if len(told) == 3:
             ends.add(tuple(told))
@@ -108,7 +108,7 @@ def test_published_verification_drafts_again_after_too_few_accepted(monkeypatch)
         return places, through
 
     ends = set()
-    monkeypatch.setitem(KERNELS, "relaxed", watched)
+    monkeypatch.setitem(VERIFICATIONS, "relaxed", watched)
     recommended(p, q, "relaxed", 2, depth=1)
     assert (True, True, True) in ends and (False, True, True) in ends
 

@@ -1,4 +1,4 @@
-"""The verification kernel of beams: turns drafts of one distribution into several outputs of another.
+"""The verification of beams: turns drafts of one distribution into several outputs of another.
 
 For one row, with p the target distribution of a layer, q that of the drafts, O the outputs so far::
 

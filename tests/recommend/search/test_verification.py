@@ -1,4 +1,4 @@
-"""Distributions of verified samples, by enumeration: the exact kernel to rounding, the published one far from
+"""Distributions of verified samples, by enumeration: the exact one to rounding, the published one far from
 it.
 """
 
@@ -9,18 +9,18 @@ import torch
 
 from dare_job.decode.sampling.random_streams import DRAFT
 from dare_job.decode.sampling.rules import normalised
-from dare_job.decode.trie_search.kernels import exact, relaxed
+from dare_job.decode.trie_search.verification import exact, relaxed
 
 ROW = np.zeros(1, np.int64)
 
 
-def outputs_of(kernel, p, q, n: int, k: int) -> dict:
+def outputs_of(verify, p, q, n: int, k: int) -> dict:
     nodes = torch.arange(len(p))[None]
     p, q = normalised(p[None]), normalised(q[None])
 
     def run(randomness):
         drafts = randomness.sample_order(ROW, nodes, q, torch.tensor([n]), DRAFT)
-        return tuple(x for x in kernel(p, q, drafts, k, randomness, ROW, nodes)[0][0].tolist() if x >= 0)
+        return tuple(x for x in verify(p, q, drafts, k, randomness, ROW, nodes)[0][0].tolist() if x >= 0)
 
     return enumerated.distribution(run)
 
@@ -35,7 +35,7 @@ def pair(seed: int, size: int = 4, zeros: bool = False):
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (2, 1), (2, 2), (3, 2), (1, 3), (3, 3)])
-def test_the_exact_kernel_has_the_target_distribution(n, k, zeros):
+def test_exact_verification_has_the_target_distribution(n, k, zeros):
     for seed in range(3):
         p, q = pair(seed, zeros=zeros)
         found = outputs_of(exact, p, q, n, k)
@@ -97,7 +97,7 @@ def _sets(distribution: dict) -> dict:
 
 
 def test_a_wrong_draft_distribution_is_detected():
-    """The kernel needs the distribution that sampled the drafts: uniform drafts are not from q."""
+    """Verification needs the distribution that sampled the drafts: uniform drafts are not from q."""
     p, q = pair(1)
     nodes = torch.arange(4)[None]
 
