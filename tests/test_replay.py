@@ -59,7 +59,7 @@ def test_every_format_gives_the_same_figures(corpus):
     assert (first["texts"], first["held_out"]) == (32, 8)
     low, high = first["nodes"]["8"]["ci95"]
     assert low <= first["nodes"]["8"]["accepted_per_step"] <= high
-    assert {"p50_us", "p99_us", "insertion_p50_us", "nodes_used"} <= set(first["nodes"]["8"])
+    assert {"p50_us", "p99_us", "cpu_p50_us", "nodes_used"} <= set(first["nodes"]["8"])
     assert first["build_tokens_per_s"] > 0 and first["bytes_per_token"] > 0 and first["open_ms"] > 0
 
 
@@ -90,12 +90,10 @@ def test_ids_and_texts_are_read_as_they_are_written(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}\n{"text": null}\n')
     frame = pandas.DataFrame({"id": ["1", "2"], "text": ["x", "y"]}, index=[5, 5])
     frame.to_parquet(tmp_path / "a.parquet")
-    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     assert texts.read(tmp_path / "a.csv", "text", "id") == texts.Texts(["007", "7"], ["NA", "None"])
     assert texts.read(tmp_path / "a.jsonl", "text", "id").ids == ["1", "2"]
-    for name in ("a.parquet", "a.parquet.gz"):
-        assert texts.read(tmp_path / name, "text", "id") == texts.Texts(["1", "2"], ["x", "y"])
-        assert texts.read(tmp_path / name, "text").ids == ["0", "1"]
+    assert texts.read(tmp_path / "a.parquet", "text", "id") == texts.Texts(["1", "2"], ["x", "y"])
+    assert texts.read(tmp_path / "a.parquet", "text").ids == ["0", "1"]
 
 
 @pytest.mark.parametrize("content, message", [
@@ -156,7 +154,7 @@ def test_peers_are_compared_in_pairs(corpus):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"pool": ("near",)}, "--pool 'near' is unknown; choose from own, group, global"),
+    ({"pool": ("near",)}, "--pool near: choose from own, group, global"),
     ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
     ({"against": ("best",)}, "choose from published, arctic"), ({"nodes": (0,)}, "from 1 to 512"),
     ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),

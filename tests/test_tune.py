@@ -138,9 +138,9 @@ def test_drafting_is_measured_where_it_is_not_given(corpus, tmp_path):
     ({"nodes": (0,)}, "--nodes 0 must be from 1 to 512"), ({"contexts": (33,)}, "--contexts 33"),
     ({"depths": (65,)}, "--depths 65"), ({"sizes": (0,)}, "--sizes 0"), ({"screen": 0}, "--screen 0"),
     ({"lambdas": (0.0,)}, "--lambdas 0: each must be a number above 0"),
-    ({"batch": (16,)}, "--batch 16: the latency curve has batch sizes from 1 to 8"),
+    ({"batch": (16,)}, "with this latency curve --batch 16 must be from 1 to 8"),
     ({"curve": LatencyCurve.of({"1": {"1": 1.0, "9": 2.0}}, "x")},
-     "ends at 9 queries a row, 16 nodes need 17"),
+     "ends at 9 queries per row, but 16 draft tokens need 17"),
     ({"held_out": 3}, "hold out four or more"), ({"held_out": 90}, "below 90"),
     ({"pool": ("near",)}, "choose from own, group, global"), ({"pool": ("own",)}, "needs --old"),
     ({"column": "words"}, "no column words")])

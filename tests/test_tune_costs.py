@@ -1,4 +1,4 @@
-"""What tuning reckons with: latency curves, the cost of a step, and a first night's waves."""
+"""Latency curves, the cost of a step, and the waves of a first run, for ``dare-job tune``."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
 from dare_job.evaluate.replay import latency, tuned
-from dare_job.evaluate.replay import latency as replay_latency
 from dare_job.evaluate.replay.trials import Objective, Trial, ratio_interval
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "latency"
@@ -18,11 +17,15 @@ FLAT = LatencyCurve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.
 
 @pytest.mark.parametrize("text, message", [
     ("{", "is not JSON"), ("[]", "has no latency curve"), ("{}", "has no latency curve"),
-    ('{"8": {}}', "batch 8 has no curve"), ('{"8": 3}', "batch 8 has no curve"),
-    ('{"many": {"1": 1}}', "batch: 'many' is not a number"),
-    ('{"8": {"0": 1}}', "queries: '0' is not a number"),
-    ('{"8": {"1": "fast"}}', "1 queries: 'fast' is not a time"), ('{"8": {"1": -1}}', "-1 is not a time"),
-    ('{"8": {"1": NaN}}', "nan is not a time"), ('{"8": {"4": 1}}', "batch 8 lacks 1 query per row")])
+    ('{"8": {"1": 1}}', "has no latency curve"),
+    ('{"latency_ms": {"8": {}}}', "batch 8 has no curve"),
+    ('{"latency_ms": {"8": 3}}', "batch 8 has no curve"),
+    ('{"latency_ms": {"many": {"1": 1}}}', "batch: 'many' is not a number"),
+    ('{"latency_ms": {"8": {"0": 1}}}', "queries: '0' is not a number"),
+    ('{"latency_ms": {"8": {"1": "fast"}}}', "1 queries: 'fast' is not a time"),
+    ('{"latency_ms": {"8": {"1": -1}}}', "-1 is not a time"),
+    ('{"latency_ms": {"8": {"1": NaN}}}', "nan is not a time"),
+    ('{"latency_ms": {"8": {"4": 1}}}', "batch 8 lacks 1 query per row")])
 def test_a_wrong_latency_file_is_refused(tmp_path, text, message):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(DataError, match=message) as found:
@@ -67,11 +70,11 @@ def test_waves_save_steps_as_counted_by_hand():
 
 
 def test_shipped_curves_are_those_of_the_formula(tmp_path):
-    replay_latency.main(tmp_path)
+    latency.main(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert set(names) < {path.name for path in SHIPPED.iterdir()}  # beside them, one that was measured
     assert all((tmp_path / name).read_text() == (SHIPPED / name).read_text() for name in names)
-    small = replay_latency.forward_ms(replay_latency.H100, replay_latency.MISTRAL, 1, 1, 0)
+    small = latency.forward_ms(latency.H100, latency.MISTRAL, 1, 1, 0)
     assert small == pytest.approx(2 * 7.24e9 / 3.35e12 * 1e3)  # bound by memory
-    large = replay_latency.forward_ms(replay_latency.A100, replay_latency.MISTRAL, 256, 64, 0)
+    large = latency.forward_ms(latency.A100, latency.MISTRAL, 256, 64, 0)
     assert large == pytest.approx(256 * 64 * (2 * 7.24e9 + 4 * 32 * 4096 * 64) / 312e12 * 1e3)

@@ -1,7 +1,7 @@
-"""Recorded texts written again in batches: the scheduler's budgets against every row's having the same one.
+"""Replays recorded texts in batches, with a draft budget or the same number of draft nodes for every row.
 
-What is accepted follows the recorded text, not anybody's estimate; what a step costs is read from a latency
-curve, and drafting and the scheduler's own work are added as they were timed.
+Acceptance follows the recorded text. The time of a step is that of its forward pass by a latency curve, plus
+the measured time of drafting and of the draft budget.
 """
 
 import time
@@ -22,97 +22,96 @@ from pools.tree import DraftBatch, empty_drafts
 
 @dataclass(frozen=True)
 class Steps:
-    """Of each step of a run: rows, draft nodes, milliseconds of drafting and budgets, tokens written."""
+    """By step of a run: rows, draft nodes, milliseconds of drafting and budgets, generated tokens."""
 
     rows: np.ndarray
     nodes: np.ndarray
-    beside_ms: np.ndarray
+    drafting_ms: np.ndarray
     tokens: np.ndarray
 
     def tokens_per_s(self, curve: LatencyCurve) -> float:
-        """Tokens a second where forwards take what the curve says."""
-        most = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
-        ms = {rows: curve.forward_ms(rows, nodes) for rows, nodes in most.items()}
+        """Tokens per second with the forward times of a latency curve."""
+        max_nodes = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
+        ms = {rows: curve.forward_ms(rows, nodes) for rows, nodes in max_nodes.items()}
         forwards = sum(ms[rows][nodes] for rows, nodes in zip(self.rows, self.nodes, strict=True))
-        return 1e3 * float(self.tokens.sum() / (forwards + self.beside_ms.sum()))
+        return 1e3 * float(self.tokens.sum() / (forwards + self.drafting_ms.sum()))
 
 
 def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
           settings: DraftSettings) -> Steps:
-    """Every row has up to ``nodes`` draft nodes in each step."""
+    """Replay with up to ``nodes`` draft nodes for every row in each step."""
     return _run(texts, pools, batch, nodes, settings, None)
 
 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
               settings: DraftSettings, curve: LatencyCurve) -> Steps:
-    """The scheduler has the batch's nodes, ``nodes`` of one row at most."""
+    """Replay with the nodes that the draft budget selects, at most ``nodes`` of one row."""
     return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes))
 
 
-def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings,
-         scheduler: DraftBudget | None) -> Steps:
-    """texts int32 (tokens,) with the first token given; ``batch`` rows at once, refilled as they end."""
+def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: DraftBudget | None) -> Steps:
+    """texts int32 (tokens,), the first token known; ``batch`` rows at once, replaced as they end."""
     context = np.zeros((batch, max(text.size for text in texts)), np.int32)
     sizes, known = np.zeros(batch, np.int64), np.ones(batch, np.int64)
-    waiting, taken, record = list(range(len(texts)))[::-1], [], []
+    waiting, active, record = list(range(len(texts)))[::-1], [], []
     rows = 0
     while True:
         while rows < batch and waiting:
             number = waiting.pop()
             sizes[rows], known[rows] = texts[number].size, 1
             context[rows, : sizes[rows]] = texts[number]
-            taken.append(number)
+            active.append(number)
             rows += 1
         if not rows:
             break
-        begun = time.thread_time()
-        near = [pools[number] for number in taken]
-        drafts = _draft(context[:rows], known[:rows], sizes[:rows], near, nodes, settings, scheduler)
-        beside_ms = 1e3 * (time.thread_time() - begun) if drafts.nodes else 0.0
-        if scheduler is not None and drafts.nodes:
-            drafts = scheduler.select(drafts, beside_ms)
-            beside_ms = 1e3 * (time.thread_time() - begun)
+        started = time.thread_time()
+        row_pools = [pools[number] for number in active]
+        drafts = _draft(context[:rows], known[:rows], sizes[:rows], row_pools, nodes, settings, budget)
+        drafting_ms = 1e3 * (time.thread_time() - started) if drafts.nodes else 0.0
+        if budget is not None and drafts.nodes:
+            drafts = budget.select(drafts, drafting_ms)
+            drafting_ms = 1e3 * (time.thread_time() - started)
         tree = build(context[np.arange(rows), known[:rows] - 1], drafts, sizes[:rows] - known[:rows] - 1)
-        verdict = _follow(tree, context[:rows], known[:rows], sizes[:rows])
-        if scheduler is not None:
-            begun = time.thread_time()
-            scheduler.observe(tree, verdict)
-            beside_ms += 1e3 * (time.thread_time() - begun)
-        gained = verdict.counts + 1
-        known[:rows] += gained
-        record.append((rows, len(tree.tokens) - rows, beside_ms, int(gained.sum())))
+        result = _verify(tree, context[:rows], known[:rows], sizes[:rows])
+        if budget is not None:
+            started = time.thread_time()
+            budget.observe(tree, result)
+            drafting_ms += 1e3 * (time.thread_time() - started)
+        tokens = result.counts + 1
+        known[:rows] += tokens
+        record.append((rows, len(tree.tokens) - rows, drafting_ms, int(tokens.sum())))
         for row in np.flatnonzero(known[:rows] >= sizes[:rows])[::-1]:  # the last row fills the gap
             rows -= 1
             context[row], sizes[row], known[row] = context[rows], sizes[rows], known[rows]
-            taken[row] = taken[rows]
-            taken.pop()
+            active[row] = active[rows]
+            active.pop()
     return Steps(*map(np.array, zip(*record, strict=True)))
 
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
-           scheduler: DraftBudget | None) -> DraftBatch:
-    min_score = 0.0 if scheduler is None else scheduler.min_score(len(known))
-    room = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
+           budget: DraftBudget | None) -> DraftBatch:
+    min_score = 0.0 if budget is None else budget.min_score(len(known))
+    depths = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if min_score is None or not nodes:
         return empty_drafts(len(known))
-    most = nodes if scheduler is None else scheduler.row_nodes
-    budgets = np.where(room > 0, most, 0).astype(np.int32)
-    return draft(context, known.astype(np.int32), budgets, pools, settings, room, min_score=min_score)
+    row_nodes = nodes if budget is None else budget.row_nodes
+    budgets = np.where(depths > 0, row_nodes, 0).astype(np.int32)
+    return draft(context, known.astype(np.int32), budgets, pools, settings, depths, min_score=min_score)
 
 
-def _follow(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarray) -> VerificationResult:
-    """The branch of each tree that the recorded text takes."""
+def _verify(tree: Tree, context: np.ndarray, known: np.ndarray, sizes: np.ndarray) -> VerificationResult:
+    """Accept the path of each tree that agrees with the recorded text."""
     rows = len(known)
     counts, paths = np.zeros(rows, np.int64), np.zeros((rows, tree.depth + 1), np.int64)
     tokens, parents, _, starts = tree.host
-    _walk(tokens, parents, starts, context, known, sizes, counts, paths)
+    _accept(tokens, parents, starts, context, known, sizes, counts, paths)
     yes = np.ones(rows, np.bool_)
     return VerificationResult(counts, paths, np.zeros(paths.shape, np.int32),
                               np.zeros(paths.shape, np.bool_), yes, yes, True)
 
 
 @numba.njit(cache=True)
-def _walk(tokens, parents, starts, context, known, sizes, counts, paths):
+def _accept(tokens, parents, starts, context, known, sizes, counts, paths):
     for r in range(len(known)):
         node = starts[r]
         for t in range(starts[r] + 1, starts[r + 1]):

@@ -1,4 +1,4 @@
-"""The command ``replay``: one file's texts against pools of the others, and against peers in the same run."""
+"""``dare-job lab replay``: replays texts of a file against pools of its other texts, and compares methods."""
 
 import tempfile
 import time
@@ -21,29 +21,27 @@ _SETTINGS = DraftSettings()
 
 
 def run(options: Options) -> dict:
-    """Replay one file; returns the JSON object that the command prints last.
+    """Replay a file; returns the JSON object that the command prints last.
 
-    Raises ConfigError for impossible options, DataError for files that do not serve.
+    Raises ConfigError for invalid options, DataError for invalid files.
     """
     _check(options)
     corpus = sources.load(options)
     warm_up()
-    index, figures = _index(corpus.rest)
+    index, index_figures = _index(corpus.rest)
     pools = sources.nearest_first(corpus, options.pool, index)
-    result = {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
-              "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": {}}
-    ours = {}
+    by_nodes, per_text = {}, {}
     for nodes in options.nodes:
         calibration = Calibration()
-        found = replay(corpus.test, Blend(pools, _SETTINGS), nodes, calibration)
-        ours[nodes] = found.pop("per_text")
-        found |= {"batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes),
-                  "calibration": calibration.deciles()}
-        result["nodes"][str(nodes)] = found
-        _say("blend", nodes, found)
-        _say_more(found)
-    against = {name: _peer(name, corpus, index, options, ours) for name in options.against}
-    return {**result, **figures, "against": against}
+        figures = replay(corpus.test, Blend(pools, _SETTINGS), nodes, calibration)
+        per_text[nodes] = figures.pop("per_text")
+        by_nodes[str(nodes)] = figures | {"batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes),
+                                          "calibration": calibration.deciles()}
+        _print("blend", nodes, by_nodes[str(nodes)])
+    against = {name: _peer(name, corpus, index, options, per_text) for name in options.against}
+    return {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
+            "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": by_nodes, **index_figures,
+            "against": against}
 
 
 def _check(options: Options) -> None:
@@ -55,60 +53,58 @@ def _check(options: Options) -> None:
         raise ConfigError(f"--nodes {','.join(map(str, options.nodes))}: each must be from 1 to 512")
 
 
-def _index(rest: Sequence[np.ndarray]) -> tuple[Index, dict]:
-    """The pool of everybody, and what building, keeping and opening it costs, with and without checksums."""
-    Index.build(rest[:64])  # compiled, or loaded from the cache
-    begun = time.perf_counter()
-    index = Index.build(rest)
-    build_s = time.perf_counter() - begun
+def _index(texts: Sequence[np.ndarray]) -> tuple[Index, dict]:
+    """The global pool, and its figures: building speed, size, and opening time with and without checksums."""
+    Index.build(texts[:64])  # compiled, or loaded from the cache
+    started = time.perf_counter()
+    index = Index.build(texts)
+    build_s = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder) / "pool")
         size = sum(file.stat().st_size for file in (Path(folder) / "pool").iterdir())
-        opened = {}
+        open_ms = {}
         for verify in (True, False):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             Index.open(Path(folder) / "pool", verify=verify)
-            opened[verify] = round((time.perf_counter() - begun) * 1e3, 2)
+            open_ms[verify] = round((time.perf_counter() - started) * 1e3, 2)
     print(f"{index.texts} texts of {index.token_count} tokens indexed in {build_s:.2f} s", flush=True)
     return index, {"build_tokens_per_s": round(index.token_count / build_s),
                    "bytes_per_token": round(size / max(1, index.token_count), 2),
-                   "open_ms": opened[False], "open_and_verify_ms": opened[True]}
+                   "open_ms": open_ms[False], "open_and_verify_ms": open_ms[True]}
 
 
-def _peer(name: str, corpus: Corpus, index: Index, options: Options, ours: dict[int, np.ndarray]) -> dict:
+def _peer(name: str, corpus: Corpus, index: Index, options: Options, per_text: dict[int, np.ndarray]) -> dict:
     """A peer's figures by nodes, at its best setting for each, with our ratio to it in pairs."""
-    result: dict = {"nodes": {}}
+    by_nodes = {}
     arctic = Arctic(corpus.rest) if name == "arctic" else None
     for nodes in options.nodes:
         if arctic is None:
-            found = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes)
+            figures = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes)
         else:
-            found = max((_arctic(arctic, corpus, nodes, *setting) for setting in ARCTIC_SETTINGS),
-                        key=lambda figures: figures["accepted_per_step"])
-        theirs = found.pop("per_text")
-        result["nodes"][str(nodes)] = found | ratio(ours[nodes], theirs)
-        _say(name, nodes, result["nodes"][str(nodes)])
-    return result
+            figures = max((_arctic(arctic, corpus, nodes, *setting) for setting in ARCTIC_SETTINGS),
+                          key=lambda figures: figures["accepted_per_step"])
+        theirs = figures.pop("per_text")
+        by_nodes[str(nodes)] = figures | ratio(per_text[nodes], theirs)
+        _print(name, nodes, by_nodes[str(nodes)])
+    return {"nodes": by_nodes}
 
 
-def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, least: float) -> dict:
-    drafter.factor, drafter.least = factor, least
+def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, min_probability: float) -> dict:
+    drafter.factor, drafter.min_probability = factor, min_probability
     return replay(corpus.test, drafter, nodes) | {"setting": {"max_spec_factor": factor,
-                                                              "min_token_prob": least}}
+                                                              "min_token_prob": min_probability}}
 
 
-def _say_more(found: dict) -> None:
-    print("  predicted > observed by decile: " + ", ".join(
-        f"{part['predicted']:.3f} > {part['observed']:.3f}" for part in found["calibration"]))
-    print(f"  one call for {ROWS} rows: " + ", ".join(
-        f"{us} us a row on {threads} thread(s)" for threads, us in found["batch_us_per_row"].items()),
-          flush=True)
-
-
-def _say(name: str, nodes: int, found: dict) -> None:
-    low, high = found["ci95"]
-    line = (f"{name:10} {nodes:4} nodes: {found['accepted_per_step']:.3f} accepted a step ({low:.3f} to "
-            f"{high:.3f}), {found['p50_us']} us median, {found['p99_us']} us p99")
-    if "ratio" in found:
-        line += f"; the blend has {found['ratio']:.3f} times as much"
+def _print(name: str, nodes: int, figures: dict) -> None:
+    low, high = figures["ci95"]
+    line = (f"{name:10} {nodes:4} nodes: {figures['accepted_per_step']:.3f} accepted per step ({low:.3f} to "
+            f"{high:.3f}), {figures['p50_us']} us median, {figures['p99_us']} us p99")
+    if "ratio" in figures:
+        line += f"; the blend has {figures['ratio']:.3f} times as much"
     print(line, flush=True)
+    if "calibration" in figures:
+        print("  predicted > observed by decile: " + ", ".join(
+            f"{part['predicted']:.3f} > {part['observed']:.3f}" for part in figures["calibration"]))
+        print(f"  one call for {ROWS} rows: " + ", ".join(
+            f"{us} us per row on {threads} thread(s)"
+            for threads, us in figures["batch_us_per_row"].items()), flush=True)

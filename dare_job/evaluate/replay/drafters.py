@@ -1,4 +1,4 @@
-"""What is replayed: our blend, and the peers that it is compared with."""
+"""Drafters for replays: dare-job's blend, and the methods that it is compared with."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from pools.index import Index
 
 
 class Blend(Drafter):
-    """Our drafts from each text's own pools, nearest first, and from the text so far: the row's tokens.
+    """Drafts from each text's pools, nearest first, and from the text so far.
 
-    scores  float32 (nodes,) of the last tree: the estimated probability that a node's path is accepted
+    scores  float32 (nodes,) of the last tree: estimated probability that the path to a node is accepted
     """
 
     def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):
-        """pools: for each replayed text in its order."""
+        """pools : of each replayed text"""
         self._pools, self._settings = pools, settings
         self._budget, self._length = np.zeros(1, np.int32), np.zeros(1, np.int32)
 
@@ -43,15 +43,15 @@ class Published(Drafter):
         return self._draft(text, known)
 
 
-# Of speculate(): max_spec_factor and min_token_prob, with trees. The first is the package's default.
+# max_spec_factor and min_token_prob of speculate(), with trees. The first is the package's default.
 ARCTIC_SETTINGS = ((1.0, 0.1), (4.0, 0.05), (64.0, 0.01), (64.0, 0.0))
 
 
 class Arctic(Drafter):
-    """The suffix tree of ArcticInference, which the package ``arctic-inference`` holds."""
+    """The suffix tree of ArcticInference, in the package ``arctic-inference``."""
 
     def __init__(self, texts: Sequence[np.ndarray]):
-        """Raises ConfigError where the package is not installed."""
+        """Raises ConfigError if the package is not installed."""
         try:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError:
@@ -63,10 +63,10 @@ class Arctic(Drafter):
             self._cache.add_active_response(place, np.ascontiguousarray(text))
             self._cache.stop_request(place)
         self._pool, self._current = len(texts), None
-        self.factor, self.least = ARCTIC_SETTINGS[0]
+        self.factor, self.min_probability = ARCTIC_SETTINGS[0]
 
     def start(self, number: int, text: np.ndarray) -> None:
-        """The text before is taken out again, so that all are drafted from the same pool."""
+        """Removes the previous text, so that all texts are drafted from the same pool."""
         if self._current is not None:
             self._cache.stop_request(self._current)
             self._cache.evict_cached_response(self._current)
@@ -75,10 +75,10 @@ class Arctic(Drafter):
         self._cache.add_active_response(self._current, text[:1])
 
     def draft(self, text: np.ndarray, known: int, nodes: int):
-        found = self._cache.speculate(
+        drafts = self._cache.speculate(
             self._current, text[:known], max_spec_tokens=nodes, max_spec_factor=self.factor,
-            min_token_prob=self.least, use_tree_spec=True)
-        return found.token_ids, found.parents
+            min_token_prob=self.min_probability, use_tree_spec=True)
+        return drafts.token_ids, drafts.parents
 
-    def wrote(self, text: np.ndarray, before: int, known: int) -> None:
+    def add(self, text: np.ndarray, before: int, known: int) -> None:
         self._cache.add_active_response(self._current, text[before:known])

@@ -1,18 +1,17 @@
-"""What a forward costs: a latency curve from a file, or measured with a model here.
-
-Latency curves computed from data sheets: the roofline model (Williams, Waterman and Patterson 2009).
+"""Latency curves of forward passes: read from a file, measured with a model, or computed from data sheets.
 
     python -m dare_job.evaluate.replay.latency     # writes conf/latency/*.json
 
-A forward of R rows with q queries each reads every weight once and the keys and values of R contexts, and
-multiplies each of R x q tokens with every weight; the slower of the two is its time:
+Computed curves use the roofline model (Williams, Waterman and Patterson 2009). A forward pass of R rows with
+q queries each reads every weight once and the keys and values of R contexts, and multiplies each of R x q
+tokens with every weight; its time is that of the slower of the two:
 
     bytes  = 2 P + 4 R c L H d               P parameters, L layers, H key-value heads of width d, bfloat16
     FLOPs  = R q (2 P + 4 L A d (c + q))     A query heads; c tokens of context and the tree are attended
     ms     = 1000 max(bytes / bandwidth, FLOPs / peak)
 
-A bound, not a measurement: launches, imperfect kernels and a sharded model cost more. Measure where you can
-(``dare-job tune --model``).
+It is a lower bound: launches, imperfect kernels and a sharded model cost more. Measure if you can (``dare-job
+tune --model``).
 """
 
 import json
@@ -21,32 +20,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.decode.engine.latency import LatencyCurve
-from dare_job.errors import ConfigError, DataError
+from dare_job.errors import DataError
 
 _QUERIES = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 257, 513)
 
 
 def read(path: Path) -> LatencyCurve:
-    """The curve of a JSON file: as ``measure`` has it, or under ``latency_ms`` as ``check`` prints it.
-
-    Raises DataError naming the file and what is wrong.
-    """
+    """The curve under ``latency_ms`` of a JSON file. Raises DataError naming the file and what is wrong."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"--latency {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataError(f"--latency {path} is not JSON: {error}") from None
-    if isinstance(found, dict) and "latency_ms" in found:
-        found = found["latency_ms"]
-    return LatencyCurve.of(found, f"--latency {path}")
+    table = content.get("latency_ms") if isinstance(content, dict) else None
+    return LatencyCurve.of(table, f"--latency {path}")
 
 
 def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float32",
             device: str = "auto") -> dict[str, dict[str, float]]:
-    """{batch: {queries a row: ms}} of a model on this machine, up to ``nodes`` drafts a row.
+    """{batch: {queries per row: ms}} of a model on this machine, up to ``nodes`` draft tokens per row.
 
-    Prints each batch size as it is done. Raises ModelError, ConfigError as loading the model does.
+    Prints each batch size when it is measured. Raises ModelError or ConfigError if the model does not load.
     """
     from dare_job.decode.engine.latency import latency_ms
     from dare_job.decode.model.target import Target
@@ -54,33 +49,22 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
 
     target = Target.load(resolve(model), dtype, device, False)
     queries = sorted({q for q in _QUERIES if q <= nodes} | {nodes + 1})
-    found = {}
+    table = {}
     for batch in batches:
-        found |= latency_ms(target, [batch], queries, repeats=11)
-        times = ", ".join(f"{q}: {ms}" for q, ms in found[str(batch)].items())
-        print(f"batch {batch}, milliseconds by queries a row: {times}", flush=True)
-    return found
-
-
-def within(curve: LatencyCurve, batches: Sequence[int], nodes: int) -> None:
-    """Raises ConfigError where the curve does not reach a batch size, or a draft of ``nodes``."""
-    low, high = curve.batches[0], curve.batches[-1]
-    for batch in batches:
-        if not low <= batch <= high:
-            raise ConfigError(f"--batch {batch}: the latency curve has batch sizes from {low} to {high}")
-    if nodes + 1 > (limit := curve.common_queries):
-        raise ConfigError(f"the latency curve ends at {limit} queries a row, {nodes} nodes need "
-                          f"{nodes + 1}: measure further")
+        table |= latency_ms(target, [batch], queries, repeats=11)
+        times = ", ".join(f"{q}: {ms}" for q, ms in table[str(batch)].items())
+        print(f"batch {batch}, milliseconds by queries per row: {times}", flush=True)
+    return table
 
 
 CONTEXT = 512  # tokens before the root: a prompt and half of a text
 QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8), *range(145, 258, 16),
-           *range(289, 514, 32))  # 512 draft nodes are the most that a row is ever given
+           *range(289, 514, 32))  # a row has at most 512 draft nodes
 
 
 @dataclass(frozen=True)
 class Device:
-    """Bytes and bfloat16 FLOPs a second, dense, as the maker's data sheet has them."""
+    """Bytes and dense bfloat16 FLOPs per second of the data sheet."""
 
     name: str
     bandwidth: float
@@ -89,7 +73,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes as the model's card and ``config.json`` have them."""
+    """Sizes of the model card and ``config.json``."""
 
     name: str
     parameters: float
@@ -104,15 +88,15 @@ A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
 MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
 QWEN = Model("Qwen2.5-0.5B, bfloat16", 4.94e8, 24, 14, 2, 64)
 
-# An H100 waits for its memory until some 300 tokens are in a forward. An A100 has half of the arithmetic to
-# a byte: at batch 64 it is bound by that from the fourth query a row on, at batch 256 from the second.
+# An H100 is memory-bound up to about 300 tokens per forward pass. An A100 has half of the FLOPs per byte: it
+# is compute-bound from the fourth query per row on at batch 64, and from the second at batch 256.
 FILES = {"h100-mistral-7b": (H100, MISTRAL), "a100-mistral-7b": (A100, MISTRAL),
          "h100-qwen2.5-0.5b": (H100, QWEN)}
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def forward_ms(device: Device, model: Model, rows: int, queries: int, context: int = CONTEXT) -> float:
-    """Milliseconds of a forward, by the module's formula."""
+    """Milliseconds of a forward pass by the formula of this module."""
     moved = 2 * model.parameters + 4 * rows * context * model.layers * model.kv_heads * model.width
     attended = 4 * model.layers * model.heads * model.width * (context + queries)
     computed = rows * queries * (2 * model.parameters + attended)
@@ -120,7 +104,7 @@ def forward_ms(device: Device, model: Model, rows: int, queries: int, context: i
 
 
 def document(device: Device, model: Model, batches: Sequence[int] = BATCHES) -> dict:
-    """A latency file's content: what it stands for, and {batch: {queries a row: ms}}."""
+    """Content of a latency file: description, and {batch: {queries per row: ms}}."""
     curve = {str(batch): {str(q): round(forward_ms(device, model, batch, q), 3) for q in QUERIES}
              for batch in batches}
     return {"about": f"{model.name} on one {device.name}, {CONTEXT} tokens of context: roofline of the data "

@@ -17,12 +17,12 @@ _TEXTS, _LATENCY, _SEARCH = "Texts", "Latency", "Search"
 
 def _lambdas(flag: str, text: str) -> list[float | None]:
     try:
-        found = [None if part == "learned" else float(part) for part in words(flag, text)]
+        lambdas = [None if part == "learned" else float(part) for part in words(flag, text)]
     except ValueError:
-        found = [math.nan]
-    if not all(value is None or math.isfinite(value) for value in found):
+        lambdas = [math.nan]
+    if not all(value is None or math.isfinite(value) for value in lambdas):
         raise ConfigError(f"{flag} {text!r} is no list of numbers and 'learned'; write for example 4,8")
-    return found
+    return lambdas
 
 
 def _microseconds(flag: str, text: str) -> tuple[float, float]:
@@ -42,7 +42,7 @@ class Source:
     text: Path = option("Texts: jsonl, csv or Parquet, gzipped or not.", panel=_TEXTS)
     column: str = option("Column of the text.", panel=_TEXTS)
     tokenizer: Sequence[Path] = option("Folder or file: tokenizer.json, or GPT-2's vocabulary and merges.",
-                                       parse=lambda _, given: list(map(Path, given)),
+                                       parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: the row number.", None, panel=_TEXTS)
     held_out: int = option("Number of texts to replay, chosen by a hash of the id.", 1000,

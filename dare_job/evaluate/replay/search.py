@@ -1,4 +1,4 @@
-"""Which settings promise the most tokens a second: one setting at a time, on few texts first."""
+"""Searches the settings with the most expected tokens per second, one setting at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials
 
 _ROUNDS = 2
-_LEAST_GAIN = 0.002  # for leaving a value: less is the noise of measured drafting
+_MIN_GAIN = 0.002  # for changing a value; less is noise of the drafting time
 
 
 @dataclass(frozen=True)
 class Space:
-    """start    the default settings, which are a candidate of everything
-    values   candidates by Point's field, in the order in which they are tried
-    nodes    node budgets, ascending, 0 (autoregressive decoding) among them
+    """The settings to search.
+
+    start    the default settings, always a candidate
+    values   candidates by field of Point, in the order in which they are tried
+    nodes    ascending node budgets, with 0 (autoregressive decoding)
     batches  batch sizes
     """
 
@@ -24,14 +26,14 @@ class Space:
 
     @property
     def replays(self) -> int:
-        """The most that a search and its confirmation replay."""
+        """Maximum number of replays of a search and its confirmation."""
         budgets = sum(nodes > 0 for nodes in self.nodes)
         return _ROUNDS * (budgets + sum(map(len, self.values.values()))) + 2 * budgets
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best batch size and budget of one point, with what they promise."""
+    """The best batch size and budget of one point, with its trial and expected tokens per second."""
 
     point: Point
     batch: int
@@ -41,10 +43,10 @@ class Choice:
 
 
 def search(trials: Trials, objective: Objective, space: Space, say: Callable[[str], None]) -> Choice:
-    """The best point with its batch size and budget, as the confirming texts have it.
+    """The best point with its batch size and budget on the confirming texts.
 
     Screens one setting after the other at the best batch size and budget so far, until nothing changes or
-    twice; then the winner and the start compete with every budget on texts that screening did not see.
+    twice. Then the winner and the start are compared at every budget on texts that screening did not use.
     """
     point = space.start
     for _ in range(_ROUNDS):
@@ -54,13 +56,14 @@ def search(trials: Trials, objective: Objective, space: Space, say: Callable[[st
         if point == before:
             break
     say("confirming on the other texts")
-    finals = [best(trials, objective, space, some, "confirm") for some in dict.fromkeys((space.start, point))]
+    finals = [best(trials, objective, space, final, "confirm")
+              for final in dict.fromkeys((space.start, point))]
     return max(finals, key=lambda choice: choice.tokens_per_s)
 
 
 def best(trials: Trials, objective: Objective, space: Space, point: Point, part: str,
          batches: Sequence[int] | None = None, drafted: bool = False) -> Choice:
-    """The best batch size and budget for a point, of equal ones the first. drafted: with drafts."""
+    """The best batch size and budget for a point, of equal ones the first. drafted: exclude budget 0."""
     choices = []
     for nodes in space.nodes[drafted:]:
         trial = trials(point, nodes, part)
@@ -71,28 +74,28 @@ def best(trials: Trials, objective: Objective, space: Space, point: Point, part:
 
 def _one_by_one(trials: Trials, objective: Objective, space: Space, chosen: Choice,
                 say: Callable[[str], None]) -> Point:
-    """The best value of each setting, the others as they were found so far."""
+    """The best value of each setting, with the best values so far of the others."""
     point, batch, nodes = chosen.point, chosen.batch, chosen.nodes
     if nodes == 0:  # other settings may make drafts pay
         nodes = best(trials, objective, space, point, "screen", [batch], drafted=True).nodes
     for name, values in space.values.items():
         candidates = dict.fromkeys([point, *(replace(point, **{name: value}) for value in values)])
-        rates = {some: objective.tokens_per_s(batch, nodes, trials(some, nodes, "screen"))
-                 for some in candidates}
+        rates = {candidate: objective.tokens_per_s(batch, nodes, trials(candidate, nodes, "screen"))
+                 for candidate in candidates}
         winner = max(rates, key=rates.__getitem__)
-        point = winner if rates[winner] > (1 + _LEAST_GAIN) * rates[point] else point
-        say(f"{name}: " + ", ".join(f"{shown(name, getattr(some, name))} {rate:.0f} tokens/s"
-                                    for some, rate in rates.items()))
+        point = winner if rates[winner] > (1 + _MIN_GAIN) * rates[point] else point
+        say(f"{name}: " + ", ".join(f"{_in_words(name, getattr(candidate, name))} {rate:.0f} tokens/s"
+                                    for candidate, rate in rates.items()))
     return point
 
 
 def describe(choice: Choice) -> str:
-    return (f"batch {choice.batch}, {choice.nodes} nodes: {choice.trial.accepted_per_step:.2f} accepted a "
+    return (f"batch {choice.batch}, {choice.nodes} nodes: {choice.trial.accepted_per_step:.2f} accepted per "
             f"step, {choice.tokens_per_s:.0f} tokens/s")
 
 
-def shown(name: str, value) -> str:
-    """A value of Point's field in words."""
+def _in_words(name: str, value) -> str:
+    """A value of a field of Point in words."""
     if value is None:
         return "learned" if name == "lam" else "all"
     return f"{value:g}"

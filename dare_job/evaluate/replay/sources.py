@@ -15,9 +15,9 @@ POOLS = ("own", "group", "global")
 
 @dataclass(frozen=True)
 class Corpus:
-    """Replayed texts with their ids, and those that the pools are made of.
+    """Replayed texts with their ids, and the texts of the pools.
 
-    old     earlier texts by id
+    old     previous texts by id
     groups  group by id
     """
 
@@ -32,22 +32,19 @@ class Corpus:
 
 def check(source: Source) -> None:
     """Raises ConfigError for pools that are unknown or lack their file."""
-    for name in source.pool:
-        if name not in POOLS:
-            raise ConfigError(f"--pool {name!r} is unknown; choose from {', '.join(POOLS)}")
-    if not source.pool:
-        raise ConfigError(f"--pool names no pool; choose from {', '.join(POOLS)}")
+    if not source.pool or set(source.pool) - set(POOLS):
+        raise ConfigError(f"--pool {','.join(source.pool)}: choose from {', '.join(POOLS)}")
     if "group" in source.pool and source.groups is None:
         raise ConfigError("--pool group needs --groups FILE, a table of entity_id and group")
     if "own" in source.pool and source.old is None:
-        raise ConfigError("--pool own needs --old FILE: the same ids' texts of an earlier date, in the same "
-                          "columns")
+        raise ConfigError("--pool own needs --old FILE: texts of the same ids from an earlier date, with the "
+                          "same columns")
 
 
 def load(source: Source) -> Corpus:
-    """Held-out texts, and the pool's: the other ids' texts of this file, or with ``--old`` of that one.
+    """Held-out texts, and the texts of the pools: those of other ids in the file, or in ``--old`` if given.
 
-    Raises ConfigError where as many cannot be held out, DataError for an id that stands twice.
+    Raises ConfigError if the file has too few texts, DataError for a duplicate id.
     """
     encode, old = texts.load_tokenizer(source.tokenizer), {}
     if source.old:
@@ -58,7 +55,7 @@ def load(source: Source) -> Corpus:
         raise ConfigError(f"--held-out {source.held_out} must be above 0 and below {len(read.ids)}, the "
                           f"texts of {source.text}")
     if len(set(read.ids)) < len(read.ids):
-        raise DataError(f"{source.text}: column {source.id_column} holds an id twice")
+        raise DataError(f"{source.text}: column {source.id_column} has duplicate ids")
     tokens = encode(read.texts)
     chosen = texts.held_out(read.ids, source.held_out)
     test = [place for place in np.flatnonzero(chosen) if tokens[place].size > 1]
@@ -72,24 +69,22 @@ def load(source: Source) -> Corpus:
                   len(set(read.texts)), old, groups)
 
 
-def grouped(corpus: Corpus, most: int | None = None) -> dict[str, Index]:
-    """The pool of each group: its members' texts in the corpus's order, at most ``most`` of them."""
+def grouped(corpus: Corpus, max_texts: int | None = None) -> dict[str, Index]:
+    """The pool of each group: up to ``max_texts`` texts of its members, in the order of the corpus."""
     members: dict[str, list[np.ndarray]] = {}
     for name, text in zip(corpus.rest_ids, corpus.rest, strict=True):
         members.setdefault(corpus.groups.get(name, ""), []).append(text)
-    return {group: Index.build(some[:most], kind="collaborative") for group, some in members.items() if group}
+    return {group: Index.build(texts[:max_texts], kind="collaborative")
+            for group, texts in members.items() if group}
 
 
-def nearest_first(corpus: Corpus, pool: Sequence[str], everybody: Index, most: int | None = None
+def nearest_first(corpus: Corpus, pool: Sequence[str], global_pool: Index, max_group_texts: int | None = None
                   ) -> list[tuple[Index, ...]]:
-    """Pools of each replayed text: of POOLS those that ``pool`` names and that there are for it.
-
-    most  texts of a group
-    """
-    found, near = [], grouped(corpus, most)
+    """Pools of each replayed text, nearest first: those of ``pool`` that exist for it."""
+    pools, groups = [], grouped(corpus, max_group_texts)
     for name in corpus.test_ids:
         own = [Index.build([corpus.old[name]], kind="own")] if name in corpus.old and "own" in pool else []
-        group = [near[corpus.groups[name]]] if corpus.groups.get(name) in near else []
-        sources = {"own": own, "group": group, "global": [everybody]}
-        found.append(tuple(index for kind in POOLS if kind in pool for index in sources[kind]))
-    return found
+        group = [groups[corpus.groups[name]]] if corpus.groups.get(name) in groups else []
+        sources = {"own": own, "group": group, "global": [global_pool]}
+        pools.append(tuple(index for kind in POOLS if kind in pool for index in sources[kind]))
+    return pools

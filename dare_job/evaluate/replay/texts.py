@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import json
 import zlib
 from collections.abc import Callable, Sequence
@@ -16,16 +15,16 @@ from dare_job.errors import DataError
 
 @dataclass(frozen=True)
 class Texts:
-    """Ids and texts of a file, in its order; ids are as text, the row number where there is no id column."""
+    """Ids and texts of a file, in its order; without an id column the ids are row numbers."""
 
     ids: list[str]
     texts: list[str]
 
 
 def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
-    """Two columns of a jsonl, csv (both gzipped or not) or Parquet file; rows without text are left out.
+    """Two columns of a jsonl, csv (both gzipped or not) or Parquet file, without rows that have no text.
 
-    Raises DataError naming the file, or the column and those there are.
+    Raises DataError naming the file and what is wrong.
     """
     table = frame(path, [name for name in (column, id_column) if name])
     table = table[table[column].notna() & (table[column] != "")]
@@ -36,26 +35,22 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
 
 
 def read_groups(path: str | Path) -> dict[str, str]:
-    """Group by id, of a file with columns ``entity_id`` or ``id``, and ``group`` or ``pool``."""
-    table = frame(path, [])
-    names = [next((name for name in choices if name in table.columns), None)
-             for choices in (("entity_id", "id"), ("group", "pool"))]
-    if None in names:
-        raise DataError(f"{path}: needs columns entity_id and group (or id, pool); it has "
-                        f"{', '.join(map(str, table.columns))}")
-    return {str(key): str(group) for key, group in zip(table[names[0]], table[names[1]], strict=True)}
+    """Group by id, of a file with columns ``entity_id``, and ``group`` or ``pool``."""
+    table = frame(path, ["entity_id"])
+    column = next((name for name in ("group", "pool") if name in table.columns), None)
+    if column is None:
+        raise DataError(f"{path} has no column group or pool: it has {', '.join(map(str, table.columns))}")
+    return dict(zip(table["entity_id"].astype(str), table[column].astype(str), strict=True))
 
 
 def frame(path: str | Path, columns: Sequence[str]):
-    """A jsonl, csv or Parquet file as a pandas table, which has these columns. Raises DataError."""
+    """Read a jsonl, csv or Parquet file with these columns as a pandas table. Raises DataError."""
     import pandas
 
     path = Path(path)
-    packed = path.suffixes[-2:] == [".parquet", ".gz"]
     try:
-        if packed or path.suffix == ".parquet" or path.is_dir():
-            source = io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path
-            table = pandas.read_parquet(source).reset_index(drop=True)
+        if path.suffix == ".parquet" or path.is_dir():
+            table = pandas.read_parquet(path).reset_index(drop=True)
         elif ".csv" in path.suffixes:
             table = pandas.read_csv(path, dtype=str, keep_default_na=False)
         else:
@@ -63,7 +58,7 @@ def frame(path: str | Path, columns: Sequence[str]):
             with opener(path, "rt", encoding="utf-8") as lines:
                 table = pandas.DataFrame([json.loads(line) for line in lines if line.strip()], dtype=object)
     except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as jsonl, csv or Parquet, gzipped or not: {error}") from None
+        raise DataError(f"{path} cannot be read as jsonl, csv or Parquet: {error}") from None
     if table.empty:
         raise DataError(f"{path} holds no row")
     for name in columns:
@@ -75,26 +70,24 @@ def frame(path: str | Path, columns: Sequence[str]):
 def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:
     """Encoder of lists of texts from ``tokenizer.json`` (or its folder), or GPT-2's vocabulary and merges.
 
-    Raises DataError where none of these is found.
+    Raises DataError if there is none of these.
     """
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
     files = [file for path in map(Path, paths)
              for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    whole = [file for file in files if file.name == "tokenizer.json"]
+    tokenizers = [file for file in files if file.name == "tokenizer.json"]
     merges = [file for file in files if file.suffix in (".bpe", ".txt")]
     vocabulary = [file for file in files if file.name.endswith(("vocab.json", "encoder.json"))]
+    if not tokenizers and not (merges and vocabulary):
+        raise DataError(f"no tokenizer.json, nor a vocabulary and merges, at {', '.join(map(str, paths))}")
     try:
-        if whole:
-            tokenizer = Tokenizer.from_file(str(whole[0]))
-        elif merges and vocabulary:
-            tokenizer = ByteLevelBPETokenizer(str(vocabulary[0]), str(merges[0]))
+        if tokenizers:
+            tokenizer = Tokenizer.from_file(str(tokenizers[0]))
         else:
-            tokenizer = None
+            tokenizer = ByteLevelBPETokenizer(str(vocabulary[0]), str(merges[0]))
     except Exception as error:  # the library raises nothing narrower
         raise DataError(f"the tokenizer cannot be read: {error}") from None
-    if tokenizer is None:
-        raise DataError(f"no tokenizer.json, nor a vocabulary and merges, at {', '.join(map(str, paths))}")
     return lambda texts: [np.array(row.ids, np.int32)
                           for row in tokenizer.encode_batch(texts, add_special_tokens=False)]
 

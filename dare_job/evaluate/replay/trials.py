@@ -1,4 +1,4 @@
-"""Replays that a tuner asks for: done once each, on a few texts to screen or on the others to confirm."""
+"""Replays for the search of ``tune``, each done once: few texts screen settings, the others confirm them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
-from dare_job.evaluate.replay.measure import middle, replay, resampled
+from dare_job.evaluate.replay.measure import interval, replay, resampled
 from dare_job.evaluate.replay.sources import Corpus
 from dare_job.evaluate.replay.texts import by_digest
 from pools.draft import NODES_PER_THREAD, DraftSettings
@@ -17,7 +17,7 @@ from pools.index import Index
 
 @dataclass(frozen=True)
 class Point:
-    """Settings of drafting but for the budget; texts in a group's and in the global pool, None for all."""
+    """Draft settings without the budget; maximum texts in a group's and in the global pool, None: all."""
 
     pool: tuple[str, ...]
     context: int
@@ -33,43 +33,45 @@ class Point:
 
 @dataclass(frozen=True)
 class Trial:
-    """accepted_per_step, microseconds of drafting a row, and int64 (texts, 2) of (accepted, steps)."""
+    """accepted_per_step, microseconds of drafting per row, and int64 (texts, 2) of (accepted, steps)."""
 
     accepted_per_step: float
-    us: float
+    draft_us: float
     per_text: np.ndarray
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Tokens a second that a curve promises: a step costs its forward and the drafting of its rows.
+    """Expected tokens per second: a step costs its forward pass and the drafting of its rows.
 
-    curve     milliseconds of a forward
-    drafting  microseconds of drafting a row, (base, a node); None: as each replay measures it here
-    threads   threads that draft a batch at most
+    curve     milliseconds of a forward pass
+    drafting  microseconds of drafting (per row, per draft token); None: as measured by each replay
+    threads   maximum threads that draft a batch
     """
 
     curve: LatencyCurve
     drafting: tuple[float, float] | None
     threads: int
 
-    def step_ms(self, batch: int, nodes: int, us: float) -> float:
+    def step_ms(self, batch: int, nodes: int, draft_us: float) -> float:
         """Milliseconds of a step of ``batch`` rows; without nodes autoregressive decoding."""
         if nodes == 0:
             return self.curve.ms(batch, 1)
         if self.drafting:
-            us = self.drafting[0] + self.drafting[1] * nodes
+            draft_us = self.drafting[0] + self.drafting[1] * nodes
         threads = min(self.threads, batch, 1 + batch * nodes // NODES_PER_THREAD)
-        return self.curve.ms(batch, nodes + 1) + us * batch / threads / 1e3
+        return self.curve.ms(batch, nodes + 1) + draft_us * batch / threads / 1e3
 
     def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:
-        """A step writes what is accepted and one token more, in each row."""
-        return 1e3 * batch * (trial.accepted_per_step + 1) / self.step_ms(batch, nodes, trial.us)
+        """A step generates the accepted tokens and one more in each row."""
+        return 1e3 * batch * (trial.accepted_per_step + 1) / self.step_ms(batch, nodes, trial.draft_us)
 
 
 class Trials:
-    """Replays of one corpus, whose texts are put in the order of their ids' SHA-256: smaller pools are parts
-    of larger ones, and the first ``screened`` of the replayed texts screen while the others confirm."""
+    """Replays of one corpus, in the order of the SHA-256 of the ids: smaller pools are parts of larger ones.
+
+    The first ``screened`` of the replayed texts screen settings, the others confirm them.
+    """
 
     def __init__(self, corpus: Corpus, screened: int, done: Callable[[], None]):
         """done: called after each replay."""
@@ -88,32 +90,32 @@ class Trials:
         return len(self._trials)
 
     def __call__(self, point: Point, nodes: int, part: str) -> Trial:
-        """part: screen | confirm. Without nodes there is nothing to replay: every step writes one token."""
+        """part: screen | confirm. Without nodes there is no replay: every step generates one token."""
         texts = self.corpus.test[self._parts[part]]
         if nodes == 0:
             return Trial(0.0, 0.0, np.array([[0, text.size - 1] for text in texts]))
         if (point, nodes, part) not in self._trials:
             pools = self._nearest_first(point)[self._parts[part]]
-            found = replay(texts, Blend(pools, point.settings), nodes)
-            self._trials[point, nodes, part] = Trial(found["accepted_per_step"], found["cpu_p50_us"],
-                                                     found["per_text"])
+            figures = replay(texts, Blend(pools, point.settings), nodes)
+            self._trials[point, nodes, part] = Trial(figures["accepted_per_step"], figures["cpu_p50_us"],
+                                                     figures["per_text"])
             self._done()
         return self._trials[point, nodes, part]
 
     def _nearest_first(self, point: Point) -> list[tuple[Index, ...]]:
         key = (point.pool, point.group_texts, point.global_texts)
         if key not in self._pools:
-            some = self.corpus.rest[:point.global_texts] if "global" in point.pool else []
-            self._pools[key] = sources.nearest_first(self.corpus, point.pool, Index.build(some),
+            texts = self.corpus.rest[:point.global_texts] if "global" in point.pool else []
+            self._pools[key] = sources.nearest_first(self.corpus, point.pool, Index.build(texts),
                                                      point.group_texts)
         return self._pools[key]
 
 
 def ratio_interval(ours: Trial, theirs: Trial, cost: float) -> list[float]:
-    """Paired 95 % bootstrap interval over texts of one trial's tokens a second over another's.
+    """Paired 95 % bootstrap interval over texts of one trial's tokens per second relative to another's.
 
-    cost  the other's milliseconds of a step over ours
+    cost  the other's milliseconds per step over ours
     """
     mine, other = (1 + sums[:, 0] / np.maximum(1, sums[:, 1])
                    for sums in resampled(ours.per_text, theirs.per_text))
-    return middle(cost * mine / other)
+    return interval(cost * mine / other)
