@@ -5,6 +5,7 @@ import typing
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from dare_job.config.renamed import REPLACED
 from dare_job.config.source import Override
@@ -15,39 +16,35 @@ _QUOTE = "; write it in quotes (in a shell: --set 'KEY=\"VALUE\"')"
 def explain(error: ValidationError, root: type[BaseModel], file: str,
             overrides: Sequence[Override] = ()) -> str:
     """Return one line per failure: its file or flag, the key, its value, and the valid choices or keys."""
+    places, by_key = {}, {}  # a key of several types has a failure for each type
+    for failure in error.errors():
+        key, *place = _locate(root, failure)
+        places[key] = place
+        by_key.setdefault(key, []).append(failure)
     lines: dict[str, list[str]] = {}
-    for key, failures in _by_key(error, root).items():
+    for key, failures in by_key.items():
         origin = _origin(key, failures[0], overrides) or file
-        lines.setdefault(origin, []).append(_line(key, failures, root))
+        lines.setdefault(origin, []).append(_line(key, failures, *places[key]))
     return "; ".join(f"{origin}: " + "; ".join(dict.fromkeys(problems)) for origin, problems in lines.items())
 
 
-def _by_key(error: ValidationError, root: type[BaseModel]) -> dict[tuple[str, ...], list]:
-    """Group failures by key: a key of several types has a failure for each type."""
-    by_key: dict[tuple[str, ...], list] = {}
-    for failure in error.errors():
-        by_key.setdefault(_names(root, failure), []).append(failure)
-    return by_key
-
-
-def _names(root: type[BaseModel], failure) -> tuple[str, ...]:
-    """Return the key's path, without the branches of unions and list positions after it."""
-    section, names = root, []
+def _locate(root: type[BaseModel], failure) -> tuple[str, type[BaseModel], FieldInfo | None]:
+    """Return the key, without branches of unions and list positions after it, its section and its field."""
+    section, field, names = root, None, []
     for part in failure["loc"]:
         names.append(str(part))
-        field = section.model_fields.get(part) if section else None
+        field = section.model_fields.get(part)
         kind = field.annotation if field else None
         if typing.get_origin(kind) is dict:
-            return (*names, *map(str, failure["loc"][len(names):][:1]))
-        section = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        if section is None:
+            names += map(str, failure["loc"][len(names):][:1])
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             break
-    return tuple(names)
+        section = kind
+    return ".".join(names), section, field
 
 
-def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> str | None:
+def _origin(key: str, failure, overrides: Sequence[Override]) -> str | None:
     """Return the origin of the value, if it is an override. A section's own check names the keys it means."""
-    key = ".".join(names)
     for override in reversed(overrides):
         below = f"{override.key}.".startswith(f"{key}.")
         blamed = override.key in failure["msg"] if failure["type"] == "value_error" else below
@@ -56,9 +53,9 @@ def _origin(names: tuple[str, ...], failure, overrides: Sequence[Override]) -> s
     return None
 
 
-def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
-    key, failure, section = ".".join(names), failures[0], _section(root, names[:-1])
-    if failure["type"] in ("extra_forbidden", "invalid_key") and section:
+def _line(key: str, failures: list, section: type[BaseModel], field: FieldInfo | None) -> str:
+    failure = failures[0]
+    if failure["type"] in ("extra_forbidden", "invalid_key"):
         return _unknown(key, failure, sorted(section.model_fields))
     if failure["type"] == "value_error":
         return str(failure["ctx"]["error"])
@@ -67,7 +64,6 @@ def _line(names: tuple[str, ...], failures: list, root: type[BaseModel]) -> str:
     messages = list(dict.fromkeys(error["msg"].removeprefix("Input should be ") for error in failures))
     reason = " or ".join(messages)
     reason = f"should be {reason}" if any("Input should be" in error["msg"] for error in failures) else reason
-    field = section.model_fields.get(names[-1]) if section else None
     if failure["type"] == "string_pattern_mismatch" and field and field.description:
         reason = f"is not of this form: {field.description}"
     choices = _choices(field.annotation) if field else []
@@ -85,16 +81,6 @@ def _unknown(key: str, failure, known: list[str]) -> str:
     close = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return f"unknown key {key}{hint}; valid keys: {', '.join(known)}"
-
-
-def _section(root: type[BaseModel], names: Sequence[str]) -> type[BaseModel] | None:
-    section = root
-    for name in names:
-        field = section.model_fields.get(name)
-        section = field.annotation if field else None
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return None
-    return section
 
 
 def _choices(annotation) -> list[str]:

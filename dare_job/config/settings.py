@@ -292,13 +292,12 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
     ConfigError
         Names the key, its file or flag, and the valid choices.
     """
-    first, *more = [Path(path)] if isinstance(path, str | Path) else [*map(Path, path)] or [None]
-    data = config_source.read(first) if first else {}
-    files = []
-    for file in more:
+    files = [Path(path)] if isinstance(path, str | Path) else [*map(Path, path)]
+    data, values = {}, []
+    for file in files:
         above = config_source.read(file)
-        files += [value for value in config_source.origins(above, file)
-                  if value.value not in (None, {}) or value.key not in data]  # not a section left empty
+        values += [value for value in config_source.origins(above, file)
+                   if value.value not in (None, {}) or value.key not in data]  # not a section left empty
         config_source.merge(data, above, file)
     options = [config_source.parse(text) for text in overrides or []]
     options += [Override(key, value, f"{flag} {value}") for key, (flag, value) in (flags or {}).items()]
@@ -308,4 +307,5 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, JobConfig, str(first or ""), [*files, *options])) from None
+        file = str(files[0]) if files else ""
+        raise ConfigError(explain(error, JobConfig, file, [*values, *options])) from None

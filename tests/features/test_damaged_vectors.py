@@ -29,16 +29,13 @@ def test_vectors_become_a_matrix():
     assert matrix(chunks, "entity_id", ORIGIN).tolist() == [WHOLE, [2.0, 3.0]]
 
 
-@pytest.mark.parametrize(("vector", "wrong"), [
-    (None, "is missing"), ([], "has 0 dimensions, not 2"), ([1.0, 2.0, 3.0], "has 3 dimensions, not 2"),
-    ([1.0, None], "contains NaN, Inf or null"),
-    ([float("nan"), 1.0], "contains NaN, Inf or null"),
-    ([float("-inf"), 1.0], "contains NaN, Inf or null")])
+@pytest.mark.parametrize("vector", [
+    None, [], [1.0, 2.0, 3.0], [1.0, None], [float("nan"), 1.0], [float("-inf"), 1.0]])
 @pytest.mark.parametrize(("reused", "folder", "fix"), [
     (True, "features/dt=2026-01-01", "restore that folder from a copy, or remove it"),
     (False, "work/vectors", "remove that folder")])
-def test_a_damaged_one_ends_the_writing(tmp_path, vector, wrong, reused, folder, fix):
+def test_a_damaged_one_ends_the_writing(tmp_path, vector, reused, folder, fix):
     layout = write.Layout(str(tmp_path), "part-0", schemas.features(2, 0), None, 2, ORIGIN)
     table = rows([WHOLE, WHOLE, WHOLE, vector, WHOLE], [True, True, False, reused, True])
-    with pytest.raises(DataError, match=f"^{folder}: the vector of 'u3' {wrong}: {fix}"):
+    with pytest.raises(DataError, match=f"^{folder}: the vector of 'u3' is missing, .* 2 dimensions: {fix}"):
         write.write_file(table, layout)

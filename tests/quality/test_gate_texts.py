@@ -24,12 +24,12 @@ def batch(rows: list[dict]) -> pa.RecordBatch:
 
 
 def counted(check: str, *rows: dict, **gates) -> list[bool]:
-    found = checks.failing_texts(checks.Texts.of(batch(list(rows))), GateSettings(**gates))
+    found = checks.failing_texts(checks.Texts(batch(list(rows))), GateSettings(**gates))
     return found[check][0].tolist()
 
 
 def test_a_row_with_an_error_is_no_text():
-    of = checks.Texts.of(batch([row("a"), row(None, error="too long"), row("b")]))
+    of = checks.Texts(batch([row("a"), row(None, error="too long"), row("b")]))
     assert of.ids.to_pylist() == ["u0", "u2"]
     assert all(len(bad) == 2 for bad, _ in checks.failing_texts(of, GATES).values())
 
@@ -56,7 +56,7 @@ def test_cut_off_texts_ended_by_length():
     ("a\x00", 1), ("a\rb", 1), ("\x1b[0m", 1), ("\x7f", 1),
     ("\x85\x9f", 2), ("a\ufffdb", 1), ("torn \ufffd", 1), (None, 0)])
 def test_unprintable_characters_are_counted(words, bad):
-    found, value = checks.failing_texts(checks.Texts.of(batch([row(words)])), GATES)["unprintable"]
+    found, value = checks.failing_texts(checks.Texts(batch([row(words)])), GATES)["unprintable"]
     assert (found.tolist(), value.tolist()) == ([bad > 0], [bad])
 
 
@@ -69,7 +69,7 @@ def test_broken_utf8_and_lone_surrogates_are_unprintable_and_cost_no_other_row()
     rows = batch([row("a"), row("b"), row(None), row("c")])
     words = pa.array([b"good", b"lone \xed\xa0\x80", None, b"cut \xe2\x82"], pa.binary())
     broken = pa.Array.from_buffers(pa.string(), 4, words.buffers(), 1)
-    of = checks.Texts.of(rows.set_column(rows.schema.get_field_index("knowledge"), "knowledge", broken))
+    of = checks.Texts(rows.set_column(rows.schema.get_field_index("knowledge"), "knowledge", broken))
     assert of.text.to_pylist() == ["good", "lone \ufffd\ufffd\ufffd", "", "cut \ufffd"]
     bad, value = checks.failing_texts(of, GATES)["unprintable"]
     assert (bad.tolist(), value.tolist()) == ([False, True, False, True], [0, 3, 0, 1])
@@ -125,6 +125,6 @@ def test_loops_are_found_in_rows_of_a_filtered_table():
     rows = [row("a", each) for each in ids]
     rows[1]["error"] = "x"
     rows[3]["token_ids"] = None
-    of = checks.Texts.of(batch(rows).slice(0, 5))
+    of = checks.Texts(batch(rows).slice(0, 5))
     assert of.loop_tokens().tolist() == [30, 0, 0, 30]
-    assert checks.Texts.of(batch(rows).slice(2, 3)).loop_tokens().tolist() == [0, 0, 30]
+    assert checks.Texts(batch(rows).slice(2, 3)).loop_tokens().tolist() == [0, 0, 30]

@@ -86,12 +86,13 @@ def _load(task: EncodeTask, gpu: str | None):
                                   ) from error
 
 
-CHUNK = 1024  # texts per file
+_CHUNK = 1024  # maximum texts per chunk file
 _MIN_TEXTS = 64  # per task; for fewer, loading the encoder takes too long
 
 Batches = Iterator[pa.RecordBatch]
 
-_CHUNK = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.int64()),
+# Statistics of a chunk file.
+_STATS = pa.schema([("texts", pa.int64()), ("long", pa.int64()), ("windows", pa.int64()),
                     ("tokens", pa.int64()), ("padded", pa.int64()), ("busy_s", pa.float64()),
                     ("worker", pa.string())])
 
@@ -103,19 +104,18 @@ def encode(job: Job, task: EncodeTask, texts, rows: int, folder: AnyPath) -> dic
     """
     target, slots = str(folder.resolve()), job.spark.sparkContext.defaultParallelism
     paths.make_folder(folder)
-
     parts = texts.repartition(max(1, min(-(-rows // _MIN_TEXTS), 4 * slots)), "text_sha256")
     before = committed(folder)
     counted = progress.counting("encoding", rows, lambda: committed(folder) - before)
     with counted, executors.one_line_errors():
         chunks = workers.map_in_dedicated_workers(parts, lambda batches: write_chunks(batches, task, target),
-                                                  from_arrow_schema(_CHUNK), "encoder").toArrow()
+                                                  from_arrow_schema(_STATS), "encoder").toArrow()
     return record(chunks.to_pylist())
 
 
 def record(chunks: list[dict]) -> dict:
     """The manifest entries about chunks that were encoded now; rates are per worker."""
-    sums = {name: sum(chunk[name] for chunk in chunks) for name in _CHUNK.names if name != "worker"}
+    sums = {name: sum(chunk[name] for chunk in chunks) for name in _STATS.names if name != "worker"}
     return {**{name: sums[name] for name in ("texts", "windows", "tokens")},
             "workers": len({chunk["worker"] for chunk in chunks}), "busy_s": round(sums["busy_s"], 3),
             "texts_per_s": _ratio(sums["texts"], sums["busy_s"]),
@@ -129,18 +129,19 @@ def committed(folder: AnyPath) -> int:
 
 
 def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
-    """In a Spark task: write one file per ``CHUNK`` texts and yield its statistics (``_CHUNK``)."""
+    """In a Spark task: write chunk files and yield the statistics of each (``_STATS``)."""
     from pyspark import TaskContext
 
     part, worker = TaskContext.get().partitionId(), f"{socket.gethostname()}:{os.getpid()}"
-    for chunk in _chunks(batches):
+    chunks = (batch[start:start + _CHUNK] for batch in batches for start in range(0, len(batch), _CHUNK))
+    for chunk in chunks:
         encoder, began = loaded(task), time.perf_counter()
         result = encoded(encoder, chunk["knowledge"].to_pylist())
         busy_s = time.perf_counter() - began
         _write(paths.path(folder), part, chunk["text_sha256"], result.vectors)
         statistics = {"texts": len(chunk), "long": result.long, "windows": result.windows,
                       "tokens": result.tokens, "padded": result.padded, "busy_s": busy_s, "worker": worker}
-        yield pa.RecordBatch.from_pylist([statistics], schema=_CHUNK)
+        yield pa.RecordBatch.from_pylist([statistics], schema=_STATS)
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
@@ -152,19 +153,7 @@ def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
                                   "encode.batch_size to use less memory") from error
 
 
-def _chunks(batches: Batches) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        while sum(len(part) for part in waiting) >= CHUNK:
-            table = pa.Table.from_batches(waiting)
-            yield table[:CHUNK]
-            waiting = table[CHUNK:].to_batches()
-    if any(len(part) for part in waiting):
-        yield pa.Table.from_batches(waiting)
-
-
-def _write(folder: AnyPath, part: int, names: pa.ChunkedArray, vectors: np.ndarray) -> None:
+def _write(folder: AnyPath, part: int, names: pa.Array, vectors: np.ndarray) -> None:
     name = f"part-{part:05d}-{len(vectors)}-{uuid.uuid4().hex[:8]}.parquet"
     lists = pa.ListArray.from_arrays(
         pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1]), pa.array(vectors.ravel()))

@@ -137,18 +137,10 @@ def matrix(rows: pa.Table, key: str, origin: Origin) -> np.ndarray:
         if not bad.any():
             return values.astype(np.float32)
     row = int(bad.argmax())
-    raise DataError(_message(rows[key][row].as_py(), int(lengths[row]), rows["reused"][row].as_py(), origin))
-
-
-def _message(name: str, length: int, reused: bool, origin: Origin) -> str:
-    if length < 0:
-        wrong = "is missing"
-    elif length != origin.dim:
-        wrong = f"has {length} dimensions, not {origin.dim}"
-    else:
-        wrong = "contains NaN, Inf or null"
-    fix = "remove that folder, and its texts are encoded again"
-    if reused:
+    folder, fix = origin.encoded, "remove that folder, and its texts are encoded again"
+    if rows["reused"][row].as_py():
+        folder = origin.previous
         fix = ("restore that folder from a copy, or remove it: its texts are encoded again, and clusters "
                "come from an older date or are fitted again")
-    return f"{origin.previous if reused else origin.encoded}: the vector of {name!r} {wrong}: {fix}"
+    raise DataError(f"{folder}: the vector of {rows[key][row].as_py()!r} is missing, is not finite or does "
+                    f"not have {origin.dim} dimensions: {fix}")

@@ -3,9 +3,6 @@
 Includes the detection of texts that end in a repeated n-gram, as failed greedy decoding often does.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numba
 import numpy as np
 import pyarrow as pa
@@ -76,59 +73,29 @@ COLUMNS = ("entity_id", "knowledge", "token_ids", "tokens", "finish_reason", "er
 _UNPRINTABLE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}\\x{fffd}]"  # control characters and U+FFFD
 
 
-@dataclass(frozen=True)
 class Texts:
-    """Rows of KNOWLEDGE without ``error``, as Arrow columns."""
+    """Rows of KNOWLEDGE without ``error``, as columns (N,).
 
-    rows: pa.RecordBatch
+    text : valid UTF-8 without nulls
+    tokens : number of tokens, including the end-of-text token
+    """
 
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> "Texts":
-        return cls(batch.filter(pc.is_null(batch["error"])))
+    def __init__(self, batch: pa.RecordBatch):
+        rows = batch.filter(pc.is_null(batch["error"]))
+        self.ids, self._token_ids = rows["entity_id"], rows["token_ids"]
+        self.text = _valid_utf8(rows["knowledge"])
+        self.tokens, self.relaxed_tokens = _integers(rows["tokens"]), _integers(rows["relaxed_tokens"])
+        self._hit_length_limit = pc.fill_null(pc.equal(rows["finish_reason"], "length"), False)
+        self.cut_off = _mask(self._hit_length_limit)
+        self.empty = _mask(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(self.text)), 0))
 
     def __len__(self) -> int:
-        return self.rows.num_rows
-
-    @property
-    def ids(self) -> pa.Array:
-        return self.rows["entity_id"]
-
-    @cached_property
-    def text(self) -> pa.Array:
-        """The texts as valid UTF-8 without nulls; invalid bytes, such as lone surrogates, become U+FFFD."""
-        text = self.rows["knowledge"]
-        try:
-            text = text.cast(pa.binary()).cast(pa.string())
-        except pa.ArrowInvalid:
-            raw = text.cast(pa.binary()).to_pylist()
-            text = pa.array([value and value.decode("utf-8", "replace") for value in raw], pa.string())
-        return pc.fill_null(text, "")
-
-    @cached_property
-    def tokens(self) -> np.ndarray:
-        """(N,) int64: number of tokens of each text, including the end-of-text token."""
-        return _integers(self.rows["tokens"])
-
-    @cached_property
-    def relaxed_tokens(self) -> np.ndarray:
-        return _integers(self.rows["relaxed_tokens"])
-
-    @cached_property
-    def _hit_length_limit(self) -> pa.Array:
-        return pc.fill_null(pc.equal(self.rows["finish_reason"], "length"), False)
-
-    @cached_property
-    def cut_off(self) -> np.ndarray:
-        return _mask(self._hit_length_limit)
-
-    @cached_property
-    def empty(self) -> np.ndarray:
-        return _mask(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(self.text)), 0))
+        return len(self.ids)
 
     def loop_tokens(self) -> np.ndarray:
         """(N,) int32: length in tokens of the loop at the end of each text; 0 without a loop."""
-        ids = self.rows["token_ids"]
-        flat, lengths = pc.list_flatten(ids), pc.fill_null(pc.list_value_length(ids), 0)
+        flat = pc.list_flatten(self._token_ids)
+        lengths = pc.fill_null(pc.list_value_length(self._token_ids), 0)
         offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
         return loop_lengths(np.asarray(pc.fill_null(flat, -1), np.int32), offsets, LOOP_NGRAM,
                             LOOP_REPEATS, LOOP_TOKENS)
@@ -157,6 +124,16 @@ def failing_texts(texts: Texts, gates: GateSettings) -> dict[str, tuple[np.ndarr
         "unprintable": (unprintable > 0, unprintable),
         "relaxed": (relaxed > max_relaxed, relaxed),
     }
+
+
+def _valid_utf8(text: pa.Array) -> pa.Array:
+    """The texts without nulls; invalid bytes, such as lone surrogates, become U+FFFD."""
+    try:
+        text = text.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        raw = text.cast(pa.binary()).to_pylist()
+        text = pa.array([value and value.decode("utf-8", "replace") for value in raw], pa.string())
+    return pc.fill_null(text, "")
 
 
 def _integers(column: pa.Array) -> np.ndarray:

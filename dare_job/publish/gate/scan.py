@@ -43,7 +43,7 @@ class Scan:
         """Check a batch with the columns ``checks.COLUMNS``. known_errors: see ``Failures.add``."""
         for check, failed in zip(OF_ERRORS, failures.add(self._entity, batch, known_errors), strict=True):
             self.note(check, failed["entity_id"], None, failed["error"])
-        texts = Texts.of(batch)
+        texts = Texts(batch)
         self.texts += len(texts)
         self.tokens += int(texts.tokens.sum())
         self.relaxed_tokens += int(texts.relaxed_tokens.sum())
