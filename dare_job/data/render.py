@@ -8,6 +8,7 @@ HISTORY_CHARACTERS. An ellipsis marks truncated text.
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ Rendered = tuple[str | None, str | None]  # prompt and error; exactly one is Non
 RENDERED = "entity_id string, interactions int, attributes map<string,string>, prompt string, error string"
 HISTORY_CHARACTERS = 200
 TITLE_CHARACTERS = 1000
+_LOOKUP_BATCH = 10_000  # ids that are converted to Python strings at once
 _MAX_CACHED = 1 << 16  # maximum cached items, not counting those of the current batch
 _KEPT_COLUMNS = ["entity_id", "interactions", "attributes"]
 
@@ -52,12 +54,19 @@ def render_items(prompt_set: PromptSet) -> Callable[[Batches], Batches]:
 class _ItemLookup:
     """Titles and attributes by item id, stored in Arrow. Only requested items become Python objects.
 
-    A dictionary of a million ids would take 200 MB per worker.
+    Sorted hashes locate items and take 16 bytes per item. A dictionary of a million ids would take 200 MB per
+    worker.
     """
 
     def __init__(self, path: str):
         filesystem, name = paths.arrow_location(paths.path(path))
-        self._items = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
+        table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
+        self._items = table.combine_chunks()
+        batches = self._items.to_batches(max_chunksize=_LOOKUP_BATCH)
+        ids = (id_ for batch in batches for id_ in batch["item_id"].to_pylist())
+        hashes = np.fromiter((hash(id_) for id_ in ids), np.int64, len(self._items))
+        self._rows = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._rows]
         self._known: dict[str, tuple[str, dict[str, str]] | None] = {}
 
     def entries(self, ids: Iterable[str]) -> dict[str, tuple[str, dict[str, str]] | None]:
@@ -66,10 +75,13 @@ class _ItemLookup:
             self._known = {}
         missing = [id_ for id_ in set(ids) if id_ not in self._known]
         self._known |= dict.fromkeys(missing)
-        rows = pc.index_in(pa.array(missing, pa.string()), self._items["item_id"]).drop_null()
-        for item in self._items.take(rows).to_pylist():
-            attributes = _truncate_attributes(item["attributes"])
-            self._known[item["item_id"]] = truncate(item["title"], HISTORY_CHARACTERS), attributes
+        hashes = np.array([hash(id_) for id_ in missing], np.int64)
+        first, end = (self._hashes.searchsorted(hashes, side).tolist() for side in ("left", "right"))
+        rows = [row for span in map(slice, first, end) for row in self._rows[span].tolist()]
+        for item in self._items.take(pa.array(rows, pa.int64())).to_pylist():
+            if item["item_id"] in self._known:  # otherwise another id with the same hash
+                attributes = _truncate_attributes(item["attributes"])
+                self._known[item["item_id"]] = truncate(item["title"], HISTORY_CHARACTERS), attributes
         return self._known
 
 

@@ -60,7 +60,7 @@ def record_hang(task: HangScope, shard: int, worker: str, ids: list[str], reason
 def hang_reasons(task: HangScope, shard: int) -> dict[str, list[str]]:
     """Reasons of the hangs of a shard, oldest first, by row id."""
     reasons = defaultdict(list)
-    hangs = _of(paths.path(task.folder), task.plan_token, f"{shard:05d}-*.json")
+    hangs = _records(paths.path(task.folder), task.plan_token, f"{shard:05d}-*.json")
     for hang in sorted(hangs, key=itemgetter("at_s")):
         for name in hang["ids"]:
             reasons[name].append(hang["why"])
@@ -98,7 +98,7 @@ def retry_after_hangs(folder: AnyPath, plan_token: str, attempt: Callable[[], T]
 
 def hangs_by_shard(folder: AnyPath, plan_token: str) -> Counter[int]:
     """Number of hangs of a shard plan, by shard."""
-    return Counter(hang["shard"] for hang in _of(folder, plan_token, "*.json"))
+    return Counter(hang["shard"] for hang in _records(folder, plan_token, "*.json"))
 
 
 def hang_count(folder: AnyPath, plan_token: str) -> int:
@@ -106,7 +106,7 @@ def hang_count(folder: AnyPath, plan_token: str) -> int:
     return hangs_by_shard(folder, plan_token).total()
 
 
-def _of(folder: AnyPath, plan_token: str, names: str) -> list[dict]:
+def _records(folder: AnyPath, plan_token: str, names: str) -> list[dict]:
     hangs = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / FOLDER).glob(names))
     return [hang for hang in hangs if hang["cut"] == plan_token]
 

@@ -32,8 +32,8 @@ from pools.index import Index, length_quantile
 from pools.store import Store
 
 # most specific first; wave: texts of earlier waves of this run
-_ALL = ("own", "wave", "group", "global")
-POOLS_OF_MODE = {"dare": _ALL, "sample": _ALL, "resd": ("wave", "global"),
+_ALL_POOLS = ("own", "wave", "group", "global")
+POOLS_OF_MODE = {"dare": _ALL_POOLS, "sample": _ALL_POOLS, "resd": ("wave", "global"),
                  **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
 
 

@@ -53,11 +53,11 @@ def renewing(lease: Lease) -> Iterator[None]:
 
 
 def require_held() -> None:
-    """Renew all locks that the calling context holds.
+    """Renew all locks that the calling context holds, for another ten minutes. Call this before every commit.
 
     Raises
     ------
-    InfrastructureError : a lock was lost
+    InfrastructureError : a lock was removed or taken over by another command
     OSError : the disk or store failed
     """
     for lease in _HELD.get():

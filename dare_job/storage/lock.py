@@ -7,6 +7,7 @@ from functools import partial
 
 from dare_job.errors import InfrastructureError
 from dare_job.storage import file_lock, lease, object_lock, paths
+from dare_job.storage.lease import require_held as require_held
 from dare_job.storage.paths import AnyPath
 
 NAME = "_lock"
@@ -46,14 +47,6 @@ def owner_of(folder: AnyPath) -> dict | None:
     owner = lease.read_owner(path)
     silent = file_lock.is_expired(path, owner) if paths.is_local(path) else not object_lock.is_alive(path)
     return None if silent or lease.owner_has_ended(owner) else owner
-
-
-def require_held() -> None:
-    """Raise InfrastructureError if a lock held here was removed or taken over by another command.
-
-    Call this before every commit. It renews the lock, which is then valid for another ten minutes.
-    """
-    lease.require_held()
 
 
 @contextmanager

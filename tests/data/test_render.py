@@ -31,6 +31,12 @@ def test_an_item_is_found_by_its_id(shelf):
     assert _entries(shelf()) == EXPECTED
 
 
+@pytest.mark.parametrize("values", [1, 3])
+def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
+    monkeypatch.setattr(render, "hash", lambda text: len(text) * 7 % values, raising=False)
+    assert _entries(shelf()) == EXPECTED
+
+
 def test_a_shelf_without_items_finds_nothing(tmp_path):
     pq.write_table(ITEMS.empty_table(), tmp_path / "items.parquet")
     lookup = render._ItemLookup(str(tmp_path / "items.parquet"))
