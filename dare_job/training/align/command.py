@@ -1,7 +1,6 @@
 """``dare-job recommender align``: train a draft recommender to propose what its target recommends."""
 
 import logging
-import shutil
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,14 +20,14 @@ from dare_job.training.align.objective import objective
 from dare_job.training.align.settings import SEARCHED_ALPHAS, Options, Settings
 from dare_job.training.align.teacher_paths import TeacherPaths
 from dare_job.training.checkpoint import Checkpoint
-from dare_job.training.loop import Schedule, Training, fit, versions
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender.command import (
     data_digest,
+    finish,
     require_replaceable,
     sample,
     training_folder,
     validation_rows,
-    write_folder,
 )
 from dare_job.training.recommender.network import extra_dropout
 from dare_job.training.recommender.sequences import Sequences
@@ -76,16 +75,13 @@ def run(options: Options) -> dict:
         _LOG.info("alpha %g: %.3f accepted steps, %.3f before", alpha, results[alpha][2], before)
     alpha = max(results, key=lambda value: results[value][2])
     model, record, after = results[alpha]
-    report = {"kind": KIND, "loss": settings.loss, "settings": asdict(settings) | {"alpha": alpha},
-              "alphas": {f"{value:g}": round(accepted, 4) for value, (_, _, accepted) in results.items()},
-              "training": record,
-              "accepted_steps": {"before": round(before, 4), "after": round(after, 4), "k": settings.k,
-                                 "beams": settings.beams, "users": len(data.held_out)},
-              "parameters": model.num_parameters(),
-              "target": str(options.target), **options.data.record(sequences),
-              "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
-    write_folder(options.to, model.cpu(), tokenizer, draft[1], report)
-    shutil.rmtree(folder, ignore_errors=True)
+    report = finish(options.to, model, tokenizer, draft[1], began, {
+        "kind": KIND, "loss": settings.loss, "settings": asdict(settings) | {"alpha": alpha},
+        "alphas": {f"{value:g}": round(accepted, 4) for value, (_, _, accepted) in results.items()},
+        "training": record,
+        "accepted_steps": {"before": round(before, 4), "after": round(after, 4), "k": settings.k,
+                           "beams": settings.beams, "users": len(data.held_out)},
+        "target": str(options.target), **options.data.record(sequences)})
     return {"draft": str(options.to), **report}
 
 

@@ -29,7 +29,7 @@ from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow, teacher_rows
-from dare_job.training.embedded.corpus import special_ids
+from dare_job.training.embedded.corpus import IGNORED, padded, special_ids
 from dare_job.training.embedded.initialise import add_copy_circuit
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 
@@ -110,16 +110,13 @@ def batches(rows: list[TeacherRow], settings: Settings) -> Iterator[Batch]:
 
 
 def _padded(rows: list[TeacherRow], width: int) -> Batch:
-    ids, places = np.zeros((len(rows), width), np.int64), []
-    for line, row in enumerate(rows):
-        prompt, text = row.row.prompt[-(width - len(row.row.text)):], row.row.text
-        sequence = np.concatenate((prompt, text))
-        ids[line, : len(sequence)] = sequence
-        places.append(line * width + len(prompt) - 1 + np.arange(len(text)))
-    parts = (np.concatenate(places), np.concatenate([row.row.text for row in rows]),
-             np.concatenate([row.tokens for row in rows]).astype(np.int64),
-             np.concatenate([row.shares for row in rows]).astype(np.float32))
-    return Batch(torch.from_numpy(ids), *map(torch.from_numpy, parts))
+    texts = [(row.row.prompt[-(width - len(row.row.text)):].tolist(), row.row.text.tolist()) for row in rows]
+    batch = padded(texts, width, 0)
+    following = batch.targets.flatten()
+    places = (following != IGNORED).nonzero()[:, 0]
+    tokens = torch.from_numpy(np.concatenate([row.tokens for row in rows])).long()
+    shares = torch.from_numpy(np.concatenate([row.shares for row in rows])).float()
+    return Batch(batch.tokens, places, following[places], tokens, shares)
 
 
 def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:

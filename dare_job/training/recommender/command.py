@@ -63,15 +63,23 @@ def training_folder(to: Path) -> Path:
     return to.with_name(f".{to.name}.training")
 
 
-def write_folder(to: Path, model, tokenizer, recommender: Recommender, record: dict) -> None:
-    """Write a recommender's folder atomically; ``record`` becomes ``training.json``."""
+def finish(to: Path, model, tokenizer, recommender: Recommender, began: float, report: dict) -> dict:
+    """Write a recommender's folder atomically, and remove the state of its training.
+
+    Returns what is written to ``training.json``: the report with parameters, minutes since ``began``
+    (monotonic) and versions.
+    """
+    report = {**report, "parameters": model.num_parameters(),
+              "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
     staging = atomic.stage_folder(to)
     with atomic.remove_on_error(staging):
-        model.save_pretrained(staging)
+        model.cpu().save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         recommender.write(staging)
-        write_json(staging / TRAINING, record)
+        write_json(staging / TRAINING, report)
         atomic.replace(staging, to)
+    shutil.rmtree(training_folder(to), ignore_errors=True)
+    return report
 
 
 def run(options: Options) -> dict:
@@ -94,12 +102,9 @@ def run(options: Options) -> dict:
               model.num_parameters(only_trainable=True), len(data.users))
     record = train(model.to(options.device), recommender, data, settings, checkpoint)
     model = model.merge_and_unload() if settings.lora else model
-    report = {"kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
-              **options.data.record(data), "items": len(ids.items),
-              "parameters": model.num_parameters(), "minutes": round((time.monotonic() - began) / 60, 2),
-              "versions": versions()}
-    write_folder(options.to, model.cpu(), tokenizer, recommender, report)
-    shutil.rmtree(checkpoint.folder, ignore_errors=True)
+    report = finish(options.to, model, tokenizer, recommender, began, {
+        "kind": KIND, "model": options.model, "training": record, "settings": _used_settings(options),
+        **options.data.record(data), "items": len(ids.items)})
     return {"recommender": str(options.to), **report}
 
 
