@@ -102,10 +102,10 @@ def test_the_label_says_whether_texts_are_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(command.peers, "measure", lambda *_: [])
     file, tokenizer = tmp_path / "profiles.jsonl", words_tokenizer(tmp_path)
     file.write_text("\n".join(json.dumps({"say": " ".join(WORDS)}) for _ in range(9)))
-    for given, source in (({}, "made-up text with the repetition of recorded profiles, seed 0"),
-                          ({"texts": file, "column": "say", "tokenizer": tokenizer},
+    for words, source in (((), "made-up text with the repetition of recorded profiles, seed 0"),
+                          (("--texts", str(file), "--column", "say", "--tokenizer", str(tokenizer)),
                            "recorded text, column say of profiles.jsonl")):
-        found = command.run(command.Options(device="cpu", small=True, **given))
+        found = command.run(command.parsed(["--device", "cpu", "--small", *words]))
         assert found["texts"] == source and found["label"] == (
             "replay at full cost: every forward is run, weights and prompts are random, and which draft "
             f"tokens pass follows {source}")
@@ -139,12 +139,13 @@ def test_texts_from_a_file(tmp_path):
         texts.from_file(file, "say", tmp_path, 1, 1, 512)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"shapes": "llama-9"}, "llama-9"), ({"batches": "0,4"}, "--batches"), ({"batches": "x"}, "--batches"),
-    ({"texts": "somewhere"}, "--tokenizer")], ids=str)
-def test_options_that_cannot_be(changes, message):
+@pytest.mark.parametrize(("words", "message"), [
+    (("--shapes", "llama-9"), "llama-9"), (("--batches", "0,4"), "--batches"),
+    (("--batches", "x"), "--batches"), (("--texts", "somewhere"), "--tokenizer"),
+    (("--new-tokens", "7"), "--new-tokens at least 8")], ids=str)
+def test_options_that_cannot_be(words, message):
     with pytest.raises(ConfigError, match=message):
-        command.run(command.Options(device="cpu", **changes))
+        command.run(command.parsed(["--device", "cpu", *words]))
 
 
 @pytest.mark.parametrize("size", ["page_size", "block_size"])

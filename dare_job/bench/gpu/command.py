@@ -5,9 +5,8 @@ import gc
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -79,52 +78,37 @@ def _target_row(name: str, bound: float, value: float | None, why: str, upper: b
     return {**line, "measured": round(value, 3), "verdict": "met" if met else "missed"}
 
 
-def _option(help: str, default) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of ``dare_job.bench.gpu``, made into arguments without typer."""
-
-    device: str = _option("auto, cpu or cuda.", "auto")
-    small: bool = _option("Tiny shapes: exercises the command on a CPU, measures nothing of interest.", False)
-    seconds: float = _option("Time of the whole run; what does not fit is shortened or left out and listed.",
-                             440.0)
-    shapes: str = _option(f"Models of the curves, of {', '.join(shapes.SHAPES)}; the first one is replayed.",
-                          "llama-2-7b,qwen2.5-0.5b,mistral-7b")
-    batches: str = _option("Rows decoded together in the replay.", "1,32,128")
-    texts: Path | None = _option("Recorded texts, JSON lines (.gz or not); default: made-up texts.", None)
-    column: str = _option("Field of --texts that holds the text.", "text")
-    tokenizer: Path | None = _option("tokenizer.json, or a folder with it or with GPT-2's files, to read "
-                                     "--texts with.", None)
-    prompt_tokens: int = _option("Tokens of each prompt, 1 or more.", 256)
-    new_tokens: int = _option("Tokens of each text, 8 or more.", 192)
-
-    def __post_init__(self):
-        for flag, value, least in (("--prompt-tokens", self.prompt_tokens, 1),
-                                   ("--new-tokens", self.new_tokens, 8)):
-            if value < least:
-                raise ConfigError(f"{flag} is {value}; it must be at least {least}")
-
-
-def parsed(words: Sequence[str] | None = None) -> Options:
-    """Options of a command line, by default this process's."""
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Options of a command line, by default this process's. Raises ConfigError for invalid numbers."""
     parser = argparse.ArgumentParser(prog="dare_job.bench.gpu", description=HELP)
-    for each in fields(Options):
-        kind = {"action": "store_true"} if each.type is bool else {
-            "type": Path if each.type == Path | None else each.type, "default": each.default}
-        parser.add_argument(f"--{each.name.replace('_', '-')}", help=each.metadata["help"], **kind)
-    return Options(**vars(parser.parse_args(words)))
+    add = parser.add_argument
+    add("--device", default="auto", help="auto, cpu or cuda.")
+    add("--small", action="store_true",
+        help="Tiny shapes: exercises the command on a CPU, measures nothing of interest.")
+    add("--seconds", type=float, default=440.0,
+        help="Time of the whole run; what does not fit is shortened or left out and listed.")
+    add("--shapes", default="llama-2-7b,qwen2.5-0.5b,mistral-7b",
+        help=f"Models of the curves, of {', '.join(shapes.SHAPES)}; the first one is replayed.")
+    add("--batches", default="1,32,128", help="Rows decoded together in the replay.")
+    add("--texts", type=Path, help="Recorded texts, JSON lines (.gz or not); default: made-up texts.")
+    add("--column", default="text", help="Field of --texts that holds the text.")
+    add("--tokenizer", type=Path,
+        help="tokenizer.json, or a folder with it or with GPT-2's files, to read --texts with.")
+    add("--prompt-tokens", type=int, default=256, help="Tokens of each prompt, 1 or more.")
+    add("--new-tokens", type=int, default=192, help="Tokens of each text, 8 or more.")
+    options = parser.parse_args(words)
+    if options.small:
+        parser.set_defaults(shapes="small", batches="1,3", seconds=120.0, prompt_tokens=16, new_tokens=24)
+        options = parser.parse_args(words)
+    if options.prompt_tokens < 1 or options.new_tokens < 8:
+        raise ConfigError("--prompt-tokens must be at least 1 and --new-tokens at least 8")
+    return options
 
 
-def run(options: Options) -> dict:
+def run(options: argparse.Namespace) -> dict:
     """Measure everything. Raises ConfigError or DataError for invalid options and files."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     transformers.logging.set_verbosity_error()
-    if options.small:
-        options = replace(options, shapes="small", batches="1,3", seconds=120.0, prompt_tokens=16,
-                          new_tokens=24)
     names, batches = options.shapes.split(","), _numbers(options.batches)
     device, budget = loading.device(options.device), Budget(options.seconds)
     recorded = _recorded(options, names[0], max(2 * min(batches[-1], 64), *batches, 4))
@@ -147,8 +131,8 @@ def run(options: Options) -> dict:
     return result
 
 
-def _measure_model(result: dict, target: Target, number: int, options: Options, batches: tuple, recorded,
-                   limits, meter: Meter, budget: Budget) -> None:
+def _measure_model(result: dict, target: Target, number: int, options: argparse.Namespace, batches: tuple,
+                   recorded, limits, meter: Meter, budget: Budget) -> None:
     """One model's curves, and the first one's replay, which takes more than half of the time."""
     names, repeats = options.shapes.split(","), 2 if options.small else 7
     name, share = names[number], budget.left / (len(names) - number)
@@ -174,7 +158,7 @@ def _target(name: str, device: torch.device, budget: Budget) -> Target:
     return Target(shapes.large(name, device, curves.dtype(device)), check=False, static=True)
 
 
-def _recorded(options: Options, shape: str, count: int) -> texts.Recorded:
+def _recorded(options: argparse.Namespace, shape: str, count: int) -> texts.Recorded:
     if shape not in shapes.SHAPES:
         raise ConfigError(f"shape {shape!r} is unknown; choose from {', '.join(shapes.SHAPES)}")
     vocabulary = shapes.SHAPES[shape][1]["vocab_size"]
