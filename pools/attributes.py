@@ -22,7 +22,6 @@ class AttributeTree:
     def __init__(self, order: Sequence[str]):
         self.order = list(order)
         self._trie = pygtrie.Trie()
-        self._cache: dict[tuple, str | None] = {}
 
     @classmethod
     def build(cls, counted: Iterable[tuple[Mapping[str, str | None] | None, int]], order: Sequence[str],
@@ -63,11 +62,6 @@ class AttributeTree:
         An unknown value is assigned to the group of rare siblings, else to the largest sibling.
         """
         values = _values(attributes, self.order)
-        if values not in self._cache:
-            self._cache[values] = self._find(values)
-        return self._cache[values]
-
-    def _find(self, values: tuple) -> str | None:
         if all(value is None for value in values) or not self._trie:
             return None
         path: tuple[str, ...] = ()

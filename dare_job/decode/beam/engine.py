@@ -10,8 +10,9 @@ import torch
 
 from dare_job.decode.beam.descent import Descent
 from dare_job.decode.beam.drafting import BeamDrafter, BeamDrafts, forbidden_ends, gather_logits
+from dare_job.decode.beam.forest import TEXT
 from dare_job.decode.beam.layer import LayerInput, LayerOutput, sample_layer, search_layer
-from dare_job.decode.beam.rows import BeamRows, text_parents
+from dare_job.decode.beam.rows import BeamRows
 from dare_job.decode.engine import prefill
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.cache import TreeCache
@@ -200,7 +201,8 @@ class BeamEngine(Engine):
                 rows.drafted[slots[reads]] = self._drafter.read_prompts(slots[reads], prompt_ids,
                                                                         lengths[reads])
         keys = self._row_keys.keys_of(rows.requests[slot].id for slot in slots)
-        descent = Descent(rows, slots, keys, text_parents(len(slots), 1), np.zeros((len(slots), 1)))
+        shape = len(slots), 1
+        descent = Descent(rows, slots, keys, np.full(shape, TEXT), np.zeros(shape))
         descent.follow(self._layer(rows, descent, logits[:, None], None), None)
         rows.parents[slots], rows.last_tokens[slots] = descent.out_parents, descent.out_tokens
         rows.likelihoods[slots] = descent.out_likelihoods

@@ -7,7 +7,7 @@ width ends once the best unfinished beam, scored at its current length, is no be
 
 import numpy as np
 
-from dare_job.decode.beam.forest import TEXT, Forest
+from dare_job.decode.beam.forest import Forest
 from dare_job.decode.engine.admission import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.request import BeamStatistics, Result
@@ -124,8 +124,3 @@ class BeamRows(Rows):
             array[target] = array[source]
         self.finished[target], self.finished[source] = self.finished[source], None
         self.forest.move(source, target)
-
-
-def text_parents(rows: int, beams: int) -> np.ndarray:
-    """Return parents int64 (R, B) of beams directly after the text."""
-    return np.full((rows, beams), TEXT, np.int64)
