@@ -45,19 +45,17 @@ def writing(out: AnyPath) -> Iterator[None]:
         raise
     except Exception as error:
         _raise_if_java_ended(error)
-        if _of_spark(error):
+        of_spark = type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+        if of_spark:
             executors.raise_task_error(error)
-        if damaged := _damaged(error):
-            raise DataError(f"{damaged} is damaged or missing: restore it from a copy, or remove its folder "
-                            "and run the command that writes it again") from error
-        reason = refused_resource(error) if _of_spark(error) else None
-        if reason is None and (message := errors.store_message(error)):
+            _raise_if_damaged(error)
+            if reason := refused_resource(error):
+                raise InfrastructureError(f"Spark could not write to {out}: {reason}") from error
+        if message := errors.store_message(error):
             raise InfrastructureError(f"a store refused the job, which writes to {out}: {message}") from error
-        if reason is None:
-            if _of_spark(error):
-                executors.raise_if_lost(error)
-            raise
-        raise InfrastructureError(f"Spark could not write for output folder {out}: {reason}") from error
+        if of_spark:
+            executors.raise_if_lost(error)
+        raise
 
 
 def _require_folder(out: AnyPath) -> None:
@@ -76,15 +74,12 @@ def _cannot_be_made(out: AnyPath, error: OSError) -> bool:
         str(path) for path in (out, *out.parents)}
 
 
-def _of_spark(error: Exception) -> bool:
-    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
-
-
-def _damaged(error: Exception) -> str | None:
-    """The file that Spark could not read while it ran."""
-    message = str(error) if _of_spark(error) else ""
-    match = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", message)
-    return unquote(match[1]) if match else None
+def _raise_if_damaged(error: Exception) -> None:
+    """Raise DataError if Spark could not read a file while it ran."""
+    match = re.search(r"FAILED_READ_FILE.*?reading file (?:file:/*(?=/))?(\S+?)\.?\s", str(error))
+    if match:
+        raise DataError(f"{unquote(match[1])} is damaged or missing: restore it from a copy, or remove its "
+                        "folder and run the command that writes it again") from error
 
 
 def _raise_if_java_ended(error: Exception) -> None:
