@@ -25,7 +25,7 @@ from dare_job.generate.task import Task
 from dare_job.observe import log
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
 from dare_job.spark import workers
-from dare_job.storage import atomic
+from dare_job.storage import versions
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import path
 from pools.index import Index, length_quantile
@@ -39,7 +39,7 @@ POOLS_OF_MODE = {"dare": _ALL_POOLS, "sample": _ALL_POOLS, "resd": ("wave", "glo
 
 def start_task_log(task: Task, stage: str, **fields) -> None:
     """Log this worker's records with the run id and ``fields`` to a file in the run's log folder."""
-    logs = atomic.base_folder(path(task.folder)).parent / "logs"
+    logs = versions.base_folder(path(task.folder)).parent / "logs"
     log.in_worker(task.config.log, logs, task.run_id, date=task.dt, stage=stage, **fields)
 
 

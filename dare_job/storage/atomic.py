@@ -101,11 +101,6 @@ def current(folder: AnyPath) -> AnyPath:
     return folder if storage_paths.is_local(folder) else versions.current(folder)
 
 
-def base_folder(folder: AnyPath) -> AnyPath:
-    """Inverse of ``current``: the folder that a version belongs to."""
-    return folder if storage_paths.is_local(folder) else versions.base_folder(folder)
-
-
 def final_folder(staging: AnyPath, folder: AnyPath) -> AnyPath:
     """Where the content of a staging folder will be after ``replace``."""
     return folder if storage_paths.is_local(folder) else staging

@@ -21,7 +21,11 @@ def check_access(path: AnyPath, setting: str) -> None:
     if paths.is_local(path):
         return
     try:
-        _list_once(path)
+        if path.protocol == "s3":  # raises FileNotFoundError if the bucket is missing, but not for a folder
+            bucket, _, key = path.path.partition("/")
+            path.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
+        else:
+            path.fs.exists(path.path)
     except FileNotFoundError:
         bucket = path.path.split("/")[0]
         raise ConfigError(f"{setting} = {path}: there is no bucket {bucket}; create it, or name another"
@@ -31,15 +35,6 @@ def check_access(path: AnyPath, setting: str) -> None:
         if refused is None:
             raise
         raise InfrastructureError(f"{setting} = {path} cannot be used: {refused}") from error
-
-
-def _list_once(path: AnyPath) -> None:
-    """Raise FileNotFoundError if the bucket is missing. A missing folder is no error."""
-    if path.protocol != "s3":
-        path.fs.exists(path.path)
-        return
-    bucket, _, key = path.path.partition("/")
-    path.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=key, MaxKeys=1)
 
 
 @contextmanager
