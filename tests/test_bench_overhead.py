@@ -13,10 +13,7 @@ def call(*options: str) -> dict:
     done = CliRunner().invoke(app, [
         "overhead", "--new-tokens", "8", "--repeats", "1", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    found = json.loads(lines[-1])
-    assert len(lines) == 1 + len(found["rows"])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_every_batch_size_and_budget_has_its_parts_and_its_allowance():

@@ -27,6 +27,7 @@ import typer
 import yaml
 
 from dare_job import pipeline
+from dare_job.bench.reports import print_table
 from dare_job.config.options import numbers
 from dare_job.config.settings import load
 from dare_job.data.text_key import text_salt
@@ -62,10 +63,9 @@ def main(
     steps = [step for step in STEPS if pools or step != "pools"]
     costs = {count: measure(count, work.resolve(), steps, master, driver_memory)
              for count in numbers("--users", users)}
-    growth = exponents(costs)
-    for step in steps:
-        print(step, *(costs[count][step] for count in sorted(costs)), growth.get(step, ""), sep=" | ")
-    print(json.dumps({"sizes": costs, "exponents": growth}))
+    print_table("Costs of each stage", [{"step": step, "users": count, **costs[count][step]}
+                                        for step in steps for count in sorted(costs)])
+    print(json.dumps({"sizes": costs, "exponents": exponents(costs)}))
 
 
 def measure(users: int, work: Path, steps: list[str], master: str, driver_memory: str) -> dict[str, dict]:

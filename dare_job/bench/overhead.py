@@ -26,6 +26,7 @@ from transformers import AutoTokenizer
 from dare_job import prompts
 from dare_job.bench.gpu import machine
 from dare_job.bench.options import command, ints
+from dare_job.bench.reports import print_table
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -208,9 +209,8 @@ def main(options: Options) -> dict:
     target = Target.load(resolve(options.model), options.dtype, options.device)
     processors = {name: getattr(options, name) for name in ("repetition_penalty", "no_repeat_ngram_size")}
     target.generation_config.update(eos_token_id=None, **processors)  # texts end where their requests say
-    rows = []
-    for batch, nodes in product(options.batches, options.nodes):
-        rows.append(measure(target, batch, nodes, options))
-        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()))
+    rows = [measure(target, batch, nodes, options)
+            for batch, nodes in product(options.batches, options.nodes)]
+    print_table("Microseconds per step", rows)
     settings = {name: getattr(options, name) for name in ("model", "dtype", "device", "threads", "rule")}
     return {"rows": rows, **settings, **processors, "machine": machine.describe(target.device)}
