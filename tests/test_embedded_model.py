@@ -175,8 +175,8 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path,
         monkeypatch.setattr(train, name, value)
     for folder, start in (("b", None), ("c", tmp_path / "a")):
         train.train(tmp_path / folder, 2, start=start)
-    said = [json.loads(line) for line in (first + capsys.readouterr().out).splitlines()]
-    assert [line["steps"] for line in said] == [2, 2, 2]
+    records = [json.loads(line) for line in (first + capsys.readouterr().out).splitlines()]
+    assert [line["steps"] for line in records] == [2, 2, 2]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
     assert model.dtype == torch.bfloat16 or model.dtype == torch.float32
     assert AutoTokenizer.from_pretrained(tmp_path / "a").eos_token_id == model.generation_config.eos_token_id

@@ -230,10 +230,10 @@ def test_the_vocabulary_is_that_of_the_text_model(tmp_path, fields):
 def test_an_unmistakable_vocabulary_is_read_without_torch(tmp_path):
     """A driver of Spark has no other use for torch."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 123}))
-    asked = ("import sys; from dare_job.models.files import vocabulary; "
+    script = ("import sys; from dare_job.models.files import vocabulary; "
              "print(vocabulary(sys.argv[1]), 'torch' in sys.modules)")
-    told = subprocess.run([sys.executable, "-c", asked, tmp_path], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["123", "False"]
+    out = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["123", "False"]
 
 
 @pytest.mark.parametrize("config", ["[]", "{", '{"model_type": "none"}', '{"vocab_size": null}'])

@@ -43,15 +43,15 @@ def published(tmp_path_factory):
     out, path = tmp_path_factory.mktemp("out"), embedded_path()
     tokenizer, target = AutoTokenizer.from_pretrained(path), Target.load(path)
     examples = islice(user_examples(simulate(60, 40, 5), prompts.load(prompts.SAMPLE), 20), ROWS)
-    asked = {f"u{i}": example.prompt for i, example in enumerate(examples)}
+    user_prompts = {f"u{i}": example.prompt for i, example in enumerate(examples)}
     engine = Engine(target, EngineSettings(max_new_tokens=TOKENS, nodes=0, score="never"))
-    requests = [Request(name, prompt_ids(tokenizer, text)) for name, text in asked.items()]
+    requests = [Request(name, prompt_ids(tokenizer, text)) for name, text in user_prompts.items()]
     texts = {result.id: result for result in engine.run(requests)}
     assert len(texts) == ROWS
-    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in asked.items()}
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in user_prompts.items()}
     rows = [{"entity_id": name, "knowledge": tokenizer.decode(texts[name].token_ids),
              "token_ids": texts[name].token_ids.tolist(), "finish_reason": texts[name].finish_reason,
-             "prompt_sha256": hashes[name], "run_id": "run-1"} for name in asked]
+             "prompt_sha256": hashes[name], "run_id": "run-1"} for name in user_prompts]
     wrote = {"model": {"name": "embedded", "revision": None, "hash": fingerprint(path)}, "run_id": "run-1",
              "tokenizer": tokenizer_hash(path), "new_tokens": [0, TOKENS]}
     for entity, written in (("user", rows), ("item", [])):
@@ -61,8 +61,8 @@ def published(tmp_path_factory):
         (folder / MANIFEST).write_text(json.dumps(wrote))
     plan = out / "_work" / f"dt={DT}" / "plan" / "entity=user"
     plan.mkdir(parents=True)
-    planned = [{"entity_id": name, "prompt": asked[name], "prompt_sha256": hashes[name], "stale": True,
-                "strict": False, "interactions": 3} for name in asked]
+    planned = [{"entity_id": name, "prompt": prompt, "prompt_sha256": hashes[name], "stale": True,
+                "strict": False, "interactions": 3} for name, prompt in user_prompts.items()]
     pq.write_table(pa.Table.from_pylist(planned, schemas.PLAN), plan / "part-0.parquet")
     return out, tokenizer, target
 
@@ -94,10 +94,10 @@ def test_the_engine_drafts_with_it(published, trained):
     _, tokenizer, target = published
     draft = Target.load(trained[0])
     require_same_tokenizer(tokenizer, AutoTokenizer.from_pretrained(trained[0]), draft.vocabulary)
-    asked = [Request(i, prompt_ids(tokenizer, "Users who like"), max_new_tokens=20) for i in range(3)]
+    requests = [Request(i, prompt_ids(tokenizer, "Users who like"), max_new_tokens=20) for i in range(3)]
     plain, drafted = (
         {r.id: r.token_ids for r in Engine(target, EngineSettings(batch_size=2, nodes=nodes),
-                                           ModelDrafter(draft, "2x1x1", target.vocabulary)).run(asked)}
+                                           ModelDrafter(draft, "2x1x1", target.vocabulary)).run(requests)}
         for nodes in (0, 6))
     assert all(np.array_equal(plain[i], drafted[i]) for i in range(3))
 
@@ -113,7 +113,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     assert any("28 of 28 texts have no prompt" in line for line in job_log)
 
 
-@pytest.mark.parametrize("options,error,told", [
+@pytest.mark.parametrize("options,error,message", [
     (["--steps", "0"], ConfigError, "--steps is 0; it must be at least 1"),
     (["--kl", "1.5"], ConfigError, "--kl is 1.5; it must be from 0"),
     (["--width", "65"], ConfigError, "--width 65 is no multiple of twice --heads 2"),
@@ -125,9 +125,9 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to train on .--held-out reserves 25"),
     (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
 ])
-def test_what_cannot_be_is_said(published, tmp_path, options, error, told):
+def test_invalid_options_are_errors(published, tmp_path, options, error, message):
     done = _run("--out", published[0], "--save", tmp_path / "to", *QUICK, "--steps", "1", *options)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         raise done.exception
     assert not (tmp_path / "to").exists()
 
@@ -157,9 +157,9 @@ def test_training_texts_have_the_temperature(published):
     assert np.allclose(hot[0].shares, shares.values.numpy(), atol=1e-3)
     apart = {}
     for temperature in (1.0, 1.75):
-        asked = Settings(width=32, heads=2, steps=20, batch_tokens=512, kl=1.0, temperature=temperature)
-        model = network(tokenizer, target.vocabulary, 256, asked)
-        train(model, teacher.teacher_rows(target, rows, 200, temperature), asked, "cpu")
+        settings = Settings(width=32, heads=2, steps=20, batch_tokens=512, kl=1.0, temperature=temperature)
+        model = network(tokenizer, target.vocabulary, 256, settings)
+        train(model, teacher.teacher_rows(target, rows, 200, temperature), settings, "cpu")
         found = torch.cat([logits_of(Target(model), row) for row in rows]).float() / 1.75
         tokens, shares = (torch.from_numpy(np.concatenate([getattr(one, name) for one in hot]).astype(kind))
                           for name, kind in (("tokens", np.int64), ("shares", np.float32)))

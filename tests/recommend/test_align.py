@@ -38,9 +38,9 @@ def _made(**settings):
 
 def _codes(search, recommender, other=None):
     """Of each step the codes (20, 3, level) of its beams."""
-    said = [Query(recommender.prompt(history), draft_prompt=other.prompt(history) if other else ())
+    queries = [Query(recommender.prompt(history), draft_prompt=other.prompt(history) if other else ())
             for history in HISTORIES]
-    found = search.search(said).prefixes
+    found = search.search(queries).prefixes
     return [torch.from_numpy(TRIE.prefixes(found[:, level], level + 1)) for level in range(3)]
 
 
@@ -48,29 +48,29 @@ def _sums(scorer, codes):
     """Log-probabilities (20, S, L) of each code behind those before it, one sequence after the other."""
     model, recommender = scorer
     found = []
-    for history, said in zip(HISTORIES, codes, strict=True):
+    for history, rows in zip(HISTORIES, codes, strict=True):
         ids = torch.tensor([recommender.prompt(history) + (one + torch.tensor(
-            recommender.first_code_token)).tolist() for one in said])
+            recommender.first_code_token)).tolist() for one in rows])
         with torch.no_grad():
             logs = model(ids).logits.log_softmax(-1)[:, -4:-1]
         found.append(logs.gather(-1, ids[:, -3:, None])[..., 0])
     return torch.stack(found)
 
 
-def test_lessons_are_the_targets_beams():
+def test_teacher_paths_are_the_targets_beams():
     (target, _), _, _, found = _made(loss="r")
     best = _codes(top_k_search(target, TRIE, 3), target[1])[-1]
     assert (found.codes[:, :3] == best).all() and found.counted.all()
     assert (found.codes[:, 3] == torch.from_numpy(IDS.codes[[row for _, row in EXAMPLES]])).all()
-    said = found.log_p.float().gather(-1, found.codes.long()[..., None])[..., 0][:, :3]
+    log_p = found.log_p.float().gather(-1, found.codes.long()[..., None])[..., 0][:, :3]
     steps = _sums(untrained(IDS, 0), best)
     assert (steps.sum(-1).diff(dim=1) < 1e-5).all()  # the best first
-    torch.testing.assert_close(said, steps, atol=0.02, rtol=1e-3)
+    torch.testing.assert_close(log_p, steps, atol=0.02, rtol=1e-3)
     torch.testing.assert_close(found.log_p_k[:, 0], steps[:, 2], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.log_p_k[:, 0], found.log_p_k[:, 3])
 
 
-def test_lessons_of_s_are_the_mixtures_beams():
+def test_teacher_paths_of_s_are_the_mixtures_beams():
     (target, draft), _, _, found = _made(loss="s", mix=0.3)
     mixed = _codes(MixedTopK(target, draft, 0.3, TRIE, 3), target[1], draft[1])[-1]
     assert (found.codes[:, :3] == mixed).all()
@@ -83,18 +83,18 @@ def test_beams_of_a_mixture_are_the_best_of_all_ids():
     scorers, trie = [untrained(ids, 0), untrained(ids, 5, width=8, layers=1)], Trie.from_codes(ids.codes)
     paths = torch.from_numpy(trie.paths(np.arange(trie.leaves))).long()
     by = [search_engine(scorer, trained=True) for scorer in scorers]
-    said = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
+    queries = [Query(scorers[0][1].prompt(HISTORIES[2]), draft_prompt=scorers[1][1].prompt(HISTORIES[2]))]
     for share in (0.0, 0.3, 1.0):
         with torch.no_grad():
             steps = [log_probabilities(*scorer, [HISTORIES[2]], paths[None])[0].gather(
                 -1, paths[..., None])[..., 0].exp() for scorer in scorers]
         due = (share * steps[0] + (1 - share) * steps[1]).log().sum(-1).sort(descending=True)
-        found = MixedTopK(*by, share, trie, 99).search(said)
+        found = MixedTopK(*by, share, trie, 99).search(queries)
         assert found.leaves[0].tolist() == due.indices.tolist()
         torch.testing.assert_close(torch.from_numpy(found.scores[0]), due.values, atol=1e-4, rtol=1e-4)
 
 
-def test_lessons_of_every_step():
+def test_teacher_paths_of_every_step():
     (target, _), _, _, found = _made(loss="r", all_steps=True)
     steps = _codes(top_k_search(target, TRIE, 3), target[1])
     assert found.codes.shape == (20, 3 * 3 + 1, 3)
@@ -121,21 +121,21 @@ def test_fewer_items_than_k():
 def test_every_loss_goes_down(loss):
     _, draft, chosen, found = _made(loss=loss)
     optimizer = torch.optim.AdamW(draft[0].parameters(), 0.01)
-    told = []
+    losses = []
     for _ in range(15):
         optimizer.zero_grad()
-        told.append(objective(draft, VIEW, HISTORIES, found, chosen))
-        told[-1].backward()
+        losses.append(objective(draft, VIEW, HISTORIES, found, chosen))
+        losses[-1].backward()
         optimizer.step()
-    assert told[-1] < told[0] - 0.01
+    assert losses[-1] < losses[0] - 0.01
 
 
 def test_switches_change_the_objective():
     _, draft, chosen, found = _made(loss="s")
-    told = {name: objective(draft, VIEW, HISTORIES, found, replace(chosen, **change)).item()
+    losses = {name: objective(draft, VIEW, HISTORIES, found, replace(chosen, **change)).item()
             for name, change in (("s", {}), ("no density", {"density": False}), ("alpha", {"alpha": 0.5}),
                                  ("unconstrained", {"constrained": False}))}
-    assert len(set(told.values())) == 4
+    assert len(set(losses.values())) == 4
     recommending = objective(draft, VIEW, HISTORIES, found, replace(chosen, alpha=0.0)).item()
     assert recommending == pytest.approx(
         objective(draft, VIEW, HISTORIES, found, replace(chosen, loss="sft")).item())
@@ -187,8 +187,8 @@ def test_more_steps_are_accepted(world, pair, tmp_path, loss):
     assert not training_folder(tmp_path / "aligned").exists()
 
 
-def test_alpha_is_searched_on_the_same_lessons(world, pair, tmp_path):
-    kept = tmp_path / "lessons.safetensors"
+def test_alpha_is_searched_on_the_same_teacher_paths(world, pair, tmp_path):
+    kept = tmp_path / "paths.safetensors"
     found = _align(world, pair, tmp_path / "a", "--loss", "r", "--alpha", "search", "--epochs", 1,
                    "--teacher-paths", kept)
     assert list(found["alphas"]) == ["0.1", "0.3", "0.5", "0.7", "0.9"]
@@ -214,7 +214,7 @@ def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         _align(world, pair, tmp_path / "killed")
     assert not (tmp_path / "killed").exists() and training_folder(tmp_path / "killed").is_dir()
-    monkeypatch.setattr(teacher_paths, "make", lambda *arguments: pytest.fail("the lessons are there"))
+    monkeypatch.setattr(teacher_paths, "make", lambda *arguments: pytest.fail("the teacher paths were saved"))
     again = _align(world, pair, tmp_path / "killed")
     assert steps[0] < 15 + whole["training"]["updates"]
     assert again["training"]["validation"] == whole["training"]["validation"]
@@ -240,22 +240,22 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
     shutil.copytree(pair / "draft", draft)
     for path in draft.glob("token*"):
         path.unlink()
-    monkeypatch.setattr(command.teacher_paths, "make", lambda *_: pytest.fail("it came to the lessons"))
+    monkeypatch.setattr(command.teacher_paths, "make", lambda *_: pytest.fail("teacher paths were made"))
     with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
         _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
              draft, "--save",
              tmp_path / "aligned")
 
 
-@pytest.mark.parametrize(("name", "said"), [
+@pytest.mark.parametrize(("name", "message"), [
     ("target", "--save .*target is the folder of --recommender"),
     ("draft", "--save .*draft is the folder of --draft"),
     ("other", r"--save .*other holds something else .*training\.json: recommender\)")])
-def test_no_other_model_is_replaced(world, pair, tmp_path, name, said):
+def test_no_other_model_is_replaced(world, pair, tmp_path, name, message):
     shutil.copytree(pair, tmp_path, dirs_exist_ok=True)
     shutil.copytree(pair / "draft", tmp_path / "other")
     before = (tmp_path / name / "model.safetensors").read_bytes()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         _align(world, tmp_path, tmp_path / name)
     assert (tmp_path / name / "model.safetensors").read_bytes() == before
 
@@ -266,8 +266,8 @@ def test_an_earlier_alignment_is_replaced(world, pair, tmp_path):
     assert [one["kind"] for one in made] == ["aligned draft"] * 2 and record["settings"]["seed"] == 1
 
 
-def test_lessons_of_something_else_are_not_replaced(world, pair, tmp_path):
-    ids, kept = tmp_path / "ids.json", tmp_path / "lessons.safetensors"
+def test_teacher_paths_of_other_data_are_not_replaced(world, pair, tmp_path):
+    ids, kept = tmp_path / "ids.json", tmp_path / "paths.safetensors"
     shutil.copy(world.ids_file, ids)
     with pytest.raises(ConfigError, match=r"--teacher-paths .*ids\.json exists and is not of these data"):
         _align(world, pair, tmp_path / "a", "--teacher-paths", ids)

@@ -11,7 +11,7 @@ from dare_job.training.align import objective
 CODES, REST = 5, 2  # codes of the level, other tokens of the vocabulary
 
 
-def _laws(seed, places=4):
+def _distributions(seed, places=4):
     """Logits with gradients, log q and log p of the level's codes, p_K, and valid codes, one at least."""
     draw = torch.Generator().manual_seed(seed)
     logits = (2 * torch.randn(places, CODES + REST, generator=draw, dtype=torch.float64)).requires_grad_()
@@ -32,7 +32,7 @@ def _strict(q, p, p_k, valid, k, density):
 
 def _relaxed(q, p, valid, k):
     kept = _best(p, valid, k)
-    sums = [sum(law[c] for c in kept) for law in (p, q)]
+    sums = [sum(distribution[c] for c in kept) for distribution in (p, q)]
     return 0.5 * sum(torch.abs(p[c] / sums[0] - q[c] / sums[1]) for c in kept)
 
 
@@ -44,7 +44,7 @@ def _apart(found, due, logits) -> float:
 
 @pytest.mark.parametrize("seed, k, density", itertools.product(range(4), (1, 2, 9), (True, False)))
 def test_at_speed_s_is_its_equation(seed, k, density):
-    logits, log_q, log_p, log_p_k, valid = _laws(seed)
+    logits, log_q, log_p, log_p_k, valid = _distributions(seed)
     due = torch.stack([_strict(*row, k, density) for row in
                        zip(log_q.exp(), log_p.exp(), log_p_k.exp(), valid, strict=True)])
     assert _apart(objective.at_speed_s(log_q, log_p, log_p_k, valid, k, density), due, logits) < 1e-9
@@ -52,14 +52,14 @@ def test_at_speed_s_is_its_equation(seed, k, density):
 
 @pytest.mark.parametrize("seed, k", itertools.product(range(4), (1, 2, 9)))
 def test_at_speed_r_is_its_equation(seed, k):
-    logits, log_q, log_p, _, valid = _laws(seed)
+    logits, log_q, log_p, _, valid = _distributions(seed)
     due = torch.stack([_relaxed(*row, k) for row in zip(log_q.exp(), log_p.exp(), valid, strict=True)])
     assert _apart(objective.at_speed_r(log_q, log_p, valid, k), due, logits) < 1e-9
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_distillation_counts_all_other_tokens_as_one(seed):
-    logits, log_q, log_p, _, _ = _laws(seed)
+    logits, log_q, log_p, _, _ = _distributions(seed)
     q, p = ([*row, 1 - row.sum()] for row in (log_q.exp()[0], log_p.exp()[0]))
     kl = sum(a * torch.log(a / b) for a, b in zip(p, q, strict=True))
     tvd = 0.5 * sum(abs(a - b) for a, b in zip(p, q, strict=True))
@@ -69,7 +69,7 @@ def test_distillation_counts_all_other_tokens_as_one(seed):
 
 @pytest.mark.parametrize("name", ["s", "r", "word", "tvd"])
 def test_gradients_are_numeric_differences(name):
-    logits, _, log_p, log_p_k, valid = _laws(7)
+    logits, _, log_p, log_p_k, valid = _distributions(7)
 
     def loss(weights):
         log_q = weights.log_softmax(-1)[:, :CODES]

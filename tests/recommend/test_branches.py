@@ -17,9 +17,9 @@ def test_equal_to_one_sequence_after_the_other():
     assert found.shape == (3, 5, 3, max(ids.sizes)) and (found[:, :, 0, 4:] == NEVER).all()
     for user, branch in np.ndindex(3, 5):
         prompt = recommender.prompt(HISTORIES[user])
-        said = recommender.tokens[user * 5 + branch].tolist()
+        tokens = recommender.tokens[user * 5 + branch].tolist()
         with torch.no_grad():
-            logs = model(torch.tensor([prompt + said])).logits[0].log_softmax(-1)
+            logs = model(torch.tensor([prompt + tokens])).logits[0].log_softmax(-1)
         for level, (first, size) in enumerate(zip(recommender.first_code_token, ids.sizes, strict=True)):
             due = logs[len(prompt) - 1 + level, first:first + size]
             torch.testing.assert_close(found[user, branch, level, :size], due, atol=1e-4, rtol=1e-4)

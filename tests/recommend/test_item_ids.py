@@ -43,7 +43,7 @@ def test_saved_ids_are_the_same(tmp_path_factory, rows):
     assert (again.items, again.sizes) == (ids.items, ids.sizes) and (again.codes == ids.codes).all()
 
 
-@pytest.mark.parametrize("table, said", [
+@pytest.mark.parametrize("table, message", [
     ({}, "no items"),
     ([1], "a JSON object"),
     ({"x": []}, "item 'x' has []"),
@@ -58,11 +58,11 @@ def test_saved_ids_are_the_same(tmp_path_factory, rows):
     ({"format": 1, "sizes": [1], "items": {"x": ["<a_1>"]}}, "item 'x' has the unknown token <a_1>"),
     ({"format": 1, "sizes": [2, 2], "items": {"x": ["<a_1>"]}}, "do not fit"),
 ])
-def test_refused(tmp_path, table, said):
+def test_refused(tmp_path, table, message):
     path = _write(tmp_path / "ids.json", table)
     with pytest.raises(DataError) as error:
         ItemIds.load(path)
-    assert said in str(error.value) and str(path) in str(error.value)
+    assert message in str(error.value) and str(path) in str(error.value)
 
 
 def test_an_item_that_is_there_twice(tmp_path):

@@ -54,13 +54,13 @@ def test_parquet_is_cut_by_time(tmp_path):
     assert _rows(data.valid) == [[6], []] and _rows(data.test) == [[], [9]]
 
 
-@pytest.mark.parametrize("content, said", [
+@pytest.mark.parametrize("content, message", [
     ({"train": "a 1 2 999\n"}, "line 1: '998'"), ({"train": "a 1 x\n"}, "line 1"),
     ({"train": "a 1\n"}, "no user has two items")])
-def test_wrong_text(tmp_path, content, said):
+def test_wrong_text(tmp_path, content, message):
     with pytest.raises(DataError) as error:
         read(_text(tmp_path, **content), IDS)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_missing(tmp_path):

@@ -1,4 +1,4 @@
-"""``train-recommender`` and ``evaluate-recommender``: what is learned, written, and taken up again."""
+"""``recommender train`` and ``recommender evaluate``: what is learned and written, and how a run resumes."""
 
 import json
 import os
@@ -220,11 +220,11 @@ def _work(model, recommender, world, stop_at=None):
             raise KeyboardInterrupt
         return histories.next_token_loss(model, batch)
 
-    asked = histories.validation_batches(recommender, data.tests("valid"))
+    held_out = histories.validation_batches(recommender, data.tests("valid"))
     return Training(
         lambda epoch: histories.epoch_batches(recommender, data.train, 256, 0.1,
                                               np.random.default_rng(epoch)),
-        loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in asked])))
+        loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in held_out])))
 
 
 def test_a_killed_training_ends_in_the_same_weights(world, tmp_path):
@@ -299,7 +299,7 @@ def test_ids_of_another_model(trained, tmp_path):
 
 
 def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
-    """Killed with SIGKILL once it has a checkpoint, and started again: it does not start anew."""
+    """Killed with SIGKILL once it has a checkpoint, and started again: it resumes."""
     to = tmp_path / "r"
     state = training_folder(to) / "state.safetensors"
     command = [sys.executable, "-c", "from dare_job.training.loop import Schedule; "
