@@ -2,9 +2,8 @@
 
 An accepted level saves its rows a forward pass. The value of that and the cost of reading the draft come from
 a line fitted to the latency of the search's own forward passes, whose sizes vary enough because prompts are
-long and beams few. Acceptance rates and drafting times are learned during the search. After a
-decision against drafting, drafting is retried every ``_RETRY_FORWARDS`` passes, since the rates were learned
-from other rows.
+long and beams few. Acceptance rates and drafting times are learned during the search. After a decision not to
+draft, drafting is retried every ``_RETRY_FORWARDS`` passes, since the rates were learned from other rows.
 """
 
 import numpy as np

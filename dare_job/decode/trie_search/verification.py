@@ -2,7 +2,8 @@
 
 Rows are independent, and places are indices of candidates. p and q are float64 (S, A) with rows of sum 1; q
 is zero where nothing was drafted. drafts int64 (S, N) were sampled from q without replacement, NONE at the
-end. A verification returns places int64 (S, k), and bool (S,): whether the draft's next level is still valid.
+end. ``exact`` and ``relaxed`` return places int64 (S, k), and bool (S,): whether the draft's next level is
+still valid.
 
 All random decisions go through ``RowRandomness``, which tests replace to follow every outcome with its
 probability.
