@@ -1,4 +1,7 @@
-"""Reads any supported input format into the contract tables. Each format has its own module."""
+"""Reads any supported input format into the contract tables, once per date and input.
+
+Each format has its own module.
+"""
 
 import errno
 import lzma
@@ -6,7 +9,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -14,10 +17,12 @@ from dare_job.config.settings import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.data.readers.columns import Source
 from dare_job.errors import DataError
+from dare_job.job import Job
 from dare_job.spark import executors
 from dare_job.spark.session import failure_cause, refused_resource
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
+from dare_job.workspace import committing, digest, is_done
 
 _ARCHIVE = ".archive"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # errors of the disk, not of the archive
@@ -34,6 +39,23 @@ class InputCounts:
     broken: int  # rejects that count against input.max_reject_share
     duplicates: int  # rejects that repeat an id
     reasons: dict[str, int]
+
+
+def prepare_input(job: Job) -> AnyPath:
+    """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
+
+    Raises DataError like ``read_input``.
+    """
+    settings = job.config.input
+    folder = job.space.stage("input")
+    files = input_identity(settings)
+    source = str(paths.path(settings.path).absolute())  # the same for every spelling of a path
+    fingerprint = digest([source, settings.format, settings.max_reject_share, files])
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            record.update(asdict(read_input(settings, staging, job.spark)))
+    return job.space.stage("input")
 
 
 def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
