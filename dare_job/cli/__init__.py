@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_job import __version__, errors
-from dare_job.cli import config, data, lab, run, snapshots, training, tuning
+from dare_job.cli import config, data, run, snapshots, training, tuning
 from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
 from dare_job.observe import redact
@@ -50,7 +50,7 @@ for _panel, _commands in {
     "Generate": [run.run],
     "Inspect": [snapshots.show, snapshots.report, snapshots.history, snapshots.diff],
     "Clean up": [snapshots.clean],
-    "Measure and tune": [tuning.check, tuning.tune, tuning.curve, lab.ctr],
+    "Measure and tune": [tuning.check, tuning.tune, tuning.curve, tuning.ctr],
 }.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
@@ -63,7 +63,7 @@ for _name, _group in {
     "drafter": _family("Train draft models.", train=training.train_drafter),
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
-                   replay=lab.replay, acceptance=lab.acceptance),
+                   replay=tuning.replay, acceptance=tuning.acceptance),
     "config": _family("Show the settings.", show=config.show, schema=config.schema),
 }.items():
     app.add_typer(_group, name=_name, rich_help_panel="Prepare")

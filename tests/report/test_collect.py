@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.publish.error_reasons import ErrorReasons
-from dare_job.publish.report import collect, sections
+from dare_job.publish.report import collect, page
 from dare_job.schemas import KNOWLEDGE
 from dare_job.tables import published as tables_published
 
@@ -120,5 +120,5 @@ def test_routes_are_counted_by_kind_and_reason(tmp_path):
             for n in range(5)]
     published.route(tmp_path, "item", rows)
     assert [(row["entity"], row["kind"], row["reason"], row["rows"], row["share"])
-            for row in sections.routes(tmp_path, published.DAY)] == [
+            for row in page.route_rows(tmp_path, published.DAY)] == [
         ("item", "global", "why 0", 3, 0.6), ("item", "global", "why 1", 2, 0.4)]

@@ -4,7 +4,7 @@ import published
 import pytest
 
 from dare_job.errors import DataError
-from dare_job.publish.report import nights, sections
+from dare_job.publish.report import nights, page
 from dare_job.publish.report.nights import Night
 
 
@@ -65,7 +65,7 @@ def test_a_date_that_is_not_published_is_refused_by_name(tmp_path):
 
 def test_gates_become_rows():
     passed = {"rows": 4, "of": 90, "value": 0.05, "limit": 0.1, "failed": False, "first": ["a"], "why": None}
-    rows = sections.gates(Night(published.DAY, {"item": {}, "user": {"gates": {
+    rows = page.gate_rows(Night(published.DAY, {"item": {}, "user": {"gates": {
         "empty": passed, "short": passed | {"value": 0.09}, "loop": passed | {"value": 0.2, "failed": True},
         "length_ratio": passed | {"value": 1.2, "limit": 1.3}, "relaxed": passed | {"limit": None},
         "cut_off": passed | {"value": None, "why": "another model before"}}}}))

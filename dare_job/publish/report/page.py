@@ -1,21 +1,28 @@
 """Renders the report from its templates. The template engine escapes all text of the data."""
 
+from collections import Counter
 from functools import cache
 
 import jinja2
+import pyarrow as pa
 from rich.filesize import decimal
 
 from dare_job import workspace
-from dare_job.publish.report import format, highlights, nights, sections, svg, texts
+from dare_job.publish.gate.findings import OF_LENGTHS
+from dare_job.publish.report import format, highlights, nights, svg, texts
 from dare_job.publish.report.collect import MIN_STEPS, Collected, collect
 from dare_job.publish.report.nights import MEASURES, Night
-from dare_job.schemas import ENTITIES
+from dare_job.schemas import ENTITIES, ROUTES
+from dare_job.storage import atomic
 from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
 
 ERRORS = 10  # most common errors of each entity type
 POOLS = 10  # pools with the lowest acceptance
 LISTED = 10  # rows of a table of single rows
 _MIN_TEXTS = 5  # pools of fewer texts are not listed
+_NEAR = 0.8  # of a gate's limit
+_BATCH = 1 << 18
 
 
 @cache
@@ -37,7 +44,7 @@ def render(out: AnyPath, dt: str) -> str:
     """Return the page of a published date as HTML. Raises DataError if the date is not published."""
     night, before = nights.read(out, dt), nights.earlier(out, dt)
     collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
-    gates, unusual = sections.gates(night), nights.unusual(night, before)
+    gates, unusual = gate_rows(night), nights.unusual(night, before)
     points = highlights.points(night, before, collected, gates, unusual)
     slowest = [row for part in collected for row in part.slowest.rows()]
     worst = [row for part in collected for row in part.worst.rows()]
@@ -49,11 +56,49 @@ def render(out: AnyPath, dt: str) -> str:
         status=_status(points), without_text=sum(part.written[None] for part in collected),
         cost_chart=_cost_chart(night), measures=_measures(night, before, unusual),
         min_dates=nights.MIN_DATES, drafts=_drafts(collected), pools=_pools(collected),
-        routes=sections.routes(out, dt), pool_kinds=_pool_kinds(night), waves=_waves(night),
+        routes=route_rows(out, dt), pool_kinds=_pool_kinds(night), waves=_waves(night),
         errors=_errors(collected), min_steps=MIN_STEPS, written=_written(collected, dt),
         slowest=sorted(slowest, key=lambda row: -row["decode_ms"])[:LISTED],
         worst=sorted(worst, key=lambda row: row["accepted_tokens"] / row["target_steps"])[:LISTED],
         examples=texts.choose(out, dt, collected), run=_run(night))
+
+
+def gate_rows(night: Night) -> list[dict]:
+    """One row per entity type and check: ``entity, check, value, limit, result, ids, more``.
+
+    result : failed | near (passed, but above 80 % of the limit) | passed | not checked | off
+    """
+    return [{"entity": entity, "check": check, **_gate(check, finding)}
+            for entity, manifest in night.manifests.items()
+            for check, finding in manifest.get("gates", {}).items()]
+
+
+def _gate(check: str, finding: dict) -> dict:
+    value, limit, is_share = finding["value"], finding["limit"], check not in OF_LENGTHS
+    result = "passed"
+    if finding["failed"]:
+        result = "failed"
+    elif limit is None or value is None:
+        result = "off" if limit is None else "not checked"
+    elif is_share and value > _NEAR * limit:
+        result = "near"
+    shown = format.share if is_share else format.rate
+    more = f"{finding['rows']:,} of {finding['of']:,} rows"
+    return {"value": shown(value), "limit": shown(limit), "result": result, "ids": finding["first"],
+            "more": ", ".join(filter(None, [more, finding["why"]]))}
+
+
+def route_rows(out: AnyPath, dt: str) -> list[dict]:
+    """``entity, kind, reason, rows, share``, most rows first; empty if the working files are gone."""
+    folder, chosen = atomic.current(out / "_work" / f"dt={dt}" / "route"), []
+    for entity in ENTITIES:
+        counts, table = Counter(), published.dataset(folder / f"entity={entity}", ROUTES)
+        for batch in table.to_batches(columns=["pool_kind", "reason"], batch_size=_BATCH, batch_readahead=2):
+            pairs = pa.table(batch).group_by(["pool_kind", "reason"]).aggregate([([], "count_all")])
+            counts.update({(row["pool_kind"], row["reason"]): row["count_all"] for row in pairs.to_pylist()})
+        chosen += [{"entity": entity, "kind": kind, "reason": reason, "rows": rows,
+                    "share": rows / counts.total()} for (kind, reason), rows in counts.most_common()]
+    return chosen
 
 
 def _status(points: list[highlights.Point]) -> dict:
