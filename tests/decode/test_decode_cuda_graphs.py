@@ -16,9 +16,7 @@ from pools.tree import ROOT, DraftBatch
 
 @pytest.fixture
 def recorder(monkeypatch):
-    recorder = Recorder()
-    monkeypatch.setattr(forward, "recording", recorder)
-    return recorder
+    return Recorder(monkeypatch)
 
 
 def recorded(model) -> Target:

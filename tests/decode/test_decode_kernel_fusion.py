@@ -10,7 +10,7 @@ import torch._inductor.config
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode.model.cuda_graphs import forward, fusion
+from dare_job.decode.model.cuda_graphs import fusion
 from dare_job.decode.model.cuda_graphs.forward import StaticForward
 from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.target import Target
@@ -92,8 +92,7 @@ def test_compiled_code_has_the_same_logits():
 
 
 def test_recorded_with_compiled_parts_the_texts_are_the_same(traced, monkeypatch):
-    recorder, model, texts = Recorder(), tiny("llama"), prompts()
-    monkeypatch.setattr(forward, "recording", recorder)
+    recorder, model, texts = Recorder(monkeypatch), tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
     target = Target(model, static=False)
     target.static = StaticForward(model, target.traits, record=True, fuse=True)

@@ -207,7 +207,7 @@ def test_a_forward_that_cannot_be_recorded_only_costs_speed(caplog, monkeypatch)
         raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
     monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.fused", lambda model: nullcontext())
-    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.recording.graph_pool", lambda: (0, 1))
+    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.graph_pool", lambda: (0, 1))
     monkeypatch.setattr(StaticForward, "_record_one", refuse)
     target.static = StaticForward(model, target.traits, record=True, fuse=True)
     assert_written(write(target, prompts(), oracle(expected)), expected)

@@ -3,26 +3,28 @@
 A row's queries write their keys and values directly after the row's text. So whatever changes between steps
 (lengths, trees) is data in ``Inputs``, never a shape. The argmax is computed in the graph; a strict step
 waits only for one small copy to the host. The same code also runs on a CPU, where it is tested with and
-without a substitute for the recording functions; shapes that follow the trees are faster there
+without a substitute for the four recording functions; shapes that follow the trees are faster there
 (``Target.forward``).
 """
 
 import logging
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from dare_job.decode.model import attention, masks
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.cuda_graphs import recording
 from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.cuda_graphs.inputs import Bucket, Inputs
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 _MAX_GRAPHS = 128  # per cache; the least recently used one is dropped
 _LOG = logging.getLogger("dare_job")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class StaticForward:
         All graphs of a cache share memory.
         """
         if cache.graph_pool is None:
-            cache.graph_pool = recording.graph_pool()
+            cache.graph_pool = graph_pool()
         while True:
             try:
                 with fused(self._model) if self._fuse else nullcontext():
@@ -131,11 +133,11 @@ class StaticForward:
         def run() -> StaticOutput:
             return self._run(bucket, recorded.inputs, cache)
 
-        with recording.side_stream():
+        with side_stream():
             run()
-            with recording.forbid_synchronization():
+            with forbid_synchronization():
                 run()
-        recorded.graph, recorded.output = recording.record(run, cache.graph_pool)
+        recorded.graph, recorded.output = record_graph(run, cache.graph_pool)
 
     def _run(self, bucket: Bucket, inputs: Inputs, cache: TreeCache) -> StaticOutput:
         """Run what a graph contains. No shape in it depends on the values of the inputs."""
@@ -170,3 +172,36 @@ def _layout(bucket: Bucket, inputs: Inputs) -> PaddedLayout:
         queries = torch.arange(bucket.queries, device=inputs.starts.device)
     return PaddedLayout(bucket.rows, bucket.width, queries.flatten(), inputs.places, bucket.uniform,
                         fold=True)
+
+
+def graph_pool():
+    """Return memory that graphs can share."""
+    return torch.cuda.graph_pool_handle()
+
+
+@contextmanager
+def side_stream() -> Iterator[None]:
+    """Run on a separate stream, as CUDA requires of runs before a recording."""
+    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)
+
+
+@contextmanager
+def forbid_synchronization() -> Iterator[None]:
+    """Raise RuntimeError for operations that wait for the device."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def record_graph(run: Callable[[], T], pool) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Record a CUDA graph; return it and the result of ``run``, tensors that each replay overwrites."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        return graph, run()
