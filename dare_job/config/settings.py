@@ -16,11 +16,11 @@ from dare_job.config.decoding import (
     DecodeSettings,
     DrafterSettings,
     ModelSettings,
+    RecommendSettings,
     SampleSettings,
     VerifySettings,
 )
 from dare_job.config.errors import explain
-from dare_job.config.recommend import RecommendSettings
 from dare_job.config.source import Override
 from dare_job.decode.settings import check_widths
 from dare_job.errors import ConfigError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from dare_job.config.recommend import RecommendSettings
+from dare_job.config.decoding import RecommendSettings
 from dare_job.decode.model.loading import device as device_of
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.draft_depth import DraftDepth

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_recommender
 
-from dare_job.config.recommend import RecommendSettings
+from dare_job.config.decoding import RecommendSettings
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.search import TopK
 from dare_job.recommend.catalogue import Catalogue

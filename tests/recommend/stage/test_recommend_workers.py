@@ -13,7 +13,7 @@ import tiny_recommender
 import torch
 from pydantic import ValidationError
 
-from dare_job.config.recommend import RecommendSettings
+from dare_job.config.decoding import RecommendSettings
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.node_scores import NodeScores
 from dare_job.errors import DeviceError, InfrastructureError
