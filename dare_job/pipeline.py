@@ -11,7 +11,7 @@ from functools import partial
 from dare_job.errors import ConfigError
 from dare_job.generate import preflight
 from dare_job.job import Job
-from dare_job.observe import log, progress, times
+from dare_job.observe import figures, log, progress
 from dare_job.observe.metrics import Metrics
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
@@ -89,7 +89,7 @@ def _run_stage(job: Job, stage: str) -> dict:
         _LOG.log(level, "verify.target = %s: %s", job.choice["target"], job.choice["why"])
     began = time.perf_counter()
     with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
-          times.counted(job.space, stage) as beat,
+          figures.count_seconds(job.space, stage) as beat,
           progress.reporting(listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
         report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={

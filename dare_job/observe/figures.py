@@ -1,17 +1,23 @@
-"""The metrics of a run and their help texts; read from the run's files, so any command can report them."""
+"""The metrics of a run and their help texts; read from the run's files, so any command can report them.
+
+Also measures the duration of stages, in ``OUT/_work/dt=D/logs/seconds.json``.
+"""
 
 import calendar
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dare_job.job import Job
-from dare_job.observe import times
 from dare_job.observe.progress import Reading
 from dare_job.schemas import ENTITIES
+from dare_job.storage import errors
+from dare_job.storage.paths import AnyPath, make_folder
 from dare_job.tables import published
 from dare_job.tables.chunk_files import Tally
-from dare_job.workspace import MANIFEST, done_record
+from dare_job.workspace import MANIFEST, Workspace, done_record, write_json
 
 HELP = {
     "last_run_timestamp_seconds": "Time at which the last command ended.",
@@ -46,6 +52,7 @@ HELP = {
 }
 _COUNTS = {"rows": "rows", "rows_written": "written", "rows_carried": "carried", "row_errors": "errors"}
 _SUMS = ("tokens", "relaxed_tokens", "scored_tokens", "target_steps")
+_SECONDS = "seconds.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def of_run(job: Job, command: str, exit_code: int) -> list[Figure]:
     """How a command ended, and all metrics of its date."""
     figures = [*_ending(job, command, exit_code), *_published_or_not(job)]
     figures += [Figure("stage_seconds", seconds, {"stage": stage})
-              for stage, seconds in times.read(job.space).items()]
+              for stage, seconds in stage_seconds(job.space).items()]
     return figures
 
 
@@ -132,3 +139,36 @@ def _rates(totals: dict) -> Iterator[Figure]:
         yield Figure("baseline_ratio", rate / baseline)
     if totals.get("busy_s") is not None:
         yield Figure("worker_busy_seconds", totals["busy_s"])
+
+
+def stage_seconds(space: Workspace) -> dict[str, float]:
+    """Duration of each stage of the date; empty if nothing is known.
+
+    Summed over all commands, including failed ones, and killed ones up to their last progress report.
+    """
+    try:
+        record = json.loads((space.logs / _SECONDS).read_text(encoding="utf-8"))
+        return {str(stage): float(seconds) for stage, seconds in record.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+@contextmanager
+def count_seconds(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
+    """Add the duration of the block to the stage; yields a function that saves the duration so far."""
+    before, began = stage_seconds(space), time.monotonic()
+
+    def beat() -> None:
+        seconds = before.get(stage, 0.0) + time.monotonic() - began
+        _write_seconds(space.logs, before | {stage: round(seconds, 3)})
+
+    try:
+        yield beat
+    finally:
+        beat()
+
+
+def _write_seconds(folder: AnyPath, seconds: dict[str, float]) -> None:
+    with errors.suppress_store_errors(OSError):  # only the statistics are lost
+        make_folder(folder)
+        write_json(folder / _SECONDS, seconds)

@@ -29,7 +29,7 @@ from dare_job.errors import DataError
 from dare_job.generate import shard_plan
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
-from dare_job.observe import redact, times
+from dare_job.observe import figures, redact
 from dare_job.publish import report
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
@@ -57,7 +57,8 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     writer = published.writer_record(job)
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
-        "published": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": times.read(job.space),
+        "published": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": figures.stage_seconds(job.space),
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,

@@ -9,7 +9,7 @@ import pytest
 from dare_job.config.settings import JobConfig
 from dare_job.generate import hangs
 from dare_job.generate.task import Task
-from dare_job.observe import log, times
+from dare_job.observe import figures, log
 from dare_job.storage import paths
 from dare_job.workspace import Workspace
 
@@ -60,9 +60,10 @@ def test_times_of_stages_add_up(folder):
 
     space = Workspace(folder, date(2026, 1, 2))
     for _ in range(2):
-        with times.counted(space, "plan") as beat:
+        with figures.count_seconds(space, "plan") as beat:
             beat()
-    assert list(times.read(space)) == ["plan"] and times.read(Workspace(folder, date(2026, 1, 3))) == {}
+    assert list(figures.stage_seconds(space)) == ["plan"]
+    assert figures.stage_seconds(Workspace(folder, date(2026, 1, 3))) == {}
 
 
 def test_rows_on_which_a_worker_hung_are_found_again(folder):

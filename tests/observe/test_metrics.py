@@ -14,7 +14,7 @@ from gateway import gateway, no_gateway, samples
 from dare_job.config.settings import JobConfig
 from dare_job.errors import ThresholdError
 from dare_job.job import Job
-from dare_job.observe import log, progress, times
+from dare_job.observe import figures, log, progress
 from dare_job.observe.command import observed
 from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import Reading
@@ -47,7 +47,7 @@ def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
                      labels={"team": "ranking", "job": "nightly"})
         with observed(job, "run"):
             publish(job.space, DAY)
-            with times.counted(job.space, "plan"):
+            with figures.count_seconds(job.space, "plan"):
                 pass
     found = samples((tmp_path / "dare.prom").read_text())
     team = ("team", "ranking")
