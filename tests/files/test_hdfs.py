@@ -1,4 +1,4 @@
-"""The file layer at hdfs://: what a reader sees of a file, answers that are lost, folders that are empty.
+"""The file layer at hdfs://: what readers see of a file, lost responses, empty folders, errors.
 
 On this machine's disk in place of HDFS, and on a NameNode and a DataNode where DARE_HDFS_JARS names jars.
 """
@@ -52,10 +52,10 @@ def test_a_plan_of_an_input_at_hdfs_is_that_of_a_disk(make_job, write_input, tmp
 def test_a_model_at_hdfs_is_copied_whole(tmp_path, monkeypatch, folder):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paths.upload(Path(embedded_path()), folder)
-    found = local_copy(folder, "version", kept=True)
-    ours, theirs = ({path.name: path.read_bytes()
-                     for path in Path(root).iterdir()} for root in (found, embedded_path()))
-    assert ours == theirs and len(ours) > 3
+    copy = local_copy(folder, "version", kept=True)
+    copied, original = ({path.name: path.read_bytes()
+                         for path in Path(root).iterdir()} for root in (copy, embedded_path()))
+    assert copied == original and len(copied) > 3
 
 
 def test_a_large_file_is_read_by_parts(folder):
@@ -69,14 +69,14 @@ def test_a_large_file_is_read_by_parts(folder):
         assert file.read() == content
 
 
-def test_who_reads_a_file_that_is_replaced_sees_one_content(folder):
-    path, ended, seen = folder / "x.json", threading.Event(), set()
+def test_readers_of_a_file_that_is_replaced_read_one_content(folder):
+    path, ended, contents_read = folder / "x.json", threading.Event(), set()
     contents = [bytes([65 + n]) * 5000 for n in range(12)]
     path.write_bytes(contents[0])
 
     def loop() -> None:
         while not ended.is_set():
-            seen.add(path.read_bytes())
+            contents_read.add(path.read_bytes())
 
     with ThreadPoolExecutor(2) as threads:
         readers = [threads.submit(loop) for _ in range(2)]
@@ -88,12 +88,12 @@ def test_who_reads_a_file_that_is_replaced_sees_one_content(folder):
             ended.set()
         for reader in readers:
             reader.result()
-    assert seen <= set(contents) and paths.listing(folder).keys() == {"x.json"}
+    assert contents_read <= set(contents) and paths.listing(folder).keys() == {"x.json"}
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_rename_whose_answer_is_lost_was_done(folder, monkeypatch, overwrite):
-    """The client asks the NameNode again by itself, which finds the source gone."""
+def test_a_rename_whose_response_is_lost_was_done(folder, monkeypatch, overwrite):
+    """The client sends the request again, and the NameNode no longer finds the source."""
     path = folder / f"lost-{overwrite}"
     client, rename = path.fs.client, path.fs.client.rename
 
@@ -147,19 +147,19 @@ def test_a_folder_that_is_there_is_not_listed_as_empty(folder, monkeypatch):
     lists = [lambda: set(paths.listing(folder)), lambda: {path.name for path in folder.glob("*")},
              lambda: {path.name for path in folder.rglob("*")},
              lambda: {path.name for path in folder.iterdir()}]
-    for found in lists:
+    for names in lists:
         failures[:] = [1]
-        assert found() == {"x"}
+        assert names() == {"x"}
         failures[:] = [1] * 9
         with pytest.raises(OSError, match="listing its files failed"):
-            found()
+            names()
     failures.clear()
     assert not list((folder / "none").glob("*"))
 
 
-@pytest.mark.parametrize("found", [lambda folder: list(folder.glob("*/*")), paths.listing],
+@pytest.mark.parametrize("listing", [lambda folder: list(folder.glob("*/*")), paths.listing],
                          ids=["glob", "all"])
-def test_a_namenode_that_fails_is_no_empty_folder(folder, found, monkeypatch):
+def test_a_namenode_that_fails_is_no_empty_folder(folder, listing, monkeypatch):
     (folder / "a" / "x").write_text("x")
     client, list_status = folder.fs.client, folder.fs.client.list_status
 
@@ -170,10 +170,10 @@ def test_a_namenode_that_fails_is_no_empty_folder(folder, found, monkeypatch):
 
     monkeypatch.setattr(client, "list_status", failing)
     with pytest.raises(OSError, match="safe mode"):
-        found(folder)
+        listing(folder)
 
 
-def test_a_stream_is_put_when_it_is_closed_and_never_after_an_error_or_when_dropped(folder, monkeypatch):
+def test_a_stream_is_written_when_closed_but_not_after_an_error_or_when_dropped(folder, monkeypatch):
     path = folder / "x"
     with pytest.raises(ZeroDivisionError), path.open("wb") as file:
         file.write(b"half")
@@ -210,14 +210,14 @@ def test_a_large_file_that_is_replaced_as_it_is_opened_has_one_size(folder, monk
         assert file.read() == contents[1]
 
 
-def test_a_pointer_that_was_left_half_written_goes_when_its_versions_are_settled(folder):
+def test_cleaning_up_versions_removes_a_half_written_pointer(folder):
     for name in ("_current", "._current.0123456789ab.partial", "v-00000001/x", "v-00000002/x"):
         (folder / name).write_text("v-00000002")
     versions.clean_up(folder)
     assert paths.listing(folder).keys() == {"_current", "v-00000002/x"}
 
 
-def test_folders_go_with_their_last_file(folder):
+def test_folders_are_removed_with_their_last_file(folder):
     for name in ("a/b/c/x", "a/b/y", "d/z"):
         (folder / name).write_text("x")
     paths.remove_below(folder, ["a/b/c/x"])
@@ -229,11 +229,24 @@ def test_folders_go_with_their_last_file(folder):
     assert not folder.exists() and folder.parent.fs.exists("/")
 
 
-def test_what_hdfs_refuses_is_one_line_and_no_missing_file(folder, monkeypatch):
-    said = 'RPCError("org.apache.hadoop.ipc.RetriableException", "It is in safe mode.\\n\\tat org.apache'
+def test_names_keep_characters_that_end_the_path_of_a_url(folder):
+    path = folder / "a;b?c#d"
+    path.fs.pipe_file(path.path, b"content")
+    assert path.fs.cat_file(path.path) == b"content" and paths.listing(folder).keys() == {path.name}
+
+
+def test_a_missing_file_is_reported_in_one_line(folder):
+    for read in (folder.fs.cat_file, folder.fs.info, folder.fs.ls):
+        with pytest.raises(FileNotFoundError) as missing:
+            read((folder / "missing").path)
+        assert "missing" in str(missing.value) and "\n" not in str(missing.value)
+
+
+def test_a_refused_request_is_reported_in_one_line_and_is_no_missing_file(folder, monkeypatch):
+    message = 'RPCError("org.apache.hadoop.ipc.RetriableException", "It is in safe mode.\\n\\tat org.apache'
 
     def refuse(*_):
-        raise RuntimeError(said)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
     with pytest.raises(OSError, match="safe mode"):
@@ -242,7 +255,7 @@ def test_what_hdfs_refuses_is_one_line_and_no_missing_file(folder, monkeypatch):
         errors.check_access(folder, "out")
     assert "tat org" not in str(refused.value)
     monkeypatch.setattr(folder.fs.client, "get_file_info", lambda *_: 1 / 0)
-    said = said.replace("RetriableException", "AccessControlException")
+    message = message.replace("RetriableException", "AccessControlException")
     monkeypatch.setattr(folder.fs.client, "get_file_info", refuse)
     with pytest.raises(InfrastructureError, match="permission denied"):
         errors.check_access(folder, "out")

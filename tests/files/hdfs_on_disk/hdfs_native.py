@@ -1,10 +1,15 @@
-"""A local disk in place of HDFS: what ``dare_job.storage.hdfs`` calls of the package ``hdfs_native``."""
+"""A local disk in place of HDFS: what ``dare_job.storage.hdfs`` calls of the package ``hdfs_native``.
+
+``hdfs_native.fsspec`` is the installed package's, on top of the client below.
+"""
 
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import extend_path
 
+__path__ = extend_path([], __name__)
 NAMED = "HDFS_ON_DISK"  # the folder that stands for /
 
 
@@ -14,6 +19,10 @@ class FileStatus:
     length: int
     isdir: bool
     modification_time: int
+    access_time: int = 0
+    permission: int = 0o644
+    owner: str = "somebody"
+    group: str = "everybody"
 
 
 class WriteOptions:
@@ -32,7 +41,7 @@ class FileReader:
 
 
 class Client:
-    def __init__(self, url: str):
+    def __init__(self, url: str, config: dict):
         self._root = Path(os.environ[NAMED])
 
     def _at(self, path: str) -> Path:
