@@ -10,9 +10,9 @@ import pytest
 import tokenizers
 import torch
 
-from dare_job.bench import reports
 from dare_job.bench.gpu import command, peers, replay, shapes, texts
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
+from dare_job.bench.measured import markdown_table
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
@@ -173,7 +173,7 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: scheduled drafts over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
-    assert reports.table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
+    assert markdown_table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
 
@@ -189,5 +189,5 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
-    table = reports.table(found, ("target", "measured", "verdict", "why"))
+    table = markdown_table(found, ("target", "measured", "verdict", "why"))
     assert "|  | not measured | its latency curve" in table

@@ -222,7 +222,7 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
 def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
     """Figure 2 as a share and per step, table 3 per text too, of relaxed rows as of strict ones."""
     tables = []
-    monkeypatch.setattr(figures.reports, "print_table",
+    monkeypatch.setattr(figures, "print_table",
                         lambda title, rows, columns=(): tables.append((title, rows, columns)))
     sums = {"rows": 2, "tokens": 20, "steps": 4, "accepted": 5, "relaxed": 0, "seconds": 2.0,
             "processor": 2.0, "edit_distance": 0.0, "differ": 0, "pool_texts": 3.0, "cut": 0}

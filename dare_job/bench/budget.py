@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dare_job.bench import reports
-from dare_job.bench.options import command, ints
+from dare_job.bench.cli import command, ints
+from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.errors import ConfigError
@@ -68,7 +68,7 @@ def run(options: Options) -> dict:
             rows.append({"curve": name, "batch": batch, **_compare(scheduled, known, curve)})
         print(f"batch {batch}: {len(fixed)} fixed budgets and {len(curves)} curves in "
               f"{time.perf_counter() - began:.0f} s", flush=True)
-    reports.print_table(f"Draft budget against the best fixed one, {len(corpus.test)} texts", rows)
+    print_table(f"Draft budget against the best fixed one, {len(corpus.test)} texts", rows)
     for row in rows:
         if row["ratio_to_best_fixed"] < TARGET:
             print(f"missed: {row['curve']}, batch {row['batch']}: {row['ratio_to_best_fixed']:.3f} times the "

@@ -27,7 +27,7 @@ import typer
 import yaml
 
 from dare_job import pipeline
-from dare_job.bench.reports import print_table
+from dare_job.bench.measured import print_table
 from dare_job.config.options import numbers
 from dare_job.config.settings import load
 from dare_job.data.text_key import text_salt

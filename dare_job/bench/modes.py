@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dare_job.bench import reports
+from dare_job.bench.cli import command, ints
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import Measured, take_turns
-from dare_job.bench.options import command, ints
+from dare_job.bench.measured import Measured, print_table, take_turns
 from dare_job.bench.sample_job import Old, prepare_job, run_method, sample_rows
 from dare_job.config.options import option, words
 from dare_job.decode.engine.prefill import ReuseEstimator
@@ -49,8 +48,8 @@ def main(options: Options) -> dict:
         nodes = {batch: nodes if nodes == "auto" else int(nodes)
                  for batch, nodes in zip(options.batch, options.nodes, strict=False)}
         rows = _rows(_measure(task, sample, nodes, options.repeats))
-    reports.print_table(f"{len(sample)} rows, previous texts: {options.old}, {options.threads} torch "
-                        f"thread(s), medians of {options.repeats}", rows)
+    print_table(f"{len(sample)} rows, previous texts: {options.old}, {options.threads} torch "
+                f"thread(s), medians of {options.repeats}", rows)
     print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone")
     return {"old": options.old, "rows": rows}
 

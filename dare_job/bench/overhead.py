@@ -24,19 +24,18 @@ import torch
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
-from dare_job.bench.options import command, ints
-from dare_job.bench.reports import print_table
+from dare_job.bench.measured import print_table
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import engine, latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, Result
+from dare_job.decode.request import Request, Result, prompt_ids
 from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import acceptance, command, curve, methods, report, world
+from dare_job.bench.sampling import acceptance, command, curve, measure, report, world
 from dare_job.bench.sampling.measure import Measured, Method, paths_tokens
 from dare_job.errors import ConfigError
 from dare_job.models import embedded_path
@@ -48,9 +48,9 @@ def test_it_ends_with_a_line_for_every_way_of_sampling(found):
     assert all(set(row) == LINE for row in rows)
     for temperature in (0, 1):
         ways = [row["method"] for row in rows if row["temperature"] == temperature]
-        named = {"plain", methods.SD_BEST, methods.BEST, methods.HERE, "retrieval"}
+        named = {"plain", measure.SD_BEST, measure.BEST, measure.HERE, "retrieval"}
         if temperature:
-            named |= {title for title, _, _ in methods.ABLATION}
+            named |= {title for title, _, _ in measure.ABLATION}
         assert named <= set(ways) and len(ways) == len(set(ways))
     for row in rows:
         assert row["steps"] + 3 <= row["tokens"] <= 3 * 16 and row["block_efficiency"] >= 1

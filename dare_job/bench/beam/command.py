@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from dare_job.bench.beam import report
 from dare_job.bench.beam.measure import Generated, generate_rows
 from dare_job.bench.beam.methods import Grid, Way, ways
+from dare_job.bench.cli import command, target_missed
 from dare_job.bench.kept import work_folder
-from dare_job.bench.options import command, target_missed
 from dare_job.bench.sampling import curve, world
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.cli.options import writable

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from dare_job.bench.options import floats, ints
+from dare_job.bench.cli import floats, ints
 from dare_job.bench.sampling.measure import Method
 from dare_job.config.options import option
 from dare_job.decode.settings import Beams, Warp

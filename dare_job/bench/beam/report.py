@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dare_job.bench import reports
 from dare_job.bench.beam.measure import Generated
 from dare_job.bench.beam.methods import BEAM, DSBD, Way
+from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
 from dare_job.decode.beam.layer import min_expected_layers
@@ -118,8 +118,8 @@ def targets(pairs: list[dict], device: str) -> list[dict]:
               ("faster where memory bounds forwards", "memory_bound", SPEED)]
     if device == "cuda":
         speeds.append(("faster in wall-clock time", "by_clock", SPEED))
-    return [reports.target_row(f"{name} than {widest['plain']} at equal quality, at least", bound,
-                               widest.get(key, 0.0), widest.get(key, 0.0) >= bound)
+    return [target_row(f"{name} than {widest['plain']} at equal quality, at least", bound,
+                       widest.get(key, 0.0), widest.get(key, 0.0) >= bound)
             for name, key, bound in speeds]
 
 
@@ -128,8 +128,8 @@ def show(result: dict) -> None:
     for title, rows in (("Quality and speed", result["rows"]),
                         ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
                         ("Layers per forward pass and theorem 3.2", result["layers"])):
-        reports.print_table(title, rows, [name for name in rows[0] if name not in _HIDDEN] if rows else ())
-    reports.print_targets(result["targets"])
+        print_table(title, rows, [name for name in rows[0] if name not in _HIDDEN] if rows else ())
+    print_targets(result["targets"])
     print(f"memory bound: tokens per second if forward passes cost {curve.ABOUT}, {BATCH} rows together")
 
 

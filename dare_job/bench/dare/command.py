@@ -11,10 +11,10 @@ import torch
 
 import pools
 from dare_job import bench, decode
+from dare_job.bench.cli import command, ints
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare.tables import Data
 from dare_job.bench.kept import code_digest, keep_figures
-from dare_job.bench.options import command, ints
 from dare_job.bench.profiles import texts
 from dare_job.config.options import option, words
 from dare_job.config.settings import JobConfig

@@ -3,8 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from dare_job.bench import reports
-from dare_job.bench.measured import Measured, take_turns
+from dare_job.bench.measured import Measured, print_table, take_turns
 from dare_job.bench.sample_job import run_method
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.errors import DataError
@@ -72,7 +71,7 @@ def show(rows: Sequence[dict]) -> None:
         own = [row for row in rows if row["data"] == data]
         first, sets = own[0]["architecture"], [row["prompts"] for row in own]
         main = "kar" if "kar" in sets else sets[0]
-        reports.print_table(f"Table 2 (speed), {data}: prompt sets, {first}",
-                            [row for row in own if row["architecture"] == first], ("prompts", *_COLUMNS))
-        reports.print_table(f"Tables 4 and 7, {data}: architectures, {main}",
-                            [row for row in own if row["prompts"] == main], ("architecture", *_COLUMNS))
+        print_table(f"Table 2 (speed), {data}: prompt sets, {first}",
+                    [row for row in own if row["architecture"] == first], ("prompts", *_COLUMNS))
+        print_table(f"Tables 4 and 7, {data}: architectures, {main}",
+                    [row for row in own if row["prompts"] == main], ("architecture", *_COLUMNS))

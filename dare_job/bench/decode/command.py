@@ -5,13 +5,12 @@ from pathlib import Path
 
 import torch
 
-from dare_job.bench import reports
+from dare_job.bench.cli import command, ints
 from dare_job.bench.decode import methods
 from dare_job.bench.decode.methods import METHODS, Budget, ByMethod, Learned
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import take_turns
-from dare_job.bench.options import command, ints
+from dare_job.bench.measured import print_table, print_targets, take_turns
 from dare_job.bench.profiles import two_dates
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
@@ -59,15 +58,15 @@ def run(options: Options) -> dict:
         target = Target.load(dates.model, device="cpu")
         measured = _measure(target, dates.requests(options.rows), options, work)
     rows = [methods.row(measured, method, batch) for method, batch in measured]
-    reports.print_table(f"{options.rows} rows, {options.pool} previous texts of other users, "
-                        f"{options.threads} torch thread(s), medians of {options.repeats}, draft tokens per "
-                        f"row {options.nodes or 'auto'}", rows)
+    print_table(f"{options.rows} rows, {options.pool} previous texts of other users, "
+                f"{options.threads} torch thread(s), medians of {options.repeats}, draft tokens per "
+                f"row {options.nodes or 'auto'}", rows)
     print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone; "
           "ratio_by_processor: to generate, by processor time; ceiling_to_plain: if a tree's forward pass "
           "took no longer than one token's, and nothing else took time")
-    reports.print_table("texts and recorded profiles", [likeness])
+    print_table("texts and recorded profiles", [likeness])
     targets = methods.targets(rows, likeness)
-    reports.print_targets(targets)
+    print_targets(targets)
     return {"rows": rows, "targets": targets, "texts": likeness,
             "rows_that_differ": methods.differing(measured), "model": dates.model.name,
             "parameters": target.model.num_parameters(), "threads": options.threads,

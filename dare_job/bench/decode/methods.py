@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.bench.measured import Measured, generate_once, timed
-from dare_job.bench.reports import target_row
+from dare_job.bench.measured import Measured, generate_once, target_row, timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget

@@ -13,7 +13,7 @@ import transformers
 
 from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts
 from dare_job.bench.gpu.machine import Budget, Meter, release
-from dare_job.bench.reports import print_table
+from dare_job.bench.measured import print_table
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DareJobError

@@ -8,9 +8,9 @@ import torch
 
 import pools
 from dare_job import bench, decode
+from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import code_digest, keep_figures, work_folder
-from dare_job.bench.options import command, ints
 from dare_job.bench.pools import figures
 from dare_job.bench.pools.measure import Bench, Budget
 from dare_job.bench.pools.pools import Pools, blocks, user_vectors

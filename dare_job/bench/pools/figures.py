@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dare_job.bench import reports
+from dare_job.bench.measured import print_table
 from dare_job.bench.pools.pools import (
     BLEND,
     BLENDED,
@@ -112,13 +112,13 @@ _RULES = ("rule", "accepted_per_step", *_SPEED, "seconds_a_text", "relaxed_share
 def show(rows: Sequence[dict], comparisons: Sequence[dict]) -> None:
     """Print all tables."""
     sizes = [row for row in rows if row["block"] not in (SOURCES, RULES)]
-    reports.print_table("Retrieval and acceptance by pool size, strict (figure 2)",
-                        [row for row in sizes if row["rule"] == "strict"], _FIGURE_2)
-    reports.print_table("Pools by size, strict and relaxed (table 3)", sizes, _TABLE_3)
+    print_table("Retrieval and acceptance by pool size, strict (figure 2)",
+                [row for row in sizes if row["rule"] == "strict"], _FIGURE_2)
+    print_table("Pools by size, strict and relaxed (table 3)", sizes, _TABLE_3)
     for title, block, columns in (("Sources, each alone and blended", SOURCES, _SOURCES),
                                   ("Rules of verification (figure 5, table 8)", RULES, _RULES)):
-        reports.print_table(title, [row for row in rows if row["block"] == block], columns)
-    reports.print_table("Accepted per step along the same texts, in pairs, strict", comparisons)
+        print_table(title, [row for row in rows if row["block"] == block], columns)
+    print_table("Accepted per step along the same texts, in pairs, strict", comparisons)
     print("accepted: draft tokens alone; along: of known texts, strict, without the model; retrieval: all "
           "drafting, and its share of all the time; its median: of the call alone, along known texts; "
           "ratios: to autoregressive decoding of the same block, by wall-clock and processor time; edit "

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from dare_job.bench.cli import command
 from dare_job.bench.kept import keep_named
-from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise, train
 from dare_job.bench.profiles.data import Profile
 from dare_job.config.options import option

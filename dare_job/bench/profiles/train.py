@@ -23,8 +23,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from dare_job.bench.cli import command
 from dare_job.bench.kept import keep_named
-from dare_job.bench.options import command
 from dare_job.bench.profiles import data, noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.config.options import option

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dare_job.bench.cli import command, floats, ints, target_missed
 from dare_job.bench.gpu import machine
-from dare_job.bench.options import command, floats, ints, target_missed
-from dare_job.bench.recommend import generate, report, world
-from dare_job.bench.recommend.measure import ABOUT, Measured, measure
+from dare_job.bench.recommend import report, world
+from dare_job.bench.recommend.measure import ABOUT, Measured, compare_with_generate, measure
 from dare_job.bench.recommend.methods import PLAIN, STRICT, TRIE, Makers, Method, tables
 from dare_job.config.options import Device, device, option
 from dare_job.decode.trie_search.draft_depth import DraftDepth
@@ -119,8 +119,8 @@ def _measure(users: world.World, options: Options) -> dict:
     others = {
         "renormalised": [_renormalised(makers, options, k, plain[Method(PLAIN, k=k).plain])
                          for k in options.ks],
-        "generate": generate.compare(makers, max(options.ks), min(options.generated, options.users),
-                                     options.batch),
+        "generate": compare_with_generate(makers, max(options.ks), min(options.generated, options.users),
+                                          options.batch),
         "scheduler": _scheduler(makers, options, middle)}
     targets = report.targets(rows, others["generate"], middle, device.type)
     report.show(rows, others, targets)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dare_job.bench import reports
+from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.recommend.measure import Measured, same
 from dare_job.bench.recommend.methods import RELAXED, STRICT, Method
 from dare_job.bench.recommend.world import World
@@ -37,24 +37,24 @@ def targets(rows: list[dict], generate: dict | None, middle: int, device: str) -
     if device == "cuda":
         speeds.append(("speedup_clock", "times as fast in wall-clock time"))
     identical = float(np.mean([each["identical"] for each in rows if each["verification"] == STRICT]))
-    held = [reports.target_row("strict: share of rows with the items of plain beam search, at least", 1.0,
-                               identical, identical == 1)]
+    held = [target_row("strict: share of rows with the items of plain beam search, at least", 1.0,
+                       identical, identical == 1)]
     for kind, least in ((STRICT, 1.8), (RELAXED, 2.0)):
         of_kind = [each for each in rows if each["verification"] == kind and each["k"] == middle]
         for name, words in speeds:
             if of_kind:
                 best = max(of_kind, key=lambda each: each[name])
-                held.append(reports.target_row(f"{kind} at K = {middle}, {words}, at least", least,
-                                               best[name], best[name] >= least) | {"by": best["method"]})
+                held.append(target_row(f"{kind} at K = {middle}, {words}, at least", least,
+                                       best[name], best[name] >= least) | {"by": best["method"]})
     if generate:
-        held.append(reports.target_row(f"plain search over generate at K = {generate['k']}, at least", 3.0,
-                                       generate["speedup"], generate["speedup"] >= 3.0))
+        held.append(target_row(f"plain search over generate at K = {generate['k']}, at least", 3.0,
+                               generate["speedup"], generate["speedup"] >= 3.0))
     return held
 
 
 def show(rows: list[dict], others: dict, targets: list[dict]) -> None:
     """Print the table, the other figures and the targets."""
-    reports.print_table("Top-K by drafted beam search", rows, _COLUMNS)
+    print_table("Top-K by drafted beam search", rows, _COLUMNS)
     for name, figures in others.items():
         print(f"{name}: {figures}")
-    reports.print_targets(targets)
+    print_targets(targets)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
+from dare_job.bench.cli import command, floats, target_missed
 from dare_job.bench.kept import work_folder
 from dare_job.bench.measured import take_turns
-from dare_job.bench.options import command, floats, target_missed
-from dare_job.bench.sampling import acceptance, curve, methods, report, world
+from dare_job.bench.sampling import acceptance, curve, report, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
-from dare_job.bench.sampling.measure import generate_rows
+from dare_job.bench.sampling.measure import compared_methods, generate_rows
 from dare_job.bench.sampling.world import Source, World
 from dare_job.cli.options import writable
 from dare_job.config.options import option
@@ -97,8 +97,8 @@ def _source(options: Options, work: Path) -> Source:
 def _rows(models: World, options: Options, temperature: float, accepted: dict[str, Acceptance],
           here: dict) -> list[dict]:
     """Rows of all methods, which take turns."""
-    compared, expected = methods.methods(temperature, {name: each.rates for name, each in accepted.items()},
-                                         here, options.nodes, options.depth)
+    compared, expected = compared_methods(temperature, {name: each.rates for name, each in accepted.items()},
+                                          here, options.nodes, options.depth)
     few = replace(models, requests=models.requests[:2])
     for method in compared:  # compiled and warm
         generate_rows(few, method, temperature, 8)

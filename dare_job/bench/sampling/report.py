@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from dare_job.bench import reports
+from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.acceptance import Acceptance
-from dare_job.bench.sampling.measure import PLAIN, RETRIEVAL, Measured, Method, paths_tokens
-from dare_job.bench.sampling.methods import BEST
+from dare_job.bench.sampling.measure import BEST, PLAIN, RETRIEVAL, Measured, Method, paths_tokens
 from dare_job.bench.sampling.world import BATCH
 from dare_job.publish.report.plot import Line, Panel, document, doubling
 
@@ -83,7 +82,7 @@ def targets(rows: list[dict], device: str) -> list[dict]:
               ("speed-up where memory bounds steps", "memory_bound", SPEED)]
     if device == "cuda":
         speeds.append(("speed-up in wall-clock time", "ratio_to_plain", SPEED))
-    return [reports.target_row(f"temperature {AT:g}: {name}, at least", bound, row[key], row[key] >= bound)
+    return [target_row(f"temperature {AT:g}: {name}, at least", bound, row[key], row[key] >= bound)
             for row in rows if row["temperature"] == AT and row["method"] == BEST
             for name, key, bound in speeds]
 
@@ -91,12 +90,12 @@ def targets(rows: list[dict], device: str) -> list[dict]:
 def show(result: dict) -> None:
     """Print the tables, the targets, and what the columns mean."""
     columns = [name for name in result["rows"][0] if name not in _HIDDEN]
-    reports.print_table("Entropy of the target, nats per token of its own texts", result["entropy"])
-    reports.print_table("Accepted on the first level, by candidates", result["acceptance"])
-    reports.print_table("Ways of sampling", result["rows"], columns)
-    reports.print_table(f"Milliseconds of a forward pass of {BATCH} rows here, by queries per row",
-                        [{"model": name, **times} for name, times in result["forward_ms"].items()])
-    reports.print_targets(result["targets"])
+    print_table("Entropy of the target, nats per token of its own texts", result["entropy"])
+    print_table("Accepted on the first level, by candidates", result["acceptance"])
+    print_table("Ways of sampling", result["rows"], columns)
+    print_table(f"Milliseconds of a forward pass of {BATCH} rows here, by queries per row",
+                [{"model": name, **times} for name, times in result["forward_ms"].items()])
+    print_targets(result["targets"])
     print("block efficiency: tokens per step; expected: by the search; memory bound: speedup if steps cost "
           f"{curve.ABOUT}, {BATCH} rows together")
 
