@@ -11,7 +11,7 @@ from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import console, print_result
 from dare_job.config.options import option
-from dare_job.data.paper.options import AmazonOptions, Options
+from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 

@@ -11,8 +11,7 @@ from paper_files import MOVIES, prepare, ratings, table, ten_million, text_file
 
 from dare_job.config.settings import HistorySettings
 from dare_job.data.history import user_histories, window_size
-from dare_job.data.paper import command
-from dare_job.data.paper.options import Options
+from dare_job.data.paper import Options, command
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress

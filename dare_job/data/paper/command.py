@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dare_job import schemas
-from dare_job.data.paper import report, splits
-from dare_job.data.paper.options import COUNTS, Options
+from dare_job.data.paper import Options, report, splits
 from dare_job.data.readers import InputCounts
 from dare_job.errors import DataError
 from dare_job.models import files as models_files
@@ -79,7 +78,8 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
         values = {key: value for key, value in asdict(options).items() if key != "out"}
         manifest = {"data": name, "schema_version": schemas.SCHEMA_VERSION, "sources": origin,
                     "options": values, "assumed": report.assumptions(name, options), **record,
-                    "paper": COUNTS[name], "ratio": report.ratios(record["counts"], COUNTS[name])}
+                    "paper": report.COUNTS[name],
+                    "ratio": report.ratios(record["counts"], report.COUNTS[name])}
         write_json(staging / MANIFEST, manifest)
         atomic.replace(staging, options.out)
     return manifest

@@ -5,8 +5,13 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from dare_job.data.paper.options import Options
+from dare_job.data.paper import Options
 from dare_job.data.paper.splits import PARTS
+
+# Counts in appendix A of DARE.
+COUNTS = {
+    "movielens-10m": {"users": 72_000, "items": 10_000, "interactions": 10_000_000, "rounded": True},
+    "amazon-books": {"users": 49_391, "items": 78_318, "interactions": 5_002_043, "rounded": False}}
 
 
 def ratios(counts: dict, paper: dict) -> dict[str, float]:

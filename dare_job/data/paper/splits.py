@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from dare_job.data.history import window_length
-from dare_job.data.paper.options import Options
+from dare_job.data.paper import Options
 from dare_job.errors import DataError
 
 PARTS = ("train", "valid", "test")

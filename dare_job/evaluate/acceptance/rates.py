@@ -18,7 +18,7 @@ from dare_job.decode.sampling.distributions import (
 from dare_job.decode.sampling.kseq import priority_plan
 from dare_job.decode.sampling.rules import normalised, rule_for
 from dare_job.decode.sampling.verify import Verifier
-from dare_job.evaluate.acceptance import recursive, rejection, two_candidates
+from dare_job.evaluate.acceptance import closed_forms, recursive
 from dare_job.evaluate.acceptance.optimum import most_probable, optimum
 
 _MAX_TUPLES, _BATCH_VALUES = 20_000, 1 << 22  # maximum to enumerate; values per batch of rows
@@ -76,16 +76,16 @@ def _closed_form(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor,
 
 
 _ANY_COUNT = {  # for any number of candidates
-    ("k_seq", "iid"): rejection.one_threshold,
-    ("rrs", "iid"): rejection.independent,
+    ("k_seq", "iid"): closed_forms.one_threshold,
+    ("rrs", "iid"): closed_forms.independent,
     ("naive", "iid"): lambda p, q, n: float((p * (1 - (1 - q) ** n)).sum()),
 }
 _TWO_CANDIDATES = {
-    ("naive", "without_replacement"): two_candidates.naive_without_replacement,
-    ("greedy", "without_replacement"): two_candidates.greedy_without_replacement,
-    ("naive", "distinct"): two_candidates.naive_distinct,
-    ("rrs", "distinct"): two_candidates.rrs_distinct,
-    ("rrs", "spechub"): two_candidates.rrs_spechub,
+    ("naive", "without_replacement"): closed_forms.naive_without_replacement,
+    ("greedy", "without_replacement"): closed_forms.greedy_without_replacement,
+    ("naive", "distinct"): closed_forms.naive_distinct,
+    ("rrs", "distinct"): closed_forms.rrs_distinct,
+    ("rrs", "spechub"): closed_forms.rrs_spechub,
 }
 
 

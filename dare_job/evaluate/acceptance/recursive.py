@@ -1,10 +1,11 @@
 """Acceptance of recursive rejection for candidates without replacement, by nested sums over tokens.
 
 After a path of rejected tokens the residual is (p - k q)+ with mass N, and the next k is k + N / m, m being
-the mass of q that is left (``rejection.py``). Token x is then rejected with probability q_x (next k - max(k,
-p_x / q_x))+ / N. A token influences later candidates only through its q, so an inner sum is a function of the
-q of the tokens before. It is evaluated for each of the heaviest tokens and interpolated over the others, the
-light ones; a light token's inner sum includes the token itself, and the caller subtracts it.
+the mass of q that is left (``closed_forms.py``). Token x is then rejected with probability
+q_x (next k - max(k, p_x / q_x))+ / N. A token influences later candidates only through its q, so an inner sum
+is a function of the q of the tokens before. It is evaluated for each of the heaviest tokens and interpolated
+over the others, the light ones; a light token's inner sum includes the token itself, and the caller subtracts
+it.
 
 p and q are float64 (V,) with sum 1 and more than n tokens in the support of q. Results are exact to 1e-9.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.evaluate.acceptance.rejection import SortedByRatio
+from dare_job.evaluate.acceptance.closed_forms import SortedByRatio
 
 HEAVY = 8  # tokens handled one by one; more than a path is long
 TOLERANCE = 1e-9  # of the sum over an interval of light tokens, or for a heavy token

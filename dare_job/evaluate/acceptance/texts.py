@@ -13,8 +13,8 @@ import torch
 from dare_job import prompts
 from dare_job.data.sample_world.simulate import item_examples, simulate, user_examples
 from dare_job.decode.draft.model import over_vocabulary
-from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
+from dare_job.decode.request import prompt_ids
 from dare_job.errors import DataError, ModelError
 from dare_job.evaluate.replay.texts import frame
 from dare_job.models.files import tokenizer_hash
