@@ -33,7 +33,7 @@ def compile_kernels() -> None:
     """Decode once. One process at a time, so that the others find the compiled kernels in the cache."""
     with open(Path(sys.prefix) / "kernels.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        from dare_job.decode.draft.warm_up import warm_up
+        from dare_job.generate.loading import warm_up
 
         warm_up()
 

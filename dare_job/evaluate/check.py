@@ -10,9 +10,8 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request
+from dare_job.decode.request import Request, prompt_ids
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DataError, ModelError
 from dare_job.evaluate.oracle import OracleDrafter

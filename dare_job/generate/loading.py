@@ -1,4 +1,4 @@
-"""Loads model, tokenizer, pools and engine in a worker, once per process and device.
+"""Loads model, tokenizer, pools and engine in a worker, once per process and device, after a warm-up.
 
 Workers import this module; Spark only sends the ``Task``.
 """
@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from dare_job.config.base import values_for
-from dare_job.decode.draft.warm_up import warm_up
+from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.prefill import ReuseEstimator
-from dare_job.decode.engine.prompt import prompt_ids
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request
+from dare_job.decode.request import Request, prompt_ids
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.generate import engines
@@ -28,6 +29,7 @@ from dare_job.spark import workers
 from dare_job.storage import versions
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import path
+from pools.draft import DraftSettings
 from pools.index import Index, length_quantile
 from pools.store import Store
 
@@ -35,6 +37,8 @@ from pools.store import Store
 _ALL_POOLS = ("own", "wave", "group", "global")
 POOLS_OF_MODE = {"dare": _ALL_POOLS, "sample": _ALL_POOLS, "resd": ("wave", "global"),
                  **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
+_VOCABULARY = 8  # of the warm-up; so small that its pool contains any pair of tokens
+_CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "fictitious: cheap drafts")
 
 
 def start_task_log(task: Task, stage: str, **fields) -> None:
@@ -55,7 +59,6 @@ class LoadedModel:
 def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
           threads: int) -> LoadedModel:
     """Load the model; again if Spark assigns another GPU to this process."""
-    import torch
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -216,3 +219,38 @@ def _draft_budget(key: tuple, target: Target, settings: EngineSettings) -> Draft
     if key not in _budgets:
         _budgets[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes)
     return _budgets[key]
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the kernels of a decode step with a model of a few hundred weights, once per process.
+
+    Otherwise compilation would distort latency measurements of the first rows. The first run after an
+    installation compiles for about 40 s of CPU time; later runs load the cache.
+    """
+    target, pool = Target(_tiny_model(), check=False), Index.build([np.tile(_all_pairs(), 2)])
+    requests = [Request(n, _all_pairs()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
+                for n, old in enumerate((None, _all_pairs()[2:20], None, _all_pairs()[5:9], None, None))]
+    for rule in ("strict", "relaxed"):
+        for draft_budget in (DraftBudget(_CHEAP, 8), None):
+            settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
+            list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
+                        draft_budget=draft_budget).run(requests))
+    list(Engine(target, EngineSettings(batch_size=4, nodes=0)).run(requests[:3]))
+
+
+def _tiny_model():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=_VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=128, bos_token_id=None,
+        eos_token_id=None)
+    with torch.random.fork_rng(devices=[]):  # leaves the global generator of the caller as it is
+        return LlamaForCausalLM(config)
+
+
+def _all_pairs() -> np.ndarray:
+    """Text that contains every pair of tokens."""
+    first, second = np.divmod(np.arange(_VOCABULARY**2), _VOCABULARY)
+    return np.stack([first, second], 1).astype(np.int32).reshape(-1)

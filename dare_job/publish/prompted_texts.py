@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.request import prompt_ids
 from dare_job.errors import DataError
 from dare_job.publish.report.nights import snapshot
 from dare_job.schemas import ENTITIES

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
-from dare_job.spark import java_messages
 
 JAVA_VERSION = 17
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
@@ -20,6 +22,10 @@ _REFUSED = ("No space left on device", "Disk quota exceeded", "Read-only file sy
 # Without the C2 compiler, Java reserves only 48 MiB for compiled code, which a few small runs fill.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 _LOGGING = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+# Java and Spark print these at every start.
+_JAVA_WARNINGS = re.compile(
+    rb"(WARNING: Using incubator modules|Using Spark's default log4j profile|Setting default log level to"
+    rb"|To adjust logging level use|Picked up J|[^\n]*WARN NativeCodeLoader)[^\n]*\n")
 
 
 def session(settings: SparkSettings):
@@ -121,11 +127,38 @@ def _start(builder):
     from pyspark.errors import PySparkException
 
     try:
-        with java_messages.hidden():
+        with hidden_java_warnings():
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise InfrastructureError(f"Spark did not start: {failure_cause(error)}. If the process was killed, "
                                   "run the command again") from error
+
+
+@contextmanager
+def hidden_java_warnings() -> Iterator[None]:
+    """Hide the usual warnings of a Java process that the block starts, if standard error is a terminal.
+
+    Java inherits file descriptor 2 when it starts, so a pipe replaces that during the block. A thread copies
+    everything but the warnings from the pipe to the terminal for as long as Java runs.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    terminal, (source, pipe) = os.dup(2), os.pipe()
+    os.dup2(pipe, 2)
+    os.close(pipe)
+    threading.Thread(target=_copy_filtered, args=(source, terminal), daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+
+
+def _copy_filtered(source: int, terminal: int) -> None:
+    """Copy the output without the warnings until every process has closed the pipe."""
+    while part := os.read(source, 65536):
+        os.write(terminal, _JAVA_WARNINGS.sub(b"", part))
 
 
 def failure_cause(error: Exception) -> str:

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from dare_job.decode.engine.prompt import prompt_ids
+from dare_job.decode.request import prompt_ids
 from dare_job.errors import ConfigError
 
 WORDS = ["[UNK]", "<s>", "<user>", "<model>", "tell", "me", "more"]

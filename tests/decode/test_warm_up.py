@@ -17,7 +17,7 @@ from dare_job.decode.settings import EngineSettings
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import DraftBudget
-from dare_job.decode.draft.warm_up import warm_up
+from dare_job.generate.loading import warm_up
 from pools.draft import DraftSettings
 from pools.index import Index
 

@@ -9,8 +9,8 @@ def test_only_the_known_warnings_are_hidden(tmp_path):
     lines = ["WARNING: Using incubator modules: jdk.incubator.vector", "spark ERROR Driver: no disk",
              "26/01/02 WARN NativeCodeLoader: Unable to load native-hadoop library"]
     script = (
-        "import subprocess, sys, time; from dare_job.spark import java_messages\n"
-        "with java_messages.hidden():\n"
+        "import subprocess, sys, time; from dare_job.spark.session import hidden_java_warnings\n"
+        "with hidden_java_warnings():\n"
         "    subprocess.run(['printf', '%s\\\\n', *sys.argv[1:]], stdout=2)\n"
         "    time.sleep(0.2)\n"
         "print('after', file=sys.stderr)\n")
