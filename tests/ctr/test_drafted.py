@@ -15,7 +15,6 @@ from prompted import prompted, rated
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, knowledge, leakage
 from dare_job.evaluate.ctr import knowledge as ctr_knowledge
-from dare_job.evaluate.ctr.inputs import rows_of
 from dare_job.workspace import MANIFEST
 
 DT = "2026-01-30"  # behind all data
@@ -83,12 +82,12 @@ def test_labels_that_old_text_may_have_told_are_refused_or_left_out(published):
     data, write = published
     strict, relaxed = write("strict", OLD, relaxed=()), write("relaxed", OLD)
     found = examples.make(data, leakage.first_labels([strict]), 5)
-    leakage.refuse("strict", strict, found, rows_of(strict, found))
+    leakage.refuse("strict", strict, found)
     with pytest.raises(DataError, match=r"relaxed: \d+ of \d+ label rows .* u[35] \(generated from"):
-        leakage.refuse("relaxed", relaxed, found, rows_of(relaxed, found))
+        leakage.refuse("relaxed", relaxed, found)
     fewer = examples.make(data, leakage.first_labels([strict, relaxed]), 5)
     for name, table in (("strict", strict), ("relaxed", relaxed)):
-        leakage.refuse(name, table, fewer, rows_of(table, fewer))
+        leakage.refuse(name, table, fewer)
     users = [{made.users.ids[user - 1] for user in made.user} for made in (found, fewer)]
     assert users[0] - users[1] == {"u3", "u5"}
 

@@ -11,7 +11,7 @@ from prompted import prompted, rated, texts
 from dare_job.data.history import window_size
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, knowledge, leakage
-from dare_job.evaluate.ctr.inputs import BASE, Inputs, join, rows_of
+from dare_job.evaluate.ctr.inputs import BASE, Inputs, join
 from dare_job.evaluate.ctr.models import Ctr
 from dare_job.evaluate.ctr.train import TrainSettings, fit
 
@@ -20,11 +20,11 @@ def test_text_of_the_day_before_is_safe_and_of_the_labels_own_day_is_refused():
     found, ids = made(labels_from=FIRST + 10 * DAY_S), [f"u{u}" for u in range(60)]
     first = datetime.fromtimestamp(FIRST + 10 * DAY_S, UTC).date()  # 2026-01-11
     safe = texts("user", ids, kinds(60), date(2026, 1, 10))
-    leakage.refuse("strict", safe, found, rows_of(safe, found))
+    leakage.refuse("strict", safe, found)
     leaking = texts("user", ids, kinds(60), first)
     with pytest.raises(DataError, match=r"strict: \d+ of 1[45]\d\d label rows would use a user's text .*"
                                         r"label of 2026-01-11.*--labels-from 2026-01-12"):
-        leakage.refuse("strict", leaking, found, rows_of(leaking, found))
+        leakage.refuse("strict", leaking, found)
 
 
 def test_one_leaking_text_among_all_is_caught_and_named():
@@ -33,7 +33,7 @@ def test_one_leaking_text_among_all_is_caught_and_named():
     days[17] = date(2026, 1, 20)
     table = texts("user", ids, kinds(60), days)
     with pytest.raises(DataError, match=r"u17 \(generated from interactions before 2026-01-21 00:00:00, la"):
-        leakage.refuse("strict", table, found, rows_of(table, found))
+        leakage.refuse("strict", table, found)
 
 
 def test_a_late_text_that_no_label_row_uses_and_item_texts_are_no_leak():
@@ -42,7 +42,7 @@ def test_a_late_text_that_no_label_row_uses_and_item_texts_are_no_leak():
     for entity, name in (("user", "stranger"), ("item", "i1"), ("user", "u1")):
         table = texts(entity, [name], kinds(1), date(2026, 1, 30))
         try:
-            leakage.refuse("strict", table, found, rows_of(table, found))
+            leakage.refuse("strict", table, found)
         except DataError as error:
             leaks[name] = str(error)
     assert leaks.keys() == {"u1"} and "would use a user's text" in leaks["u1"]
@@ -60,7 +60,7 @@ def test_a_planted_leak_would_raise_auc():
     found, liked = planted()
     table = texts("user", list(found.users.ids), liked, date(2026, 1, 20))
     with pytest.raises(DataError, match="may contain the label"):
-        leakage.refuse("strict", table, found, rows_of(table, found))
+        leakage.refuse("strict", table, found)
     sets = {"base": Inputs(BASE), "leak": join("leak", [table], found)}
     settings = TrainSettings(epochs=12, batch_size=64, learning_rate=3e-3, patience=12)
     auc = {name: fit(Ctr("dcnv2", found, inputs, 0), found, inputs, 0, settings).auc
@@ -78,7 +78,7 @@ def test_vectors_of_later_texts_do_not_pass_as_those_of_older_ones(tmp_path):
         knowledge.read(tmp_path, None, ["user"], False, None)
     write_features(tmp_path, "user", "2026-01-10", ids, kinds(150), texts=old)
     (table,) = knowledge.read(tmp_path, None, ["user"], False, None)
-    leakage.refuse("strict", table, found, rows_of(table, found))
+    leakage.refuse("strict", table, found)
 
 
 def planted() -> tuple[examples.Examples, np.ndarray]:
@@ -106,7 +106,7 @@ def test_a_prompt_that_the_data_gives_again_proves_which_interactions_the_text_h
     assert since == bounded.usable_from.max() if window == "recent" else since["u3"] == bounded.usable_from[3]
     if window == "old":
         found = examples.make(data, since, 5)
-        leakage.refuse("strict", bounded, found, rows_of(bounded, found))
+        leakage.refuse("strict", bounded, found)
         assert len(found.label) == pytest.approx(0.3 * 3000, rel=0.1)
 
 

@@ -7,12 +7,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from dare_job.bench.beam.methods import Way
-from dare_job.bench.sampling.measure import drafter_of, run_metered
+from dare_job.bench.sampling.measure import make_engine, run_metered
 from dare_job.bench.sampling.world import BATCH, World, logits_of
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.request import BeamStatistics
-from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.embedded.evaluate import Tally, tally
@@ -95,11 +94,7 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 def _engine(world: World, way: Way, tokens: int, warp: Warp, seed: int):
     if way.beams is None:
-        method = way.sampling
-        settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
-                                  depth=max(1, len(method.widths)), score="never")
-        return SamplingEngine(world.target, settings, Sampling(
-            warp, seed, distribution=method.distribution, rule=method.rule), drafter_of(world, method))
+        return make_engine(world, way.sampling, warp, seed, tokens)
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=0, depth=1, score="never")
     return BeamEngine(world.target, settings, way.beams,
                       BeamDrafter(world.drafters["after"]) if way.drafted else None)

@@ -134,14 +134,7 @@ class Measured(Repeated):
 
 def generate_rows(world: World, method: Method, temperature: float, tokens: int) -> Measured:
     """Generate the rows once. Raises ModelError if one fails."""
-    settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
-                              depth=len(method.widths) or _RETRIEVAL_DEPTH, score="never")
-    drafter = drafter_of(world, method)
-    if temperature == 0:
-        engine = Engine(world.target, settings, drafter)
-    else:
-        engine = SamplingEngine(world.target, settings, Sampling(
-            Warp(temperature), world.seed, method.distribution, rule=method.rule), drafter)
+    engine = make_engine(world, method, Warp(temperature), world.seed, tokens)
     results, joules, seconds, processor = run_metered(world, engine, method.name)
     step_tokens = np.concatenate([result.step_tokens[1:-1] for result in results]).astype(np.int64)
     return Measured(len(results), sum(len(result.token_ids) for result in results),
@@ -159,8 +152,18 @@ def run_metered(world: World, engine, name: str) -> tuple[list[Result], float | 
     return results, joules, seconds, processor
 
 
-def drafter_of(world: World, method: Method) -> Drafter | None:
-    """The drafter of a way of sampling."""
+def make_engine(world: World, method: Method, warp: Warp, seed: int, tokens: int) -> Engine | SamplingEngine:
+    """The engine of a way of sampling; at temperature 0 the greedy one."""
+    settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=method.size,
+                              depth=len(method.widths) or _RETRIEVAL_DEPTH, score="never")
+    drafter = _drafter(world, method)
+    if warp.temperature == 0:
+        return Engine(world.target, settings, drafter)
+    sampling = Sampling(warp, seed, method.distribution, rule=method.rule)
+    return SamplingEngine(world.target, settings, sampling, drafter)
+
+
+def _drafter(world: World, method: Method) -> Drafter | None:
     if method.drafter == "none":
         return None
     if method.drafter == RETRIEVAL:

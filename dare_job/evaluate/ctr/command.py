@@ -6,7 +6,7 @@ import time
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr import examples, leakage, report, sets, source
 from dare_job.evaluate.ctr.examples import Examples
-from dare_job.evaluate.ctr.inputs import BASE, Inputs, join, rows_of
+from dare_job.evaluate.ctr.inputs import BASE, Inputs, join
 from dare_job.evaluate.ctr.knowledge import Knowledge
 from dare_job.evaluate.ctr.models import Ctr
 from dare_job.evaluate.ctr.options import Options
@@ -62,7 +62,7 @@ def _examples(options: Options, data: source.Source, texts: dict[str, list[Knowl
 
 def _joined(name: str, tables: list[Knowledge], label_rows: Examples) -> Inputs:
     for table in tables:
-        leakage.refuse(name, table, label_rows, rows_of(table, label_rows))
+        leakage.refuse(name, table, label_rows)
     joined = join(name, tables, label_rows)
     for entity, counts in joined.counts.items():
         if counts["unknown_ids"] == counts["texts"]:

@@ -28,6 +28,7 @@ from dare_job.data import render
 from dare_job.data.history import end_of_day, window_size
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr.examples import Examples
+from dare_job.evaluate.ctr.inputs import rows_of
 from dare_job.evaluate.ctr.knowledge import Knowledge
 from dare_job.evaluate.ctr.source import Source
 from dare_job.schemas import ATTRIBUTES, ITEMS
@@ -135,13 +136,11 @@ def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
     return max(int(table.usable_from.max()) for table in users)
 
 
-def refuse(name: str, table: Knowledge, examples: Examples, text: np.ndarray) -> None:
-    """Raise DataError if a label row would use a text from a history that may contain its label.
-
-    text  (N,) row of ``table`` that each label row uses, -1: none
-    """
+def refuse(name: str, table: Knowledge, examples: Examples) -> None:
+    """Raise DataError if a label row would use a text from a history that may contain its label."""
     if table.entity != "user" or not len(table.usable_from):
         return
+    text = rows_of(table, examples)
     used = text >= 0
     late = used & (table.usable_from[text] > examples.second)
     if not late.any():
