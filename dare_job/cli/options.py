@@ -43,7 +43,7 @@ class Night:
     date: str = option("Date of the run; input up to and including this date counts.", metavar="YYYY-MM-DD")
     input: str | None = option("Folder, file or zip of the input (input.path).", None)
     out: str | None = option("Output folder (out).", None)
-    model: str | None = option("'embedded', a folder or a hub name (model.name).", None)
+    model: str | None = option("'embedded', a folder, a GGUF file or a hub name (model.name).", None)
     set_: list[str] | None = option("Override a setting, as in decode.batch_size=16; repeatable.", None,
                                     flag="--set", metavar="KEY=VALUE")
 

@@ -24,7 +24,7 @@ from dare_job.evaluate.replay.options import ReplayOptions, TuneOptions
 class CheckOptions:
     """Options of ``dare-job check``."""
 
-    model: str = option("'embedded', a folder or a hub name.")
+    model: str = option("'embedded', a folder, a GGUF file or a hub name.")
     prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None)
     rows: int = option("Number of prompts to compare.", 8, min=1)
     dtype: Dtype = dtype("Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) "

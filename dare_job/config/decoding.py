@@ -23,8 +23,8 @@ from dare_job.decode.settings import (
 
 class ModelSettings(Section):
     name: str = Field("embedded", min_length=1, description="Language model that writes the texts: "
-                      "'embedded' (small, knows the sample world only), a local folder, its URL, or a hub "
-                      "name, with @REVISION for a branch, tag or commit")
+                      "'embedded' (small, knows the synthetic data only), a local folder, its URL, a GGUF "
+                      "file (extra gguf), or a hub name, with @REVISION for a branch, tag or commit")
     dtype: Dtype = Field("float32", description="Floating-point type of the weights. In float32 strict text "
                          "equals greedy decoding token by token; bfloat16 suits GPUs")
     device: Device = Field(

@@ -99,12 +99,12 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
             parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
-    Raises ModelError if the folder is missing or the hub knows no such model, InfrastructureError if the hub
-    cannot be reached and there is no local copy.
+    Raises ModelError if the folder is missing, a GGUF file cannot be read or the hub knows no such model,
+    InfrastructureError if the hub cannot be reached and there is no local copy.
 
     Parameters
     ----------
-    name : "embedded", a folder, the URL of one, or a hub name ("owner/model", "owner/model@v2")
+    name : "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2")
     revision : branch, tag or commit of a hub model
     trust_remote_code : download a hub model's Python code too
     unwanted : patterns of files of a hub model that are not downloaded
@@ -119,6 +119,10 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
+    if folder.suffix == ".gguf" and folder.is_file():
+        from dare_job.models import gguf
+
+        return gguf.model_folder(folder, sha256(folder))
     hub_name, version = split_revision(name)
     if folder.is_absolute() or name.startswith((".", "~")) or hub_name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")

@@ -38,7 +38,7 @@ def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
     """
     if paths.is_local(folder):
         return folder
-    root = _cache() if kept else _temporary()
+    root = user_cache("copies") if kept else _temporary()
     copy = root / hashlib.sha256(f"{folder}\n{version}".encode()).hexdigest()[:32]
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,9 +92,10 @@ def _remove_unused(root: Path) -> None:
             shutil.rmtree(copy, ignore_errors=True)
 
 
-def _cache() -> Path:
+def user_cache(name: str) -> Path:
+    """A folder of this user's cache, for all jobs, below $XDG_CACHE_HOME/dare-job or ~/.cache/dare-job."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "dare-job" / "copies"
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "dare-job" / name
 
 
 def _temporary() -> Path:

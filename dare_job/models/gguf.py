@@ -1,0 +1,47 @@
+"""Models in GGUF files: converted once into an ordinary model folder in the user's cache."""
+
+from pathlib import Path
+
+from dare_job.errors import ModelError, describe
+from dare_job.storage.local_copy import make_once, user_cache
+
+
+def model_folder(file: Path, digest: str) -> Path:
+    """Folder with the dequantized weights, the tokenizer and the chat template of a GGUF file.
+
+    The first call converts the file, in float32, because dequantized weights are exact only there; the others
+    find the folder.
+
+    Parameters
+    ----------
+    digest : SHA-256 of the file, which is part of the folder's name
+
+    Raises
+    ------
+    ModelError : a package is missing, or transformers cannot read the file
+    """
+    folder = user_cache("gguf") / f"{file.stem}-{digest[:16]}"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_once(folder, lambda partial: _convert(file, partial))
+    return folder
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise ModelError(f"{file} needs the package {error.name}: install gguf and accelerate into its "
+                         "environment (.venv), with -c conf/constraints.txt") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True))
+    except Exception as error:  # transformers raises many kinds for files that it cannot read
+        raise ModelError(f"{file} is no GGUF file that transformers can read: {describe(error)}") from error
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

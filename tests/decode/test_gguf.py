@@ -1,0 +1,94 @@
+"""A model in a GGUF file becomes a folder with the same weights, tokens and chat template."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from decode_models import tiny
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dare_job.errors import ModelError
+from dare_job.models import embedded_path
+from dare_job.models.files import resolve
+
+TEMPLATE = "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}{% endfor %}"
+PROMPT = "[user]Which films does this person like?"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dare-job" / "gguf"
+
+
+@pytest.fixture
+def original():
+    """A small Llama with grouped heads, and the embedded model's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path())
+    return tiny("llama", vocab_size=len(tokenizer)), tokenizer
+
+
+@pytest.fixture
+def file(original, tmp_path):
+    model, tokenizer = original
+    config, path = model.config, tmp_path / "small.Q8.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    words = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.CONTROL if word in tokenizer.all_special_tokens
+                            else gguf.TokenType.NORMAL for word in words])
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_bos_token_id(tokenizer.bos_token_id)
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_chat_template(TEMPLATE)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        place = names.get_name(name, try_suffixes=(".weight",))
+        heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+        for part, count in heads.items():
+            if f".{part}." in place:  # the order of llama.cpp's rotary embedding
+                weight = weight.reshape(count, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(place, weight.float().numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_weights_tokens_and_template_are_those_of_the_file(original, file, cache):
+    folder = resolve(str(file))
+    assert folder.parent == cache and folder.name.startswith("small.Q8-")
+    model, tokenizer = original
+    converted, read = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    text = read.apply_chat_template([{"role": "user", "content": PROMPT[6:]}], tokenize=False)
+    assert text == PROMPT
+    ids = read(PROMPT, add_special_tokens=False)["input_ids"]
+    assert ids == tokenizer(PROMPT, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits, expected = (network(torch.tensor([ids])).logits for network in (converted, model))
+    assert torch.allclose(logits, expected, atol=1e-5)
+    stamp = (folder / "config.json").stat().st_mtime_ns
+    assert resolve(str(file)) == folder and (folder / "config.json").stat().st_mtime_ns == stamp
+
+
+def test_a_file_that_is_no_gguf_is_named(tmp_path, cache):
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF but no more")
+    with pytest.raises(ModelError, match=r"damaged\.gguf is no GGUF file that transformers can read"):
+        resolve(str(damaged))
+    assert not [path for path in cache.iterdir() if path.is_dir()]
