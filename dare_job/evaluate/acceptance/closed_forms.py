@@ -55,23 +55,8 @@ def one_threshold(p: np.ndarray, q: np.ndarray, n: int) -> float:
     return float(1 - tokens.mass(high))
 
 
-def naive_without_replacement(p: np.ndarray, q: np.ndarray) -> float:
-    """Acceptance of the naive rule: p of both candidates, the second sampled from q without the first."""
-    odds = q / complements(q)
-    largest = int(np.argmax(q))
-    others_odds = odds.sum() - odds
-    others_odds[largest] = odds[:largest].sum() + odds[largest + 1 :].sum()
-    return float((p * q) @ (1 + others_odds))
-
-
-def naive_distinct(p: np.ndarray, q: np.ndarray) -> float:
-    """Acceptance of the naive rule for two independent candidates conditioned on being distinct."""
-    first = q * complements(q)
-    return float(2 * p @ first / first.sum())
-
-
 def rrs_distinct(p: np.ndarray, q: np.ndarray) -> float:
-    """Acceptance of recursive rejection for the distribution "distinct".
+    """Acceptance of recursive rejection for two candidates of the distribution "distinct".
 
     The first has distribution proportional to q (1 - q), the second q without the first.
     """
@@ -85,8 +70,9 @@ def rrs_distinct(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def greedy_without_replacement(p: np.ndarray, q: np.ndarray) -> float:
-    """Acceptance of the greedy rule: it verifies the second candidate, and emits the first through the
-    residual.
+    """Acceptance of the greedy rule for two candidates without replacement.
+
+    It verifies the second candidate and emits the first through the residual.
     """
     tokens = SortedByRatio(p, q)
     scale = 1 / complements(tokens.q)

@@ -40,8 +40,8 @@ def _symmetric(q, n):
 
 _STEP, _LOG_T_MIN = 0.25, -10.0  # of log t; the integrand is below 1e-13 before the minimum
 _MAX_RATE_TIME = 40.0  # integrate until e^-40 of the slowest part remains
-_POWERS = 6  # of q t, for light tokens, where q t is at most _LIGHT
-_LIGHT = 0.1  # at the last time; a tenth of that where the integrand matters
+POWERS = 6  # of q t, for light tokens, where q t is at most LIGHT
+LIGHT = 0.1  # at the last time; a tenth of that where the integrand matters
 _BLOCK, _SLACK = 64, 1e-13
 
 
@@ -66,10 +66,10 @@ def _sequential(q: np.ndarray, n: int, ends: np.ndarray) -> np.ndarray:
         return 1 - outside_mass
     arrived_sum = 1 + np.cumsum(q / complements(q))[ends]
     if n > 2:
-        times = _quadrature_times(q, n)
-        heavy = q * times[-1] > _LIGHT
+        times = quadrature_times(q, n, _STEP)
+        heavy = q * times[-1] > LIGHT
         remaining = q[~heavy].sum() + np.append(np.cumsum(q[heavy][::-1])[::-1], 0.0)
-        arrived_sum += _integrals(q, heavy, remaining, times, n, ends, _coefficients(n))
+        arrived_sum += _integrals(q, heavy, remaining, times, n, ends, coefficients(n))
     return 1 - outside_mass * arrived_sum
 
 
@@ -80,18 +80,18 @@ def complements(q: np.ndarray) -> np.ndarray:
     return complement
 
 
-def _quadrature_times(q: np.ndarray, n: int) -> np.ndarray:
+def quadrature_times(q: np.ndarray, n: int, step: float) -> np.ndarray:
     """Return times (T,), equally spaced in log t; after the last, n tokens have arrived up to e^-40."""
     slowest = np.partition(q, len(q) - n + 1)[: len(q) - n + 1].sum()
-    return np.exp(np.arange(_LOG_T_MIN, np.log(_MAX_RATE_TIME / slowest) + _STEP, _STEP))
+    return np.exp(np.arange(_LOG_T_MIN, np.log(_MAX_RATE_TIME / slowest) + step, step))
 
 
-def _coefficients(n: int) -> np.ndarray:
-    """Return the coefficients of z^m in (e^z - 1)^j, (n, _POWERS + 1), for m up to _POWERS and j below n."""
-    first = np.array([0.0] + [1 / math.factorial(m) for m in range(1, _POWERS + 1)])
-    rows = [np.eye(_POWERS + 1)[0]]
+def coefficients(n: int) -> np.ndarray:
+    """Return the coefficients of z^m in (e^z - 1)^j, (n, POWERS + 1), for m up to POWERS and j below n."""
+    first = np.array([0.0] + [1 / math.factorial(m) for m in range(1, POWERS + 1)])
+    rows = [np.eye(POWERS + 1)[0]]
     for _ in range(n - 1):
-        rows.append(np.convolve(rows[-1], first)[: _POWERS + 1])
+        rows.append(np.convolve(rows[-1], first)[: POWERS + 1])
     return np.array(rows)
 
 
@@ -102,7 +102,7 @@ def _integrals(q, heavy, remaining, times, n, ends, coefficients):
     e_k is stored times e^(-t h), h the mass of the heavy tokens so far, to avoid overflow. ``remaining`` is 1
     - h before each heavy token and after the last.
     """
-    e, out, moments = np.zeros((n, len(times))), np.empty(len(ends)), np.zeros(_POWERS + 1)
+    e, out, moments = np.zeros((n, len(times))), np.empty(len(ends)), np.zeros(POWERS + 1)
     e[0] = 1
     weights, weights_for = np.empty(len(times)), -1
     heavy_added, start, pending = 0, 0, False
@@ -110,7 +110,7 @@ def _integrals(q, heavy, remaining, times, n, ends, coefficients):
         for i in range(start, ends[at] + 1):
             if not heavy[i]:
                 power = 1.0
-                for m in range(1, _POWERS + 1):
+                for m in range(1, POWERS + 1):
                     power *= q[i]
                     moments[m] += power
                 pending = True
@@ -118,7 +118,7 @@ def _integrals(q, heavy, remaining, times, n, ends, coefficients):
             heavy_added += 1
             _add_heavy(e, np.exp(-q[i] * times))
         if pending:
-            _add_light(e, times, moments, coefficients)
+            add_light(e, times, moments, coefficients)
             moments[:], pending = 0, False
         start = ends[at] + 1
         if weights_for != heavy_added:
@@ -140,7 +140,7 @@ def _add_heavy(e, absent):
 
 
 @numba.njit(cache=True)
-def _add_light(e, times, moments, coefficients):
+def add_light(e, times, moments, coefficients):
     """Add light tokens given their power sums ``moments``, by Newton's identities."""
     n = len(e)
     powers, light_polynomials = np.empty(n), np.empty(n)

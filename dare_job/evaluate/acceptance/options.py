@@ -62,7 +62,8 @@ class Options:
     texts: int = option("Maximum number of texts.", 128, min=1, panel=_TEXTS)
     positions: int = option("Number of sampled positions to measure at.", 256, min=1,
                             panel=_TEXTS)
-    draws: int = option("Samples per position, for rates without a closed form.", 16, min=2)
+    draws: int = option("Samples per position, for estimates whose cost grows with the vocabulary.", 16,
+                        min=2)
     trees: Sequence[Any] = option("Generate with these trees, too; NODES: only that many nodes.", (),
                                   metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)
     tree_rows: int = option("Number of prompts to generate for.", 32, min=1, panel=_TREES)

@@ -3,6 +3,7 @@
 Rates are exact where a closed form or an enumeration exists, and otherwise estimated.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +19,12 @@ from dare_job.decode.sampling.distributions import (
 from dare_job.decode.sampling.kseq import priority_plan
 from dare_job.decode.sampling.rules import normalised, rule_for
 from dare_job.decode.sampling.verify import Verifier
-from dare_job.evaluate.acceptance import closed_forms, recursive
+from dare_job.evaluate.acceptance import closed_forms, estimates, inclusion, recursive, three_candidates
 from dare_job.evaluate.acceptance.optimum import most_probable, optimum
 
+_PATHS = 20_000  # sampled for an estimate whose cost does not grow with the vocabulary
 _MAX_TUPLES, _BATCH_VALUES = 20_000, 1 << 22  # maximum to enumerate; values per batch of rows
+_MIN_REST = 1e-6  # minimum q outside the n - 1 most probable tokens; below it differences cancel
 
 
 class Rate(NamedTuple):
@@ -36,11 +39,12 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
          seed: int = 0) -> Rate:
     """Return the acceptance rate for p and q float32 (V,).
 
-    It is exact to rounding, and to 1e-9 for ``rrs`` of ``without_replacement``. With more than 20,000 tuples
-    some rates of ``without_replacement`` and ``distinct`` are unbiased estimates from ``draws`` samples
-    instead: ``rrs`` of ``without_replacement`` from five candidates on, all others from three. Their standard
-    error ignores events rarer than a sample. Raises ConfigError if the rule is not exact for the
-    distribution.
+    It is exact to rounding, and to 1e-9 for ``without_replacement`` and ``distinct``. With more than 20,000
+    tuples some rates are unbiased seeded estimates instead: ``rrs`` of ``without_replacement`` from five
+    candidates on, ``rrs`` of ``distinct`` from four, ``greedy`` of ``without_replacement`` from four. They
+    use 20,000 samples for ``without_replacement``, or ``draws`` samples for ``distinct`` and where a few
+    tokens have nearly all of q; the standard error then ignores events rarer than a sample. Raises
+    ConfigError if the rule is not exact for the distribution.
     """
     rule_for(rule, distribution_for(distribution), n)
     closed_form = _closed_form("rrs" if rule == "mcss" else rule, distribution, p, q, n)
@@ -50,8 +54,12 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
     if support ** n <= _MAX_TUPLES:
         tuples, probabilities = enumerate_candidates(verifier.distribution, q, n)
         return Rate(float(probabilities @ _accepted(verifier, p, q, tuples)))
-    estimates = _estimated(verifier, p, q, draws, seed)
-    return Rate(float(estimates.mean()), float(estimates.std(ddof=1) / np.sqrt(len(estimates))), exact=False)
+    if distribution == "without_replacement" and _split(*_normalised(q), n)[1].sum() > _MIN_REST:
+        values = estimates.without_replacement("rrs" if rule == "mcss" else rule, *_normalised(p, q), n,
+                                               _PATHS, seed)
+    else:
+        values = _estimated(verifier, p, q, draws, seed)
+    return Rate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), exact=False)
 
 
 def _closed_form(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int) -> float | None:
@@ -66,39 +74,44 @@ def _closed_form(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor,
         return float(p[q > 0].sum())  # every token is a candidate
     if distribution == "greedy" or (rule, distribution) == ("naive", "spechub"):
         return _one_random_candidate(rule, p, q, n)
-    if n == 1:  # of rule naive
-        return float(p @ q)
     if (rule, distribution) in _ANY_COUNT:
         return _ANY_COUNT[rule, distribution](p, q, n)
-    if (rule, distribution) == ("rrs", "without_replacement"):
-        return recursive.sequential(p, q, n) if n <= 4 else None
-    return _TWO_CANDIDATES[rule, distribution](p, q) if n == 2 else None
+    function = _FIXED_COUNT[rule, distribution].get(n)
+    return None if function is None else function(p, q)
 
 
 _ANY_COUNT = {  # for any number of candidates
     ("k_seq", "iid"): closed_forms.one_threshold,
     ("rrs", "iid"): closed_forms.independent,
     ("naive", "iid"): lambda p, q, n: float((p * (1 - (1 - q) ** n)).sum()),
+    ("naive", "without_replacement"): inclusion.sequential,
+    ("naive", "distinct"): inclusion.distinct,
 }
-_TWO_CANDIDATES = {
-    ("naive", "without_replacement"): closed_forms.naive_without_replacement,
-    ("greedy", "without_replacement"): closed_forms.greedy_without_replacement,
-    ("naive", "distinct"): closed_forms.naive_distinct,
-    ("rrs", "distinct"): closed_forms.rrs_distinct,
-    ("rrs", "spechub"): closed_forms.rrs_spechub,
+_FIXED_COUNT = {  # by number of candidates
+    ("rrs", "without_replacement"): {n: partial(recursive.sequential, n=n) for n in (2, 3, 4)},
+    ("rrs", "distinct"): {2: closed_forms.rrs_distinct, 3: three_candidates.distinct},
+    ("rrs", "spechub"): {2: closed_forms.rrs_spechub},
+    ("greedy", "without_replacement"): {2: closed_forms.greedy_without_replacement,
+                                        3: three_candidates.greedy},
 }
 
 
 def _one_random_candidate(rule: str, p: np.ndarray, q: np.ndarray, n: int) -> float:
     """Rate with n - 1 deterministic candidates and a sample of the rest; rrs verifies it with p's rest."""
-    best, rest = most_probable(q, n - 1), q.copy()
-    rest[best] = 0
+    best, rest = _split(q, n)
     deterministic, mass = p[best].sum(), rest.sum()
     if mass == 0:
         return float(deterministic)
     last = rest / mass
     accepted = p * last if rule == "naive" else np.minimum(p, (1 - deterministic) * last)
     return float(deterministic + accepted.sum())
+
+
+def _split(q: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the n - 1 most probable tokens, and q with 0 in their places."""
+    best, rest = most_probable(q, n - 1), q.copy()
+    rest[best] = 0
+    return best, rest
 
 
 def _normalised(*weights: torch.Tensor) -> tuple[np.ndarray, ...]:

@@ -78,11 +78,11 @@ Path = tuple[Token, ...]
 
 
 class SortedByQ:
-    """Tokens sorted by q: q and p / q, each (m,). All but the heaviest few are ``light``."""
+    """Tokens sorted by q: q, p and p / q, each (m,). All but the heaviest few are ``light``."""
 
     def __init__(self, tokens: SortedByRatio):
         by_q = np.argsort(tokens.q, kind="stable")
-        self.q, self.ratio = tokens.q[by_q], tokens.ratio[by_q]
+        self.q, self.p, self.ratio = tokens.q[by_q], tokens.p[by_q], tokens.ratio[by_q]
         self.light = max(len(self.q) - HEAVY, 0)
         self._heavy, self._tail = self.q[self.light :], float(self.q[: self.light].sum())
         self._others = 1 - np.eye(len(self._heavy))
@@ -106,8 +106,14 @@ class SortedByQ:
                 heavy[token.place - self.light] = 0
         return heavy, light
 
+    def remaining_after(self, path: Path) -> np.ndarray:
+        """Return 1 minus the q of a path and of each token, (m,)."""
+        remaining = self.remaining(path) - self.q
+        remaining[self.light :] = self.remaining_after_heavy(path)
+        return remaining
+
     def weighted_sum(self, function: Callable[[Token, float], float], weights: np.ndarray,
-                     tolerance: float) -> float:
+                     tolerance: float = TOLERANCE) -> float:
         """Return the sum over tokens of weights (m,) times a function of a token and of the allowed error."""
         heavy = sum(weights[x] * function(Token(self.q[x], x), tolerance / weights[x])
                     for x in range(self.light, len(self.q)) if weights[x] > 0)
