@@ -18,6 +18,8 @@ def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], C
 
     Fields that are dataclasses contribute their own fields. Fields without ``option(...)`` are left out.
 
+    Parameters
+    ----------
     json : the command has ``--json``; else the function is called with the options alone
     """
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

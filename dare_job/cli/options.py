@@ -51,6 +51,8 @@ class Night:
 def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Sequence[str] = (), flags=None):
     """The job of a date. Raises ConfigError, before anything is written.
 
+    Parameters
+    ----------
     pick : apply the verification that verify.target chooses
     overrides : more settings, as in ``--set``
     flags : more settings by key, each with the name of its flag and its value

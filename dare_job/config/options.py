@@ -15,10 +15,12 @@ Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
 class Option:
     """How a field is written on the command line.
 
-    flag        default: the field's name
-    parse       (flag, text) -> value, for values that are not written as one word
-    repeatable  the option may be given several times; ``parse`` then gets the list of texts
-    negated     the flag sets the field to False
+    Attributes
+    ----------
+    flag : default: the field's name
+    parse : (flag, text) -> value, for values that are not written as one word
+    repeatable : the option may be given several times; ``parse`` then gets the list of texts
+    negated : the flag sets the field to False
     """
 
     help: str

@@ -39,7 +39,9 @@ def setting(default: Any, description: str, **bounds: float) -> Any:
 def check(settings: Any, sections: Mapping[str, str]) -> None:
     """Raise ConfigError for the first value that is out of its bounds or not among its choices.
 
-    sections: the section of the configuration by field name; the key ``""`` holds the section of the others.
+    Parameters
+    ----------
+    sections : section of the configuration by field name; the key ``""`` holds the section of the others
     """
     hints = get_type_hints(type(settings))
     for entry in fields(settings):
@@ -148,8 +150,11 @@ class Warp:
 class Beams:
     """Settings of mode beam (Qin et al., "Dynamic-Width Speculative Beam Decoding", AAAI 2025).
 
-    warp: temperature, top-k and top-p of pairs. distribution and draft_distribution: of a layer's beams, and
-    of its drafts. seed: with a row's id it decides the row's samples.
+    Attributes
+    ----------
+    warp : temperature, top-k and top-p of pairs
+    distribution, draft_distribution : of a layer's beams, and of its drafts
+    seed : with a row's id it decides the row's samples
     """
 
     width: int = setting(4, "Maximum number of beams of a row, and of finished beams that are kept",
@@ -178,7 +183,9 @@ class Beams:
 def check_widths(beams: Any, temperature: float, drafted: bool = True) -> None:
     """Raise ConfigError where widths of ``Beams`` (or of the section beam) contradict each other.
 
-    drafted: false where no draft model is used, so that ``draft_width`` has no effect.
+    Parameters
+    ----------
+    drafted : false where no draft model is used, so that ``draft_width`` has no effect
     """
     if beams.min_width > beams.width:
         raise ConfigError(f"beam.min_width = {beams.min_width} is more than beam.width = {beams.width}")

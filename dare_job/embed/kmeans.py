@@ -89,6 +89,8 @@ def cluster(vectors: np.ndarray, k: int, seed: int,
 
     Reproducible for the same seed.
 
+    Parameters
+    ----------
     advance : called with the number of points in each finished branch, for a progress bar
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)

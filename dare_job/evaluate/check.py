@@ -72,12 +72,18 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
     scheduler are exercised with every model. Rows are decoded singly, then in batches with fewer slots than
     rows, with and without drafts.
 
-    prompts  file with one prompt per line, or JSON lines with "prompt"; None: built-in ones
-    rows     number of prompts, repeated if there are fewer, and truncated to the context
-    Returns {"equal", "rows", "first_difference"}. In float32 all tokens must be equal. In bfloat16 and
-    float16 a row may differ after a near-tie: two logits within 3 % and 0.4 % of the largest logit.
-    ``first_difference`` is a real difference if there is one, else the first near-tie or None.
-    Raises ModelError, also if the context is too short to compare; DataError; ConfigError.
+    Raises ModelError, also if the context is too short to compare, DataError or ConfigError.
+
+    Parameters
+    ----------
+    prompts : file with one prompt per line, or JSON lines with "prompt"; None: built-in ones
+    rows : number of prompts, repeated if there are fewer, and truncated to the context
+
+    Returns
+    -------
+    dict : "equal", "rows" and "first_difference". In float32 all tokens must be equal. In bfloat16 and
+        float16 a row may differ after a near-tie: two logits within 3 % and 0.4 % of the largest logit.
+        ``first_difference`` is a real difference if there is one, else the first near-tie or None
     """
     console = console or Console(stderr=True)
     path = resolve(model, revision, trust_remote_code)

@@ -188,7 +188,11 @@ def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
 def files(path: str | Path, weights: bool = True) -> list[Path]:
     """The files that a model and its tokenizer are loaded from, in ascending order.
 
-    Pickled weights are left out if there are others, as in the loader. weights : include the weights
+    Pickled weights are left out if there are others, as in the loader.
+
+    Parameters
+    ----------
+    weights : include the weights
     """
     paths = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
     if not weights:

@@ -137,6 +137,8 @@ def reporting(every_s: float | None = None,
               listeners: Sequence[Callable[[Reading], None]] = ()) -> Iterator[None]:
     """Report progress while the block runs.
 
+    Parameters
+    ----------
     every_s : seconds between two log lines, and between two calls of the listeners
     """
     global _current
@@ -163,6 +165,8 @@ def counting(what: str, total: int, done: Callable[[], int] | None = None,
              unit: str = "rows") -> Iterator[Counter]:
     """Report a count, its rate and the time left while the block runs.
 
+    Parameters
+    ----------
     done : returns the count; None: the block advances the returned counter
     """
     counter = Counter(total)

@@ -77,6 +77,8 @@ class Catalogue:
 
         There are k items if ``max_items`` is at least k, since every leaf that is not banned has an item.
 
+        Parameters
+        ----------
         rows : all items that the user interacted with
         """
         excluded, items, item_scores = _excluded(rows, exclude), [], []

@@ -46,6 +46,8 @@ def write(job: Job, task: RecommendTask, count: int, user_count: int) -> list[di
     A chunk that cannot be read is missing. After a run that failed because of too many errors, so is a chunk
     with an error.
 
+    Parameters
+    ----------
     user_count : number of users in all chunks
     """
     paths.make_folder(task.chunks)

@@ -32,7 +32,11 @@ def create(path: AnyPath, content: bytes) -> bool:
 def compare_and_swap(path: AnyPath, version: str, content: bytes, owner: str = "") -> bool:
     """Replace a file if it has the given version (``paths.version_of``). False if it does not.
 
-    Also False while another writer is about to replace it. ``owner``: see ``swap_with_claim``.
+    Also False while another writer is about to replace it.
+
+    Parameters
+    ----------
+    owner : as in ``swap_with_claim``
     """
     if path.protocol == "hdfs":
         return swap_with_claim(path, version, content, owner)

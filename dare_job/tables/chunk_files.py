@@ -27,10 +27,12 @@ _RECORD = "dare_job."  # prefix of the keys of JSON values in a footer
 class Totals:
     """Sums over rows of KNOWLEDGE.
 
+    Attributes
+    ----------
     scored_tokens : tokens of the previous text that were reused
-    slot_steps    : steps times batch size
-    guarded_rows  : rows with tokens after the length limit of relaxed verification
-    busy_s        : decoding time of the workers
+    slot_steps : steps times batch size
+    guarded_rows : rows with tokens after the length limit of relaxed verification
+    busy_s : decoding time of the workers
     """
 
     rows: int = 0

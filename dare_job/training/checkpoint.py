@@ -22,6 +22,8 @@ Optimizers = Sequence[torch.optim.Optimizer]
 class Checkpoint:
     """A folder for a training's state.
 
+    Attributes
+    ----------
     fingerprint : digest of everything that determines the result; a state with another one is ignored
     """
 

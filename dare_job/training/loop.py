@@ -40,14 +40,16 @@ class Stream:
 class Schedule:
     """How long and how fast to train, and which weights to keep.
 
-    epochs       : maximum number of epochs
-    rate         : peak learning rate of the default optimizer
+    Attributes
+    ----------
+    epochs : maximum number of epochs
+    rate : peak learning rate of the default optimizer
     weight_decay : of the default optimizer, for matrices
     warmup_steps : updates of linear warm-up before the cosine decay; None: constant learning rate
-    patience     : epochs without a lower validation loss after which training stops
+    patience : epochs without a lower validation loss after which training stops
     save_every_s : seconds between checkpoints
-    keep_start   : keep the initial weights if no epoch has a lower validation loss
-    keep_last    : train all epochs and keep the last weights, whatever their validation loss
+    keep_start : keep the initial weights if no epoch has a lower validation loss
+    keep_last : train all epochs and keep the last weights, whatever their validation loss
     max_gradient : maximum norm of the gradient; None: no clipping
     """
 
@@ -66,13 +68,15 @@ class Schedule:
 class Training:
     """What is trained.
 
-    batches     : batches of an epoch; the same each time that it is called for that epoch
-    loss        : loss of a batch, with gradients
-    validate    : validation loss; None: train all epochs and keep the last weights
+    Attributes
+    ----------
+    batches : batches of an epoch; the same each time that it is called for that epoch
+    loss : loss of a batch, with gradients
+    validate : validation loss; None: train all epochs and keep the last weights
     after_epoch : called with the number of an epoch after its updates
-    save        : called every ``save_every_s`` and after each epoch, beside the checkpoint
-    name        : of the model, in progress lines
-    log_epochs  : log the losses of each epoch
+    save : called every ``save_every_s`` and after each epoch, beside the checkpoint
+    name : of the model, in progress lines
+    log_epochs : log the losses of each epoch
     """
 
     batches: Callable[[int], Sequence[Any] | Stream]

@@ -96,7 +96,10 @@ def _ban(text, end, at, size, vocabulary, node, out, count):
 class TreeLogitsProcessor:
     """Applies the rules of a generation config to the logits of trees.
 
-    ``vocabulary``: tokens with an embedding. ``slow``: whether rows have processors of transformers.
+    Attributes
+    ----------
+    vocabulary : number of tokens with an embedding
+    slow : whether rows have processors of transformers
     """
 
     def __init__(self, rules: GenerationRules, vocabulary: int):

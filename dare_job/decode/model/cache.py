@@ -121,7 +121,9 @@ class TreeCache(Cache):
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
         """Prepare a forward pass over the prompts of slots (F,), padded to ``longest``.
 
-        ``prefix``: ``entries`` of the prompts' common prefix, which the forward pass leaves out.
+        Parameters
+        ----------
+        prefix : ``entries`` of the prompts' common prefix, which the forward pass leaves out
         """
         self.reserve(longest)
         self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
@@ -140,7 +142,9 @@ class TreeCache(Cache):
                      layout: PaddedLayout | None = None) -> None:
         """Prepare a forward pass over T queries that reads ``columns`` of the first ``rows`` slots.
 
-        ``slots`` and ``written`` int64 (T,): slot and column of each query's entries.
+        Parameters
+        ----------
+        slots, written : int64 (T,), slot and column of each query's entries
         """
         self.reserve(columns)
         self._slots, self._layout, self.column = None, layout, columns
@@ -206,8 +210,13 @@ class TreeCache(Cache):
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the entries of accepted paths directly after each row's root, on a CPU.
 
-        ``lengths`` (R,): entries before the root; ``paths`` (R, D), root first; ``counts`` (R,): accepted
-        nodes. Paths ascend, so no entry is overwritten before it is moved.
+        Paths ascend, so no entry is overwritten before it is moved.
+
+        Parameters
+        ----------
+        lengths : (R,), number of entries before the root
+        paths : (R, D), root first
+        counts : (R,), number of accepted nodes
         """
         for stack in self._arrays:
             _move(stack, lengths, paths, counts)
@@ -262,7 +271,9 @@ def _copy(source, target):
 def _store(keys, values, new_keys, new_values, lengths, starts, places):
     """Write new entries (N, heads, dim) of trees after each row's entries (slots, heads, capacity, dim).
 
-    ``places`` (T,): index of each query among the N entries; empty if they are the same.
+    Parameters
+    ----------
+    places : (T,), index of each query among the N entries; empty if they are the same
     """
     for r in range(len(lengths)):
         for t in range(starts[r], starts[r + 1]):

@@ -56,7 +56,9 @@ class PrepackedLayers:
 class PrepackedLinear:
     """Forward function of a linear layer with prepacked weights.
 
-    ``leave_single``: leave a single query to torch.
+    Parameters
+    ----------
+    leave_single : leave a single query to torch
     """
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):

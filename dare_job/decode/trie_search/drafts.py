@@ -20,7 +20,9 @@ from dare_job.errors import ConfigError
 class Scorer(Protocol):
     """Gives log-probabilities of children of trie nodes.
 
-    ``reads``: per forward pass since ``begin``, the tokens int64 (R,) that a draft model read of each row.
+    Attributes
+    ----------
+    reads : per forward pass since ``begin``, the tokens int64 (R,) that a draft model read of each row
     """
 
     reads: list[np.ndarray]

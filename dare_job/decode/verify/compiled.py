@@ -69,9 +69,11 @@ def _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, con
 
     A penalty above 1 only lowers scores, so it is applied only to tokens that would win without it.
 
-    peaks        int32 (blocks,): work memory for the maximum of each block
-    text_tokens  ``distinct_tokens`` of the node's row, which must be the latest such call
-    lowered      int64 (L,): work memory for as many tokens as a prefix has
+    Parameters
+    ----------
+    peaks : int32 (blocks,), work memory for the maximum of each block
+    text_tokens : ``distinct_tokens`` of the node's row, which must be the latest such call
+    lowered : int64 (L,), work memory for as many tokens as a prefix has
     """
     if context.penalty < 1.0:
         penalize_scores(line, text_tokens, root, node, tokens, parents, context)
@@ -112,8 +114,10 @@ def accept_strict(address, vocabulary, tokens, parents, starts, context, counts,
 
     At most one path passes, because siblings have distinct tokens.
 
-    address  of the scores float32 (T, V): cheaper to pass than an array of them
-    context  ``PenaltyContext``: repetition penalty that the scores do not include yet
+    Parameters
+    ----------
+    address : of the scores float32 (T, V): cheaper to pass than an array of them
+    context : ``PenaltyContext``, repetition penalty that the scores do not include yet
     """
     scores = array_at(address, (len(tokens), vocabulary), np.float32)
     paths[:], out[:], relaxed[:], all_finite = 0, 0, False, True

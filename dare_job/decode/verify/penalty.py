@@ -54,7 +54,9 @@ def distinct_tokens(row, vocabulary, context):
 def penalize_scores(line, text_tokens, root, node, tokens, parents, context):
     """Penalize the scores float32 (V,) of a node in place: each token of its prefix once, as ``generate``.
 
-    ``text_tokens``: ``distinct_tokens`` of the node's row, which must be the latest such call.
+    Parameters
+    ----------
+    text_tokens : ``distinct_tokens`` of the node's row, which must be the latest such call
     """
     if context.penalty == 1.0:
         return

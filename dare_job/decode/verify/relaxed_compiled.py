@@ -105,11 +105,13 @@ def accept_relaxed(address, vocabulary, tokens, parents, depths, starts, strict,
                    counts, paths, out, relaxed, finite, tree_finite):
     """Fill in a ``VerificationResult`` by a relaxed rule; return ``all_finite``.
 
-    address     of the scores float32 (T, V)
-    strict      bool (T,): nodes that pass only as the argmax, whatever the rule; may be empty
-    eos         int64 (E,): tokens that pass only as the argmax
-    conditions  ``Thresholds`` of the rule
-    context     ``PenaltyContext``: repetition penalty that the scores do not include yet
+    Parameters
+    ----------
+    address : of the scores float32 (T, V)
+    strict : bool (T,), nodes that pass only as the argmax, whatever the rule; may be empty
+    eos : int64 (E,), tokens that pass only as the argmax
+    conditions : ``Thresholds`` of the rule
+    context : ``PenaltyContext``, repetition penalty that the scores do not include yet
     """
     total = len(tokens)
     scores = array_at(address, (total, vocabulary), np.float32)
@@ -126,8 +128,10 @@ def _verify_nodes(scores, tokens, parents, starts, strict, eos, conditions, cont
                   finite, logp):
     """Fill in which nodes pass together with all their ancestors; return whether ``logp`` is filled in.
 
-    top_tokens, finite  (T,): argmax, and whether its score is finite, of roots and of nodes that pass
-    logp                float32 (T,) of nodes that pass, if a node has two children that pass
+    Parameters
+    ----------
+    top_tokens, finite : (T,), argmax, and whether its score is finite, of roots and of nodes that pass
+    logp : float32 (T,) of nodes that pass, if a node has two children that pass
     """
     sums = np.full((len(tokens), 2), np.nan)  # log-sum-exp and entropy of each node
     children = np.zeros(len(tokens), np.int64)

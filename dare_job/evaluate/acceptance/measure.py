@@ -27,6 +27,8 @@ _LOG = logging.getLogger("dare_job")
 class Cell:
     """One draft distribution with n candidates at one temperature, measured at N places.
 
+    Attributes
+    ----------
     texts : text of each place
     optima : optimum at each place
     rates : rates at each place, by rule

@@ -107,6 +107,8 @@ def _with_first_token(row: Row) -> Row:
 class Places(NamedTuple):
     """M places of one text.
 
+    Attributes
+    ----------
     text : number of the text
     target, draft : float32 (M, V), logits of the next token over the target's vocabulary
     """

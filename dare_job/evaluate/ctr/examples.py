@@ -18,6 +18,8 @@ _KEYS = {"user": "user_id", "item": "item_id"}
 class Entities:
     """n users or items. Entity ``ids[i]`` has the dense id i + 1; 0 means none.
 
+    Attributes
+    ----------
     attributes : (n + 1,) int32 code by name; 0 means no value
     """
 

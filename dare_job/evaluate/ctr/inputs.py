@@ -14,9 +14,11 @@ BASE = "base"
 class Side:
     """Texts of one entity type. Row 0 of the tables means "no text".
 
-    text     : (N,) int32, row of each label row's text
-    history  : (N, L) int32, rows of the items clicked before; items only
-    vectors  : (T + 1, d) float32, centered and scaled to variance 1 over the entities of the data
+    Attributes
+    ----------
+    text : (N,) int32, row of each label row's text
+    history : (N, L) int32, rows of the items clicked before; items only
+    vectors : (T + 1, d) float32, centered and scaled to variance 1 over the entities of the data
     clusters : (T + 1, L) int32, 0 means none
     """
 

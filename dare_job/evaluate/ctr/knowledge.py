@@ -93,6 +93,8 @@ def drafted(texts: pa.Table | None, manifest: dict) -> frozenset[str]:
     own date, and the groups that select them depend on all interactions of the run. Without previous text,
     drafts come from other users' texts of the same run, whose prompts contain no labels.
 
+    Parameters
+    ----------
     manifest : of the texts; ``previous`` is None if there was no previous text, and missing if unknown
     """
     if texts is None or manifest.get("previous", "unknown") is None:

@@ -42,9 +42,11 @@ def proved_ends(source: Source, items: str, settings: dict, prompts: dict[str, t
                 ) -> dict[str, int]:
     """The second after the last interaction of the prompt, by user, for those whose prompt is proved.
 
-    items     path of the items table of ``source``
-    settings  of the manifest: ``history`` and ``prompts``
-    prompts   by user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text
+    Parameters
+    ----------
+    items : path of the items table of ``source``
+    settings : of the manifest: ``history`` and ``prompts``
+    prompts : by user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text
     """
     if "rating" not in source.interactions:
         return {}

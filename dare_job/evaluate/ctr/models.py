@@ -35,8 +35,10 @@ class HybridExpertAdaptor(nn.Module):
 
     If there is no text, f_s is a learned vector.
 
-    sides    names of the sides, each with vectors of ``size`` numbers
-    dropout  share of a vector's numbers that an expert does not see in training
+    Parameters
+    ----------
+    sides : names of the sides, each with vectors of ``size`` numbers
+    dropout : share of a vector's numbers that an expert does not see in training
     """
 
     def __init__(self, sides: list[str], size: int, out: int = 32, hidden: int = 64, shared: int = 2,

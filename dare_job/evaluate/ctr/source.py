@@ -27,9 +27,11 @@ _EVENT = ["user_id", "item_id", "timestamp"]
 class Source:
     """Interactions, users and items.
 
-    interactions  user_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of
-                  files that are split, missing in rows that are history only
-    users, items  user_id or item_id, attributes (list of (name, value), or None); items also title, or None
+    Attributes
+    ----------
+    interactions : user_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of
+        files that are split, missing in rows that are history only
+    users, items : user_id or item_id, attributes (list of (name, value), or None); items also title, or None
     """
 
     interactions: pd.DataFrame
@@ -41,8 +43,11 @@ def load(data: str, min_rating: float) -> Source:
     """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder that ``dare-job
     prepare`` wrote, or what the job reads.
 
-    min_rating  lowest rating of a click; split and prepared files have labels
     Raises DataError naming the file and what is wrong with it.
+
+    Parameters
+    ----------
+    min_rating : lowest rating of a click; split and prepared files have labels
     """
     if data == SAMPLE:
         with tempfile.TemporaryDirectory() as folder:

@@ -32,10 +32,12 @@ Pairs = Sequence[tuple[str, str]]  # (strict text, other text)
 class Distances:
     """Distances of R rows, each (R,) float64.
 
-    cosine   of the sentence embeddings, -1 to 1
-    rouge_l  F1 of ROUGE-L over words, 0 to 1
-    length   difference of the token counts over the larger one, 0 to 1
-    equal    whether the texts are equal, bool
+    Attributes
+    ----------
+    cosine : of the sentence embeddings, -1 to 1
+    rouge_l : F1 of ROUGE-L over words, 0 to 1
+    length : difference of the token counts over the larger one, 0 to 1
+    equal : whether the texts are equal, bool
     """
 
     cosine: np.ndarray
@@ -47,8 +49,10 @@ class Distances:
 def measure(pairs: Pairs, tokens: np.ndarray, encode: Callable[[list[str]], np.ndarray]) -> Distances:
     """Distances of pairs of texts; equal texts are not encoded.
 
-    tokens  (R, 2) of the strict and the other text
-    encode  n texts to (n, d) vectors
+    Parameters
+    ----------
+    tokens : (R, 2) of the strict and the other text
+    encode : n texts to (n, d) vectors
     """
     equal = np.array([strict == other for strict, other in pairs], bool)
     cosine, rouge = np.ones(len(pairs)), np.ones(len(pairs))

@@ -59,7 +59,9 @@ class Check:
 class Options:
     """Options of ``dare-job curve`` beside those of the run.
 
-    rows  number of timed rows; with ``check.data`` all rows are generated and compared
+    Attributes
+    ----------
+    rows : number of timed rows; with ``check.data`` all rows are generated and compared
     """
 
     work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")

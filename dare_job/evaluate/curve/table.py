@@ -25,8 +25,10 @@ class Distance(Section):
 class Loss(Section):
     """AUC with strict texts minus AUC with the setting's texts, of one CTR model.
 
-    by_seed  the paired differences
-    bound    one-sided, over seeds; null if all differences are equal
+    Attributes
+    ----------
+    by_seed : the paired differences
+    bound : one-sided, over seeds; null if all differences are equal
     """
 
     by_seed: list[float] = Field(min_length=2)
@@ -37,11 +39,13 @@ class Loss(Section):
 class Entry(Section):
     """One setting; the strict rule has k = p = null.
 
-    speed      rows per second relative to strict in the same round: median, minimum and maximum
-    length     mean of |tokens - strict's tokens| / tokens of the longer text
-    differing  share of the rows with another text than strict
-    lengthened tokens of all texts over those of all strict texts
-    auc        by CTR model; empty: not measured
+    Attributes
+    ----------
+    speed : rows per second relative to strict in the same round: median, minimum and maximum
+    length : mean of |tokens - strict's tokens| / tokens of the longer text
+    differing : share of the rows with another text than strict
+    lengthened : tokens of all texts over those of all strict texts
+    auc : by CTR model; empty: not measured
     """
 
     k: int | None
@@ -71,10 +75,13 @@ class Entry(Section):
 class QualityCurve(Section):
     """What ``dare-job curve`` measured.
 
-    level     of the bounds, which hold for all settings together (Bonferroni)
-    identity  model, prompts and limits; a run with others cannot use the curve
-    rows      generated with each setting; timed: of them, those timed in each of ``turns`` rounds
-    carried   of the AUC: texts that were not generated, so the same in all sets
+    Attributes
+    ----------
+    level : of the bounds, which hold for all settings together (Bonferroni)
+    identity : model, prompts and limits; a run with others cannot use the curve
+    rows : generated with each setting
+    timed : number of these rows that are timed in each of ``turns`` rounds
+    carried : of the AUC: texts that were not generated, so the same in all sets
     """
 
     schema_version: Literal[1]

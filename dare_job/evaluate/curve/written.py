@@ -34,10 +34,13 @@ Row = tuple[str, str]  # entity type and id
 class Written:
     """Texts and statistics of one setting.
 
-    texts       by row, without those that failed: text, and its number of tokens
-    relaxed_in  by the same rows: tokens that were not the model's argmax token
-    seconds     of the timed rows in each round; tokens: in each round
-    errors      of the rows that failed
+    Attributes
+    ----------
+    texts : by row, without those that failed: text, and its number of tokens
+    relaxed_in : by the same rows: tokens that were not the model's argmax token
+    seconds : of the timed rows in each round
+    tokens : of the timed rows in each round
+    errors : of the rows that failed
     """
 
     texts: dict[Row, tuple[str, int]] = field(default_factory=dict)

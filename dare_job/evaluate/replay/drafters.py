@@ -14,7 +14,9 @@ from pools.index import Index
 class Blend(Drafter):
     """Drafts from each text's pools, nearest first, and from the text so far.
 
-    scores  float32 (nodes,) of the last tree: estimated probability that the path to a node is accepted
+    Attributes
+    ----------
+    scores : float32 (nodes,) of the last tree: estimated probability that the path to a node is accepted
     """
 
     def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):

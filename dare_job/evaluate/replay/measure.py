@@ -127,7 +127,9 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> dict:
     """Accepted tokens per step of one drafter relative to another on the same texts, with a paired 95 %
     interval.
 
-    ours, theirs  int64 (texts, 2): ``per_text`` of two replays
+    Parameters
+    ----------
+    ours, theirs : int64 (texts, 2), ``per_text`` of two replays
     """
     def relative(sums: np.ndarray, other: np.ndarray) -> np.ndarray:
         return (sums[..., 0] / sums[..., 1]) / np.maximum(1e-9, other[..., 0] / other[..., 1])

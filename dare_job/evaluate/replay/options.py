@@ -67,8 +67,11 @@ class ReplayOptions(Source):
 class TuneOptions(Source):
     """Options of ``dare-job tune``.
 
-    curve     latency curve, read from ``latency`` or measured with ``model``; ``curve_name``: its origin
-    drafting  microseconds of drafting (per row, per draft token); None: measured
+    Attributes
+    ----------
+    curve : latency curve, read from ``latency`` or measured with ``model``
+    curve_name : origin of ``curve``
+    drafting : microseconds of drafting (per row, per draft token); None: measured
     """
 
     latency: Path | None = option("Latency curve of the model, as in conf/latency/*.json.", None,

@@ -13,10 +13,12 @@ _MIN_GAIN = 0.002  # for changing a value; less is noise of the drafting time
 class Space:
     """The settings to search.
 
-    start    the default settings, always a candidate
-    values   candidates by field of Point, in the order in which they are tried
-    nodes    ascending node budgets, with 0 (autoregressive decoding)
-    batches  batch sizes
+    Attributes
+    ----------
+    start : the default settings, always a candidate
+    values : candidates by field of Point, in the order in which they are tried
+    nodes : ascending node budgets, with 0 (autoregressive decoding)
+    batches : batch sizes
     """
 
     start: Point

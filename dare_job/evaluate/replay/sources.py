@@ -17,8 +17,10 @@ POOLS = ("own", "group", "global")
 class Corpus:
     """Replayed texts with their ids, and the texts of the pools.
 
-    old     previous texts by id
-    groups  group by id
+    Attributes
+    ----------
+    old : previous texts by id
+    groups : group by id
     """
 
     test: list[np.ndarray]

@@ -44,9 +44,11 @@ class Trial:
 class Objective:
     """Expected tokens per second: a step costs its forward pass and the drafting of its rows.
 
-    curve     milliseconds of a forward pass
-    drafting  microseconds of drafting (per row, per draft token); None: as measured by each replay
-    threads   maximum threads that draft a batch
+    Attributes
+    ----------
+    curve : milliseconds of a forward pass
+    drafting : microseconds of drafting (per row, per draft token); None: as measured by each replay
+    threads : maximum threads that draft a batch
     """
 
     curve: LatencyCurve
@@ -114,7 +116,9 @@ class Trials:
 def ratio_interval(ours: Trial, theirs: Trial, cost: float) -> list[float]:
     """Paired 95 % bootstrap interval over texts of one trial's tokens per second relative to another's.
 
-    cost  the other's milliseconds per step over ours
+    Parameters
+    ----------
+    cost : the other's milliseconds per step over ours
     """
     mine, other = (1 + sums[:, 0] / np.maximum(1, sums[:, 1])
                    for sums in resampled(ours.per_text, theirs.per_text))

@@ -21,10 +21,13 @@ _MIN_GAIN = 0.01  # share of all steps that another wave must save
 def total_steps(rows: int, tokens: float, accepted: Mapping[int, float], sizes: Sequence[int]) -> float:
     """Steps of a first run: rows of each wave draft from the texts of the waves before.
 
-    rows, tokens  rows to generate, and tokens per row
-    accepted      accepted tokens per step by number of texts in the pool, with 0; interpolated linearly in
-                  the logarithm, constant beyond the largest
-    sizes         texts after each wave, as ``waves.sizes``; the other rows follow
+    Parameters
+    ----------
+    rows : number of rows to generate
+    tokens : number of tokens per row
+    accepted : accepted tokens per step by number of texts in the pool, with 0; interpolated linearly in the
+        logarithm, constant beyond the largest
+    sizes : texts after each wave, as ``waves.sizes``; the other rows follow
     """
     known = sorted(accepted)
     places, values = np.log1p(known), [accepted[size] for size in known]
@@ -74,8 +77,10 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     """The result that the command prints: the choice, every batch size, the default, and the waves of a first
     run.
 
-    sizes  sizes of the global pool, whose acceptance determines the waves
-    rows   of the first run; None: as many as there are texts
+    Parameters
+    ----------
+    sizes : sizes of the global pool, whose acceptance determines the waves
+    rows : of the first run; None: as many as there are texts
     """
     default_nodes = EngineSettings().nodes
     default = trials(space.start, default_nodes, "confirm")
@@ -121,8 +126,10 @@ def _by_size(trials: Trials, chosen: Choice, sizes: Sequence[int], nodes: int) -
 def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
     """YAML text: figures as comments, then the settings.
 
-    result   of ``figures``
-    source   the replayed texts and the latency curve, in words
+    Parameters
+    ----------
+    result : of ``figures``
+    source : the replayed texts and the latency curve, in words
     """
     low, high = result["ratio_ci95"]
     best_row = result["by_batch"][str(choice.batch)]

@@ -33,6 +33,8 @@ _LOG = logging.getLogger("dare_job")
 class Night:
     """Inputs of the features of an entity type.
 
+    Attributes
+    ----------
     encoder : as in the manifest: name, revision, sha256, window
     work : folder whose files a killed run continues with
     """
@@ -152,8 +154,10 @@ class Night:
 def _drift(codebook: dict, written: Written) -> tuple[dict, dict]:
     """The manifest entry of the codebooks with their error when they were fitted, and the drift since then.
 
-    error : mean squared distance of a vector from the sum of its centroids
-    ratio : current error divided by the error at fitting time; None if that was 0
+    Returns
+    -------
+    dict : ``error``, the mean squared distance of a vector from the sum of its centroids, and ``ratio``, the
+        current error divided by that at fitting time, None if that was 0
     """
     error = written.distance / written.rows
     fitted = codebook.setdefault("error", error)

@@ -23,6 +23,8 @@ _BLOCK = 65_536  # vectors per batch
 class Codebooks:
     """Centroids by level.
 
+    Attributes
+    ----------
     sizes : requested size of each level
     levels : (k, d) float32 each; k is the size of the level, or less if there were fewer texts
     """

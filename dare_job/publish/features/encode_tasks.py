@@ -36,8 +36,10 @@ from dare_job.tables import chunk_files
 class EncodeTask:
     """What a worker needs, as plain values; equal tasks share one loaded encoder.
 
-    folder  : folder of the encoder on the driver; ``archive`` if it is shipped (spark.ship)
-    sha256  : fingerprint that the files on an executor must have; empty: not checked
+    Attributes
+    ----------
+    folder : folder of the encoder on the driver; ``archive`` if it is shipped (spark.ship)
+    sha256 : fingerprint that the files on an executor must have; empty: not checked
     threads : torch threads of one worker
     """
 

@@ -94,6 +94,8 @@ _TOKENIZED = 512  # texts tokenized at a time
 class Encoded:
     """Encoded texts.
 
+    Attributes
+    ----------
     vectors : (n, d) float32
     long : number of texts with more than one window
     windows : number of windows

@@ -112,6 +112,8 @@ def entities(job: Job, entity: str, rows: DataFrame) -> tuple[pa.Array, int]:
 class Origin:
     """Where the vectors come from.
 
+    Attributes
+    ----------
     encoded : folder of the chunks that runs of this date encoded
     previous : folder of the features with the reused vectors; empty: none are reused
     dim : number of dimensions

@@ -27,6 +27,8 @@ _FILE = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("bytes", pa.int
 class Layout:
     """What a task needs to write files.
 
+    Attributes
+    ----------
     schema : FEATURES, with the metadata of this date
     codebooks : None: no clusters
     group : rows per row group
@@ -45,6 +47,8 @@ class Layout:
 class Written:
     """The files by name (rows, bytes, sha256), and sums over their rows.
 
+    Attributes
+    ----------
     reused : rows with the vector of previous features
     distance : squared distances of vectors from the sums of their centroids
     """
@@ -68,6 +72,8 @@ def assign_files(ids: pa.Table, group: int, slots: int) -> pa.Table:
 def write(rows, count: int, layout: Layout) -> Written:
     """Write a DataFrame (entity_id, id, file, text_sha256, vector, reused) of ``count`` files.
 
+    Parameters
+    ----------
     reused : the vector comes from previous features
     """
     parts = rows.repartition(count, "file").groupBy("file")

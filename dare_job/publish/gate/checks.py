@@ -76,6 +76,8 @@ _UNPRINTABLE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}\\x{fffd}]"  # control chara
 class Texts:
     """Rows of KNOWLEDGE without ``error``, as columns (N,).
 
+    Attributes
+    ----------
     text : valid UTF-8 without nulls
     tokens : number of tokens, including the end-of-text token
     """

@@ -22,6 +22,8 @@ class Failures:
     Rows that have the same error in the previous snapshot count separately (``repeated``). They are compared
     with all rows of the date: among the few rows of a low-volume run they would always exceed the limit.
 
+    Attributes
+    ----------
     reasons : by check, and of all failed rows
     """
 
@@ -35,6 +37,8 @@ class Failures:
             ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Count a batch. Returns the rows with a new error and those with the error of the previous snapshot.
 
+        Parameters
+        ----------
         known_errors : errors of the previous snapshot by id
         """
         batch = batch.filter(pc.is_valid(batch["prompt_sha256"]))

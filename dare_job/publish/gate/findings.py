@@ -37,6 +37,8 @@ MAX_IDS = 5  # in a message
 class Finding:
     """Result of one check for one entity type.
 
+    Attributes
+    ----------
     rows : number of rows that failed the check
     of : number of rows that were checked
     value : value compared with the limit: a share, or for lengths a ratio or distance; None: not checked
@@ -96,6 +98,8 @@ ROWS = pa.schema([
 class FailingRows:
     """Counts failing rows, and writes ``folder/failing_rows.parquet``, at most MAX_ROWS of each count.
 
+    Attributes
+    ----------
     rows, first : by entity type and check, the number of failing rows and the first of their ids
     """
 

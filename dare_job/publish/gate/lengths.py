@@ -18,6 +18,8 @@ _SAMPLED = pa.schema([("id", pa.string()), ("tokens", pa.int64()), ("text", pa.s
 class Sample:
     """A seeded random sample of about SAMPLE new texts: id, number of tokens, first 200 characters.
 
+    Parameters
+    ----------
     rows : number of rows to sample from
     """
 

@@ -54,6 +54,8 @@ class Top:
 class Kind:
     """Generated texts of one entity type and kind of pool.
 
+    Attributes
+    ----------
     accepted : draft tokens accepted in each forward pass after the prompt
     latency : milliseconds of worker time per text
     """
@@ -73,11 +75,13 @@ class Kind:
 class Collected:
     """Statistics of one entity type.
 
+    Attributes
+    ----------
     fresh : number of texts generated on this date
     written : rows by the date on which their text was generated
     finished : texts generated on this date, by finish_reason
-    slowest, worst, sampled : rows of texts generated on this date, as dicts of _COLUMNS with
-        ``entity`` and ``number``, the row's number in the snapshot
+    slowest, worst, sampled : rows of texts generated on this date, as dicts of _COLUMNS with ``entity`` and
+        ``number``, the row's number in the snapshot
     """
 
     def __init__(self, entity: str, folder: AnyPath, dt: str):

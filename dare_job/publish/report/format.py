@@ -50,6 +50,8 @@ class Histogram:
 
     Values outside the edges count in the first or last bin.
 
+    Parameters
+    ----------
     whole : the values are integers, and each one from 0 has its own bin
     """
 

@@ -74,6 +74,8 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 class Measure:
     """A statistic by which dates are compared.
 
+    Attributes
+    ----------
     min_change : smaller differences from the median of the earlier dates, as a share of it, are not unusual
     min_difference : smaller differences in the unit of the statistic are not unusual
     """

@@ -66,6 +66,8 @@ def render(out: AnyPath, dt: str) -> str:
 def gate_rows(night: Night) -> list[dict]:
     """One row per entity type and check: ``entity, check, value, limit, result, ids, more``.
 
+    Parameters
+    ----------
     result : failed | near (passed, but above 80 % of the limit) | passed | not checked | off
     """
     return [{"entity": entity, "check": check, **_gate(check, finding)}

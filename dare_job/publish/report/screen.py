@@ -18,7 +18,10 @@ _NAMED = 3  # reasons of failures that are named
 def show(space: Workspace, manifests: dict, summary: dict, console: Console | None = None) -> None:
     """Print the screen of a published date.
 
-    manifests  of both entity types; summary  the run's JSON object
+    Parameters
+    ----------
+    manifests : of both entity types
+    summary : the run's JSON object
     """
     console = console or Console(highlight=False)
     row = _example(space)

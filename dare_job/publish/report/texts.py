@@ -90,6 +90,8 @@ def decoding_steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
 def marked(steps: list[tuple[str, str]], reused: bool, colour: bool) -> Text:
     """The steps as one text with the marks that ``legend`` explains.
 
+    Parameters
+    ----------
     reused : the tokens that the first step accepted are reused from the row's previous text
     """
     text = Text()

@@ -25,6 +25,8 @@ _BATCH = 65_536
 class Comparison:
     """Counts of ids, lengths in tokens of texts in both snapshots, and the changed texts.
 
+    Attributes
+    ----------
     changed : (C, 2) int64, row numbers of changed texts in either snapshot, sorted by hash of the id
     """
 

@@ -74,6 +74,8 @@ def _positions(real: torch.Tensor, branches: int, depth: int) -> torch.Tensor:
 def search_engine(scorer: Scorer, trained: bool = False) -> Engine:
     """A model prepared for search: its attention replaced, its weights prepacked.
 
+    Parameters
+    ----------
     trained : the model is still trained, so a copy with its current weights is prepared
     """
     model, recommender = scorer

@@ -82,6 +82,8 @@ def objective(draft: Scorer, vocabulary: Vocabulary, histories: Sequence[np.ndar
     L_rec is the cross-entropy of the real next items. WordKD and TVDKD align on the places of those items,
     the others on the teacher's sequences; SFT is L_rec alone.
 
+    Parameters
+    ----------
     vocabulary : the trie with codes instead of tokens, on the draft's device
     """
     codes = paths.codes.long().to(draft[0].device)

@@ -27,7 +27,10 @@ class Settings:
     """The defaults take about ten minutes on one core for Amazon Beauty.
 
     AtSpeed: Lin et al., "Efficient inference for large language model-based generative recommendation".
-    ``alpha`` None: searched among ``SEARCHED_ALPHAS``.
+
+    Attributes
+    ----------
+    alpha : None: searched among ``SEARCHED_ALPHAS``
     """
 
     loss: Loss = option(

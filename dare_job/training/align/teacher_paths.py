@@ -22,9 +22,11 @@ from dare_job.training.checkpoint import load_tensors, save_tensors
 class TeacherPaths(NamedTuple):
     """Of each of N histories S sequences, and last the real next item: R = S + 1.
 
-    codes   : int32 (N, R, L)
+    Attributes
+    ----------
+    codes : int32 (N, R, L)
     counted : bool (N, R, L), places to align on; a prefix ends before level L
-    log_p   : float16 (N, R, L, C), the target's log-probabilities of the codes of each place
+    log_p : float16 (N, R, L, C), the target's log-probabilities of the codes of each place
     log_p_k : float32 (N, R, L), that of the target's K-th sequence of the same length, after its own prefix
     """
 
@@ -102,6 +104,8 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
 
     Raises ConfigError if ``file`` holds something else.
 
+    Parameters
+    ----------
     file : file that the user named; None: ``own``, which may be replaced
     """
     if saved := load_tensors(file or own, fingerprint):
@@ -128,6 +132,8 @@ def accepted_steps(targets: np.ndarray, drafted: np.ndarray) -> np.ndarray:
     These are the leading levels whose K prefixes of the target are all among the draft's N. At most L - 1,
     as the target's forward pass gives the last step itself.
 
+    Parameters
+    ----------
     targets, drafted : ``best_prefixes`` of target and draft
     """
     covered = (targets[..., None] == drafted[:, :, None]).any(-1) | (targets == NONE)

@@ -17,6 +17,8 @@ _FORWARD_TOKENS = 4096  # per forward pass
 class TeacherRow:
     """A row, and the target's distributions at the places of its text's T tokens.
 
+    Attributes
+    ----------
     tokens : int32 (T, K), the most probable tokens
     shares : float16 (T, K), their probabilities; all 0 if the target's prompt is unknown
     """

@@ -42,8 +42,10 @@ _CIRCUIT_HEADS, _CIRCUIT_SIZE = 4, 48  # minimum heads, and size of a head, of `
 class Batch(NamedTuple):
     """Token ids (B, W), padded on the right, and N places to learn.
 
-    places         : int64 (N), index in the flattened batch
-    following      : int64 (N), next token
+    Attributes
+    ----------
+    places : int64 (N), index in the flattened batch
+    following : int64 (N), next token
     tokens, shares : (N, K), the target's most probable tokens and their probabilities
     """
 
@@ -133,6 +135,8 @@ def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torc
 def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Mean KL(target || draft) over the places whose target distribution is known.
 
+    Parameters
+    ----------
     logits : (N, V), of the draft model
     tokens, shares : (N, K), the target's most probable tokens and their probabilities; all others are one
     """

@@ -38,6 +38,8 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
     Raises ConfigError if the folder is one of ``made_of``, or holds anything except an earlier result of this
     kind.
 
+    Parameters
+    ----------
     made_of : models that the result is made from, by option; they must not be replaced
     """
     if to.exists() and not to.is_dir():

@@ -93,6 +93,8 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 class Sequences:
     """For each of U users the rows of its items (int32, oldest first) in each part; a part may be empty.
 
+    Attributes
+    ----------
     counts : number of Parquet interactions, and of those left out by reason
     """
 
