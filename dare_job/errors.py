@@ -19,19 +19,23 @@ class ConfigError(DareJobError):
 
 
 class ThresholdError(DareJobError):
-    """More rows failed, or more texts are bad, than a limit allows. Nothing was published."""
+    """More rows failed, or more texts are bad, than a limit allows; nothing was published."""
 
     exit_code = 3
 
 
 class DataError(DareJobError):
-    """An input file or table cannot be used."""
+    """An input file or table cannot be used, an earlier stage has not run, or the previous date has changed
+    since the plan was made.
+    """
 
     exit_code = 4
 
 
 class InfrastructureError(DareJobError):
-    """Java, Spark, a disk or a device is missing or failed."""
+    """A disk, a device, Java, Spark or the model hub is missing or failed, or another command writes the same
+    date or took its lock.
+    """
 
     exit_code = 5
 
@@ -45,13 +49,13 @@ class DeviceError(InfrastructureError):
 
 
 class ModelError(DareJobError):
-    """The model cannot be loaded or its architecture is not supported."""
+    """The model cannot be loaded, or the engine does not support it (also `check`)."""
 
     exit_code = 6
 
 
 class PoolError(DareJobError):
-    """A pool file is damaged, has another version, or was built with another tokenizer."""
+    """A pool file is damaged, or of another version or tokenizer."""
 
     exit_code = 7
 

@@ -21,19 +21,19 @@ INTERACTIONS = pa.schema([
 
 USERS = pa.schema([
     pa.field("user_id", pa.string(), nullable=False),
-    pa.field("attributes", ATTRIBUTES),
+    pa.field("attributes", ATTRIBUTES),  # values by name
 ])
 
 ITEMS = pa.schema([
     pa.field("item_id", pa.string(), nullable=False),
-    pa.field("title", pa.string()),
-    pa.field("attributes", ATTRIBUTES),
+    pa.field("title", pa.string()),  # as in the source
+    pa.field("attributes", ATTRIBUTES),  # values by name
 ])
 
 REJECTS = pa.schema([
     pa.field("source", pa.string(), nullable=False),  # file name (and archive member)
     pa.field("line", pa.int64()),  # 1-based line or row number
-    pa.field("reason", pa.string(), nullable=False),
+    pa.field("reason", pa.string(), nullable=False),  # what is wrong with the row
     pa.field("raw", pa.string()),  # first 200 characters of the rejected row
 ])
 
@@ -41,18 +41,18 @@ REJECTS = pa.schema([
 PLAN = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("prompt", pa.string()),  # null if error is set
-    pa.field("prompt_sha256", pa.string()),
+    pa.field("prompt_sha256", pa.string()),  # of the prompt
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
     pa.field("stale", pa.bool_(), nullable=False),  # text_key differs, text is missing, or refresh is due
     pa.field("strict", pa.bool_(), nullable=False),  # generated with strict verification: refresh is due
     pa.field("interactions", pa.int32(), nullable=False),  # up to and including the date
-    pa.field("attributes", ATTRIBUTES),
+    pa.field("attributes", ATTRIBUTES),  # of the input
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
 ])
 
 VECTORS = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
-    pa.field("vector", pa.list_(pa.float32()), nullable=False),
+    pa.field("vector", pa.list_(pa.float32()), nullable=False),  # collaborative embedding
 ])
 
 GROUPS = pa.schema([
@@ -65,7 +65,7 @@ ROUTES = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("pool", pa.string(), nullable=False),  # pool name, for example "collaborative-0007"
     pa.field("pool_kind", pa.string(), nullable=False),  # collaborative | attribute | global
-    pa.field("reason", pa.string(), nullable=False),
+    pa.field("reason", pa.string(), nullable=False),  # why this pool was chosen
 ])
 
 # OUT/knowledge/entity=user|item/dt=YYYY-MM-DD/part-*.parquet: a full snapshot of every known entity.
@@ -73,25 +73,25 @@ KNOWLEDGE = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("knowledge", pa.string()),  # null if error is set and there is no previous text
     pa.field("token_ids", pa.list_(pa.int32())),  # of the manifest's tokenizer; null: other tokenizer
-    pa.field("tokens", pa.int32()),
+    pa.field("tokens", pa.int32()),  # number of tokens of the text
     pa.field("finish_reason", pa.string()),  # eos | length | error
-    pa.field("error", pa.string()),
+    pa.field("error", pa.string()),  # why no text was generated on this date
     pa.field("generated_dt", pa.string()),  # date whose run generated the text
     pa.field("source_run_id", pa.string()),  # id of the run that generated the text
-    pa.field("pool", pa.string()),
-    pa.field("pool_kind", pa.string()),
-    pa.field("prompt_tokens", pa.int32()),
+    pa.field("pool", pa.string()),  # name of the pool that drafts came from
+    pa.field("pool_kind", pa.string()),  # collaborative | attribute | global
+    pa.field("prompt_tokens", pa.int32()),  # number of tokens of the prompt
     pa.field("target_steps", pa.int32()),  # forward passes of the model after the prompt's
     pa.field("scored_tokens", pa.int32()),  # reused tokens: previous text accepted in the prompt's forward
     pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted in later forward passes
     pa.field("relaxed_tokens", pa.int32()),  # accepted tokens, reused or drafted, other than the argmax
     pa.field("guarded_tokens", pa.int32()),  # tokens after the length limit, verified strictly
     pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted per forward pass: accepted tokens + 1
-    pa.field("retrieval_ms", pa.float32()),
-    pa.field("decode_ms", pa.float32()),
+    pa.field("retrieval_ms", pa.float32()),  # part of decode_ms that drafting took
+    pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots
-    pa.field("prompt_sha256", pa.string()),
-    pa.field("text_key", pa.string()),
+    pa.field("prompt_sha256", pa.string()),  # of the prompt that the text answers
+    pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that published this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
 
@@ -101,7 +101,7 @@ FEATURES_VERSION = 1
 # increases by 1 per row.
 IDS = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
-    pa.field("id", pa.int32(), nullable=False),
+    pa.field("id", pa.int32(), nullable=False),  # from 1, increases by 1 per row
 ])
 
 
@@ -116,8 +116,8 @@ def features(dim: int, levels: int) -> pa.Schema:
     return pa.schema([
         pa.field("entity_id", pa.string(), nullable=False),
         pa.field("id", pa.int32(), nullable=False),  # from IDS, the same on every date
-        pa.field("vector", pa.list_(pa.float32(), dim), nullable=False),
-        *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],
+        pa.field("vector", pa.list_(pa.float32(), dim), nullable=False),  # embedding of the text
+        *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],  # cluster id
         pa.field("text_sha256", pa.string(), nullable=False),  # of the encoded text
     ], metadata={"dare_job.schema_version": str(FEATURES_VERSION)})
 
@@ -127,12 +127,12 @@ CANDIDATES_VERSION = 1
 # OUT/candidates/dt=YYYY-MM-DD/part-*.parquet: ranks 1 to K of each user, or one row with ``error``.
 CANDIDATES = pa.schema([
     pa.field("user_id", pa.string(), nullable=False),
-    pa.field("rank", pa.int32()),
-    pa.field("item_id", pa.string()),
+    pa.field("rank", pa.int32()),  # 1 to K
+    pa.field("item_id", pa.string()),  # recommended item
     pa.field("score", pa.float32()),  # log-probability of the item's id; null if source is popularity
     pa.field("source", pa.string()),  # model | popularity
     pa.field("target_forwards", pa.int32()),  # forward passes that included the user, with the prompt's
     pa.field("accepted_steps", pa.int32()),  # id levels that needed no forward pass of their own
-    pa.field("error", pa.string()),
+    pa.field("error", pa.string()),  # why the user has no recommendations
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that made the recommendations
 ], metadata={"dare_job.schema_version": str(CANDIDATES_VERSION)})

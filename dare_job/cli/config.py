@@ -63,6 +63,8 @@ def _type(field: dict) -> str:
         return " | ".join(map(str, field["enum"]))
     if "const" in field:
         return str(field["const"])
+    if field.get("exclusiveMinimum", float("-inf")) >= field.get("minimum", float("inf")):
+        field = {name: value for name, value in field.items() if name != "minimum"}  # the tighter bound only
     bounds = [f"{sign} {field[name]}" for name, sign in (
         ("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
         if name in field and abs(field[name]) < 2**31 - 1]
