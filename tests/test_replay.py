@@ -98,7 +98,7 @@ def test_ids_and_texts_are_read_as_they_are_written(tmp_path):
 
 @pytest.mark.parametrize("content, message", [
     (gzip.compress(b'{"id": 1, "text": "x"}\n' * 900)[:-20], "cannot be read"),
-    (gzip.compress(b"x" * 9000)[:20] + b"\0" * 40, "cannot be read"), (gzip.compress(b""), "holds no row"),
+    (gzip.compress(b"x" * 9000)[:20] + b"\0" * 40, "cannot be read"), (gzip.compress(b""), "has no rows"),
     (gzip.compress(b'{"text": "x"}\n{"id": 3, "text": "y"}\n'), "a row has text but no id")],
     ids=["cut", "garbled", "empty", "no id"])  # a name made of the bytes would hold the clock: gzip writes it
 def test_files_that_cannot_be_read_are_named(tmp_path, content, message):

@@ -173,7 +173,7 @@ def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_pat
     (("--latency", "nowhere.json"), "nowhere.json cannot be read"),
     (("--latency", "a", "--save-latency", "b"), "give --model NAME"),
     (("--latency", "{curve}", "--nodes", "few"), "--nodes 'few' is not a list of numbers"),
-    (("--latency", "{curve}", "--lambdas", "inf"), "--lambdas 'inf' is no list"),
+    (("--latency", "{curve}", "--lambdas", "inf"), "--lambdas 'inf' is not a list"),
     (("--latency", "{curve}", "--drafting-us", "5"), "--drafting-us '5' is not two numbers"),
     (("--latency", "{curve}", "--save", "{folder}"), "cannot be written: it is a folder")])
 def test_wrong_options_of_the_command(corpus, tmp_path, more, message):

@@ -46,8 +46,8 @@ class DecodeSettings(_ENGINE):
     nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
         "auto", description="Draft tokens per forward pass. auto: chosen from measured forward latency. N: "
         "fixed number for each row")
-    context: int = Field(31, ge=1, le=32, description="Maximum length, in tokens, of the context that is "
-                         "looked up in a pool. Pools hold contexts of up to 31 tokens")
+    context: int = Field(31, ge=1, le=31, description="Maximum length, in tokens, of the context that is "
+                         "looked up in a pool")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
         "learned", description="Pseudo-count: number of occurrences at which a context gets weight 0.5. "
         "learned: fitted for each pool")
@@ -73,8 +73,8 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         "budget of a row is fixed (decode.nodes auto: 16) and all of its previous text is verified "
         "(decode.score auto); a change of decode.batch_size makes no text stale")
     refresh_nights: NotNegative = Field(
-        0, description="Relaxed rules: every N runs a row that has relaxed tokens is "
-        "generated again with the strict rule. 0: never")
+        0, description="Relaxed rules: a row that has relaxed tokens is generated again with the strict "
+        "rule on one date in N, which depends on its id. 0: never")
     target: str | None = Field(
         None, description="Quality to keep: auc=0.0005 (maximum loss), cosine=0.98 or rouge_l=0.95 "
         "(minimum). dare-job takes the fastest k and p of verify.curve whose bound keeps it, else the "

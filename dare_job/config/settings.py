@@ -143,9 +143,9 @@ class SparkSettings(Section):
 
 
 class BaselineSettings(Section):
-    rows: NotNegative = Field(32, description="Rows that are decoded autoregressively too, to measure "
-                      "the speedup. Low-volume runs take at most a quarter of their rows, or a batch. 0: "
-                      "none")
+    rows: NotNegative = Field(32, description="Rows that are also decoded autoregressively, to measure "
+                      "the speedup: at most a quarter of the run's rows, or one batch if that is more. "
+                      "0: no measurement")
 
 
 class LimitSettings(Section):
@@ -228,8 +228,8 @@ _LABELS = {"entity", "stage", "run_id", "date", "command"}
 class JobConfig(Section):
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
-    seed: NotNegative = Field(0, description="Random seed of all stages. Sampled text depends on it "
-                      "and on a row's entity type and id, not on the batch")
+    seed: NotNegative = Field(0, description="Random seed of all stages. Sampled text depends on it, on "
+                      "the row's entity type and id, and on its drafts, but not on the batch")
     input: InputSettings = InputSettings()
     model: ModelSettings = ModelSettings()
     history: HistorySettings = HistorySettings()

@@ -162,8 +162,9 @@ class Beams:
     draft_width: int = setting(4, "Drafts of a layer (W_S of the paper)", ge=1, le=MAX_BEAMS)
     min_width: int = setting(1, "Minimum number of beams of a drafted layer (W_min of the paper). Equal to "
                              "width: all layers have the same number", ge=1, le=MAX_BEAMS)
-    threshold: float = setting(0.9, "A drafted layer has as many beams as its drafts reach with this "
-                               "probability (t of the paper)", ge=0, le=1)
+    threshold: float = setting(0.9, "A drafted layer keeps the largest number of beams, from min_width to "
+                               "width, that its drafts yield with at least this probability (t of the "
+                               "paper)", ge=0, le=1)
     layers: int = setting(4, "Layers per step that drafter.model drafts (gamma of the paper). 0: none",
                           ge=0, le=MAX_BEAMS)
     warp: Warp = field(default_factory=Warp)

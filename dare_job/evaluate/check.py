@@ -42,7 +42,7 @@ def read_prompts(file: Path) -> list[tuple[str, str]]:
         raise DataError(f"prompts file {file} cannot be read: {error}") from None
     prompts = [(line, f"prompts file {file}, line {i + 1}") for i, line in enumerate(lines) if line.strip()]
     if not prompts:
-        raise DataError(f"prompts file {file} holds no prompt: every line is empty")
+        raise DataError(f"prompts file {file} has no prompt: all lines are empty")
     if not prompts[0][0].lstrip().startswith("{"):
         return prompts
     return [(_prompt_of(line, place), place) for line, place in prompts]
@@ -52,7 +52,7 @@ def _prompt_of(line: str, place: str) -> str:
     try:
         prompt = json.loads(line)["prompt"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{place}: no JSON object with \"prompt\" ({error})") from None
+        raise DataError(f"{place}: not a JSON object with the key \"prompt\" ({error})") from None
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{place}: \"prompt\" is {json.dumps(prompt)[:80]}; it must be a non-empty text")
     return prompt
@@ -165,7 +165,7 @@ def _decode(target: Target, texts, expected, batch: int, nodes: int, max_new_tok
 @torch.inference_mode()
 def _difference(target: Target, texts, expected, decoded, row: int, batch: int, nodes: int,
                 dtype: str) -> dict:
-    """The first token of a row that differs from ``generate``'s, and the gap of the two tokens' logits."""
+    """Return the first token that differs from ``generate``'s, and the gap between the logits of both."""
     tokens = expected[row]
     length = min(len(tokens), len(decoded))
     place = next((i for i in range(length) if tokens[i] != decoded[i]), length)

@@ -37,7 +37,7 @@ class OracleDrafter:
         return DraftBatch(tokens, parents, sizes, scores, sources)
 
     def _tree(self, ahead: Sequence[int], budget: int) -> list[tuple[int, int]]:
-        """(token, parent) of at most ``budget`` nodes, parents first."""
+        """Return (token, parent) of at most ``budget`` nodes, parents first."""
         nodes: list[tuple[int, int]] = []
         parent = ROOT
         for depth, right in enumerate(ahead):

@@ -102,7 +102,7 @@ class Catalogue:
         return Recommendations([self.ids.items[row] for row in rows[:k]], [None] * min(k, len(rows)))
 
     def max_items(self, exclude: Sequence[str], rows: Sequence[int] = ()) -> int:
-        """Return how many items can be recommended at most to a user who interacted with ``rows``."""
+        """Return the maximum number of items to recommend to a user who interacted with ``rows``."""
         excluded = _excluded(rows, exclude)
         if DUPLICATES in exclude:
             return self.trie.leaves - len(self._excluded_leaves(excluded))

@@ -1,7 +1,7 @@
 """Recommend in Spark tasks, which commit chunk files, so that a killed run resumes with the missing chunks.
 
-    _work/dt=D/recommend/<fingerprint>/chunks/part-<chunk>.parquet     tables.CANDIDATES
-    _work/dt=D/recommend/<fingerprint>/hung/                           ``spark/hangs.py``
+    _work/dt=D/recommend/<fingerprint>/chunks/part-<chunk>.parquet     schemas.CANDIDATES
+    _work/dt=D/recommend/<fingerprint>/hung/                           ``generate/hangs.py``
 
 The users of a chunk are chosen before (``users.prepare``), so a second attempt of a task (concurrent or not)
 replaces a file with one of the same users.
@@ -140,7 +140,7 @@ def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
 
 
 def _by_chunk(batches: Batches) -> Iterator[tuple[int, list[tuple[str, list[str], list[str]]]]]:
-    """(chunk, users) of batches that are sorted by chunk."""
+    """Yield (chunk, users) from batches that are sorted by chunk."""
     rows = (row for batch in batches for row in batch.to_pylist())
     for chunk, users_of_chunk in groupby(rows, itemgetter("chunk")):
         yield chunk, [(row["user_id"], row["history"], row["others"]) for row in users_of_chunk]

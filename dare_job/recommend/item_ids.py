@@ -119,7 +119,7 @@ def _sections(content: dict, path: Path) -> tuple[dict, list | None]:
 
 def _from_table(table: dict, sizes: list | None, path: Path) -> ItemIds:
     if not table:
-        raise DataError(f"item ids {path} holds no items: write it again from a table with items")
+        raise DataError(f"item ids {path} has no items: write it again from a table with items")
     first = next(iter(table.values()))
     length = len(first) if isinstance(first, list) else 0
     codes = np.array([_codes(item, tokens, length, path) for item, tokens in table.items()], np.int32)

@@ -33,7 +33,7 @@ Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
 def open_drafter(recommender: Recommender, folder: Path) -> Recommender:
-    """Open the draft recommender of a folder. Raises ConfigError if its item ids are others."""
+    """Open the draft recommender of a folder. Raises ConfigError if its item ids differ."""
     drafter = Recommender.open(folder)
     if not drafter.ids.same_codes(recommender.ids):
         raise ConfigError(f"recommend.drafter = {folder}: its item ids differ from those of "
@@ -93,7 +93,7 @@ class ModelSource:
                                                      models_files.files))
 
     def here(self) -> Path:
-        """Return the folder on this host, in a Spark task. Raises ModelError if another model is there."""
+        """Return the folder on this host, in a Spark task. Raises ModelError if it holds another model."""
         if self.archive:
             return Path(shipping.unpack_archive(self.archive))
         models_files.require_same_files(self.folder, self.sha256)

@@ -70,8 +70,8 @@ class Recommender:
             raise ModelError(f"{folder / RECORD} has a missing or invalid field ({error!r}): train the "
                              "recommender again") from None
         if (max_token := int(recommender.tokens.max())) >= (vocabulary_size := vocabulary_of(folder)):
-            raise ModelError(f"{folder}: item tokens go to {max_token}, but the model knows "
-                             f"{vocabulary_size}: its {record['item_ids']} or {RECORD} is another model's")
+            raise ModelError(f"{folder}: the largest item token is {max_token}, but the vocabulary has "
+                             f"{vocabulary_size} tokens: {record['item_ids']} or {RECORD} is another model's")
         return recommender
 
     def write(self, folder: Path) -> None:
@@ -108,7 +108,7 @@ def extend(tokenizer, ids: ItemIds) -> tuple[int, ...]:
 def _record(folder: Path) -> dict:
     path = folder / RECORD
     if not path.is_file():
-        raise ConfigError(f"{folder} is no recommender: it has no {RECORD}; train one with "
+        raise ConfigError(f"{folder} is not a recommender: it has no {RECORD}; train one with "
                           "`dare-job recommender train`")
     try:
         record = json.loads(path.read_text("utf-8"))

@@ -35,7 +35,7 @@ class Checkpoint:
         save_tensors(self.folder / _NAME, tensors, fingerprint=self.fingerprint, state=json.dumps(counters))
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict] | None:
-        """Tensors and counters; None if there is no state, a damaged one, or one of another training."""
+        """Tensors and counters; None if the state is missing, damaged, or of another training."""
         checkpoint = load_tensors(self.folder / _NAME, self.fingerprint)
         try:
             return checkpoint and (checkpoint[0], json.loads(checkpoint[1]["state"]))

@@ -8,7 +8,7 @@ from dare_job.errors import ConfigError
 
 
 def option(name: str) -> str:
-    """The option of a field."""
+    """Command-line option of a field."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -35,7 +35,7 @@ def require_each(flag: str, values: Iterable[int]) -> None:
 def require_heads(width: int, heads: int) -> None:
     """Check that each head has an even width, as rotary positions need. Raises ConfigError."""
     if width % (2 * heads):
-        raise ConfigError(f"--width {width} is no multiple of twice --heads {heads}")
+        raise ConfigError(f"--width {width} is not a multiple of 2 x --heads = {2 * heads}")
 
 
 def require_rate(rate: float) -> None:

@@ -136,7 +136,7 @@ def test_mean_of_dependent_places():
 @pytest.mark.parametrize(("option", "value", "message"), [
     ("--drafts", "0", "each must be from 1 to 8"), ("--drafts", "1..9", "each must be from 1 to 8"),
     ("--drafts", "two", "not a list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
-    ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "no list of numbers"),
+    ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "not a list of numbers"),
     ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "not a list of widths"),
     ("--plot", "rates.svg", "give several of either"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
@@ -157,8 +157,8 @@ def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, m
     ("lines", "more", "message"),
     [
         (None, (), "cannot be read"),
-        ("", (), "holds no row"),
-        ('{"knowledge": ""}', (), "holds no text"),
+        ("", (), "has no rows"),
+        ('{"knowledge": ""}', (), "has no text"),
         ('{"knowledge', (), "cannot be read"),
         ('{"plain": "a"}', (), "has no column knowledge: use one of plain"),
         ('{"knowledge": "a"}', ("--prompt-column", "asked"), "has no column asked"),

@@ -76,9 +76,9 @@ def test_texts_of_a_run(models, tmp_path):
 
 def test_places_are_tokens_of_the_texts_each_once():
     rows = [texts.Row(str(n), np.zeros(2, np.int64), np.arange(n), True) for n in (3, 1, 6)]
-    every = acceptance_texts.sample_places(rows, 100, 0)
+    every = acceptance_texts.sample_positions(rows, 100, 0)
     assert [part.tolist() for part in every] == [[0, 1, 2], [0], [0, 1, 2, 3, 4, 5]]
-    some = acceptance_texts.sample_places(rows, 4, 0)
+    some = acceptance_texts.sample_positions(rows, 4, 0)
     assert sum(map(len, some)) == 4
     assert all(set(one) <= set(whole) for one, whole in zip(some, every, strict=True))
 
@@ -111,7 +111,7 @@ def test_every_rule_at_low_temperatures(n):
     rng = torch.Generator().manual_seed(n)
     target, draft = torch.randn((2, 500), generator=rng)
     for temperature in (0.02, 0.1, 0.3):
-        cell_places = [acceptance_texts.Places(0, 3 * target[None], 3 * (target + draft / 2)[None])]
+        cell_places = [acceptance_texts.Positions(0, 3 * target[None], 3 * (target + draft / 2)[None])]
         cells = measure.cells([temperature], [n])
         measure.fill(cells, cell_places, 1, 200, 0)
         for cell in cells:

@@ -77,7 +77,7 @@ def test_sets_are_compared_and_the_last_line_is_json(monkeypatch, capsys, split_
     assert found["texts"]["strict"]["user"]["label_rows_with_text"] == 1.0
     assert "dcnv2 cluster seed 1: AUC" in err and "(16 of 16" in err  # progress
     assert "strict and relaxed are" in err and printed.count("\n") == 1
-    assert "--seeds 2: an interval over fewer than 5 is wide" in err
+    assert "--seeds 2: with fewer than 5, intervals are wide" in err
 
 
 def test_a_leak_ends_the_command_and_names_the_way_out(monkeypatch, capsys, split_data, tmp_path):
@@ -105,7 +105,7 @@ def test_one_unnamed_output_and_one_model_are_enough_and_ids_that_the_data_lacks
     assert list(found["texts"]["knowledge"]) == ["item"]
     counts = found["texts"]["knowledge"]["item"]
     assert counts["unknown_ids"] == 1 and 0 < counts["label_rows_with_text"] < 0.2
-    assert "of ids that the data lacks: 1" in err
+    assert "with ids that are not in the data: 1" in err
 
 
 def other_ids(out):
@@ -146,7 +146,7 @@ def test_sets_that_cannot_be_compared_are_refused(monkeypatch, capsys, split_dat
     (["--equivalent", "base,other"], "unknown set other; choose from base"),
     (["--equivalent", "base"], "write two names"),
     (["--knowledge", "=x"], "write NAME=OUT"),
-    (["--knowledge", "a=x", "--knowledge", "a=y"], "the name 'a' is there twice"),
+    (["--knowledge", "a=x", "--knowledge", "a=y"], "the name 'a' is given twice"),
     (["--knowledge", "base=x"], "that is the name of the model without texts"),
     (["--labels-from", "soon"], "--labels-from 'soon' is not a date"),
     (["--entities", "users"], "--entities 'users'"),

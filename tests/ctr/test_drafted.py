@@ -64,9 +64,9 @@ def test_after_a_night_before_relaxed_texts_count_by_their_date(published, caplo
     end = leakage.first_second(date(2026, 1, 31))
     assert [user for user, second in zip(found.ids, found.usable_from, strict=True) if second == end] == [
         "u3", "u5"]
-    assert "58 of 60 users' prompts are proved by the data" in caplog.text
-    assert ("WARNING", "2 users' texts have relaxed tokens and were drafted from previous texts, so they are "
-            "dated by their run; in every set these users' labels begin after it") in [
+    assert "the prompts of 58 of 60 users were reproduced from the interactions" in caplog.text
+    assert ("WARNING", "2 users' texts have relaxed tokens from drafts of previous texts, so they may depend "
+            "on all interactions before their run; every set uses only later labels of these users") in [
                 (line.levelname, line.getMessage()) for line in caplog.records]
 
 

@@ -74,7 +74,7 @@ def test_vectors_of_later_texts_do_not_pass_as_those_of_older_ones(tmp_path):
     ids, old = list(found.users.ids), [f"likes {user}" for user in found.users.ids]
     write_texts(tmp_path, "user", "2026-01-10", ids, old)
     write_features(tmp_path, "user", "2026-01-10", ids, liked, texts=[f"{text}, and more" for text in old])
-    with pytest.raises(DataError, match="150 of 150 features are of other texts than those published"):
+    with pytest.raises(DataError, match="150 of 150 features do not belong to the published texts"):
         knowledge.read(tmp_path, None, ["user"], False, None)
     write_features(tmp_path, "user", "2026-01-10", ids, kinds(150), texts=old)
     (table,) = knowledge.read(tmp_path, None, ["user"], False, None)

@@ -76,11 +76,11 @@ def nothing(out):
     (not_finite, "the vector of 'b' has a number that is not finite"),
     (of_other_texts,
      r"1 of 2 features are of other .* 'b'\): run `dare-job run --from encode --date 2025-12-31`"),
-    (of_texts_that_are_gone, r"2 of 3 features are of other texts than those published \(such as 'b'\)"),
+    (of_texts_that_are_gone, r"2 of 3 features do not belong to the published texts \(such as 'b'\)"),
     (damaged, "entity=user/dt=2025-12-31: a file is damaged"),
     (dates_apart, r"not all .* a common date \(user 2025-12-31; item 2025-12-30\)"),
     (all_missing, "all 2 user texts of 2025-12-31 are missing, all 1 item texts of 2025-12-31 are missing"),
-    (nothing, "no text in it; expected OUT/features or OUT/knowledge")])
+    (nothing, "found no texts; expected OUT/features or OUT/knowledge")])
 def test_what_is_wrong_is_named(tmp_path, write, message):
     write(tmp_path)
     with pytest.raises(DataError, match=message):
@@ -119,8 +119,9 @@ def texts_with(**columns):
     (features_with(cluster_0=[2**33, 1]), True, "must hold integers from 0 to 2147483646"),
     (features_with(entity_id=[["a"], ["b"]]), False, "the column entity_id is list<.*>; text is expected"),
     (texts_with(knowledge=[["x"], ["y"]]), False, "the column knowledge is list<.*>; text is expected"),
-    (texts_with(generated_dt=[datetime(2025, 12, 31)] * 2), False, "is no date: .*; write it as YYYY-MM-DD"),
-    (texts_with(generated_dt=["31.12.2025", DT]), False, "is no date: .*; write it as YYYY-MM-DD")])
+    (texts_with(generated_dt=[datetime(2025, 12, 31)] * 2), False,
+     "is not a date: .*; write it as YYYY-MM-DD"),
+    (texts_with(generated_dt=["31.12.2025", DT]), False, "is not a date: .*; write it as YYYY-MM-DD")])
 def test_columns_of_another_type_are_named_with_their_folder(tmp_path, write, clusters, message):
     write(tmp_path)
     with pytest.raises(DataError, match=message):

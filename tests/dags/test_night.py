@@ -74,7 +74,8 @@ def test_tuning_reads_the_newest_published_texts_of_users_from_a_disk_or_a_url(t
     out, copies = f"{scheme}{tmp_path}/out", tmp_path / "copies"
     with pytest.raises(AirflowFailException, match="no published user texts yet"):
         newest(out, copies)
-    for date, published in (("2026-01-01", True), ("2026-01-02", True), ("2026-01-03", False)):
+    for date, published in (("2026-01-01", True), ("2026-01-02", True), ("2026-01-03", False),
+                            ("2026-13-01", True)):
         folder = tmp_path / "out" / "knowledge" / "entity=user" / f"dt={date}"
         folder.mkdir(parents=True)
         (folder / "part-0.parquet").write_text(f"texts of {date}")

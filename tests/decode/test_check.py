@@ -73,7 +73,7 @@ def test_prompts_files(tmp_path):
     file.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
     assert read_prompts(file) == [("a\u2028b", f"prompts file {file}, line 1")]
     for content, why in (
-        ("", "holds no prompt"), ("\n \n", "holds no prompt"), ('{"text": 1}', "line 1: .*prompt"),
+        ("", "has no prompt"), ("\n \n", "has no prompt"), ('{"text": 1}', "line 1: .*prompt"),
         ('{"prompt": "a"}\n\n{', "prompts.txt, line 3"), ('{"prompt": 5}', "line 1: .* is 5; "),
         ('{"prompt": "a"}\n{"prompt": ""}', "line 2: .* non-empty"), ('{"prompt": null}', "is null"),
         ('{"prompt": " "}', "line 1"), ('{"prompt": ["a"]}', "line 1"), ('{"prompt": "a"}\n5', "line 2"),

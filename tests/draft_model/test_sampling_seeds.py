@@ -69,7 +69,7 @@ def test_any_difference_gives_other_numbers():
 
 def test_invalid_seeds_and_ids():
     for seed in (-1, 2**63, 0.5, True, "1"):
-        with pytest.raises(ConfigError, match="sample.seed"):
+        with pytest.raises(ConfigError, match="^seed is"):
             RowKeys(seed)
     for name in (None, 1.5, ["a"], (1, None)):
         with pytest.raises(ConfigError, match="row id"):

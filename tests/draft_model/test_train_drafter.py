@@ -115,11 +115,11 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
 @pytest.mark.parametrize("options,error,message", [
     (["--steps", "0"], ConfigError, "--steps is 0; it must be at least 1"),
     (["--kl", "1.5"], ConfigError, "--kl is 1.5; it must be from 0"),
-    (["--width", "65"], ConfigError, "--width 65 is no multiple of twice --heads 2"),
+    (["--width", "65"], ConfigError, "--width 65 is not a multiple of 2 x --heads = 4"),
     (["--rate", "nan"], ConfigError, "--rate is nan"),
     (["--temperature", "0"], ConfigError, "--temperature is 0; it must be above 0"),
     (["--kept", "0"], ConfigError, "--kept is 0; it must be at least 1"),
-    (["--context", "32"], DataError, "no text of 2026-01-02 is shorter than --context 32"),
+    (["--context", "32"], DataError, "all texts of 2026-01-02 have --context 32 tokens or more"),
     (["--date", "2026-01-03"], DataError, "has no published user text of 2026-01-03; published: 2026-01-02"),
     (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to train on .--held-out reserves 25"),
     (["--model", "/nowhere"], Exception, "model folder /nowhere does not exist"),
@@ -135,7 +135,7 @@ def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(publish
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     done = _run("--out", published[0], "--save", tmp_path / "mine", *QUICK)
-    with pytest.raises(ConfigError, match="something else than a draft model"):
+    with pytest.raises(ConfigError, match="is not a draft model"):
         raise done.exception
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     before = (trained[0] / "drafter.json").read_text()

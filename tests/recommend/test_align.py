@@ -250,7 +250,7 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
 @pytest.mark.parametrize(("name", "message"), [
     ("target", "--save .*target is the folder of --recommender"),
     ("draft", "--save .*draft is the folder of --draft"),
-    ("other", r"--save .*other holds something else .*training\.json: recommender\)")])
+    ("other", r"--save .*other is not an earlier result .*training\.json: recommender\)")])
 def test_no_other_model_is_replaced(world, pair, tmp_path, name, message):
     shutil.copytree(pair, tmp_path, dirs_exist_ok=True)
     shutil.copytree(pair / "draft", tmp_path / "other")
@@ -269,10 +269,10 @@ def test_an_earlier_alignment_is_replaced(world, pair, tmp_path):
 def test_teacher_paths_of_other_data_are_not_replaced(world, pair, tmp_path):
     ids, kept = tmp_path / "ids.json", tmp_path / "paths.safetensors"
     shutil.copy(world.ids_file, ids)
-    with pytest.raises(ConfigError, match=r"--teacher-paths .*ids\.json exists and is not of these data"):
+    with pytest.raises(ConfigError, match=r"--teacher-paths .*ids\.json exists and was made from other data"):
         _align(world, pair, tmp_path / "a", "--teacher-paths", ids)
     _align(world, pair, tmp_path / "a", "--teacher-paths", kept, "--epochs", 1)
     before = kept.read_bytes()
-    with pytest.raises(ConfigError, match="exists and is not of these data, models and"):
+    with pytest.raises(ConfigError, match="exists and was made from other data, models or"):
         _align(world, pair, tmp_path / "b", "--teacher-paths", kept, "--epochs", 1, "--examples", 200)
     assert kept.read_bytes() == before and ids.read_bytes() == world.ids_file.read_bytes()

@@ -168,7 +168,7 @@ def test_nonfinite_logits_after_a_token_end_the_row(pair, rule, batch, count):
             "relaxed",
             "would change the sampled distribution; with sampling, use verify.rule = strict",
         ),
-        (Sampling(seed=-1), "2x2", "strict", "sample.seed is -1"),
+        (Sampling(seed=-1), "2x2", "strict", "seed is -1"),
     ],
 )
 def test_inexact_combinations_are_rejected(pair, sampling, shape, rule, message):

@@ -3,11 +3,11 @@
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 
 from airflow.sdk import ObjectStoragePath
@@ -17,7 +17,6 @@ from dare_dags.operators import application
 from dare_dags.outcome import Outcome
 
 _LOG = logging.getLogger(__name__)
-_DATED = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
 
 
 def run(params: dict, day: str, spark: dict) -> str:
@@ -70,7 +69,7 @@ def newest(out: str, copies: Path) -> Path:
     Raises AirflowFailException if there are none.
     """
     dates = [folder for folder in ObjectStoragePath(f"{out}/knowledge/entity=user").glob("dt=*")
-             if _DATED.fullmatch(folder.name) and (folder / "_manifest.json").exists()]
+             if _is_dated(folder.name) and (folder / "_manifest.json").exists()]
     if not dates:
         raise AirflowFailException(f"{out} has no published user texts yet: run the nightly DAG first")
     found = max(dates, key=lambda folder: folder.name)
@@ -80,6 +79,15 @@ def newest(out: str, copies: Path) -> Path:
         with (found / name).open("rb") as source, open(copies / name, "wb") as copy:
             shutil.copyfileobj(source, copy)
     return copies
+
+
+def _is_dated(name: str) -> bool:
+    """Whether a folder is named dt=YYYY-MM-DD with a date that exists."""
+    text = name.removeprefix("dt=")
+    try:
+        return name != text and date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _required(params: dict, name: str, meaning: str) -> str:

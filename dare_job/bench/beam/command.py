@@ -57,7 +57,7 @@ class Options(world.Options):
 
     @property
     def drafter(self) -> Settings:
-        """Of the draft model and its training."""
+        """Settings of the draft model and its training."""
         return world.QUICK_DRAFTER if self.quick else Settings(steps=self.steps)
 
 

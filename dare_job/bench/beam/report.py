@@ -43,7 +43,9 @@ def tokens_per_s(way: Way, generated: Generated) -> float:
 
 
 def row(way: Way, generated: Generated) -> dict:
-    """Of one way. Nats are per token of the texts under the target, with the standard error over rows."""
+    """Table row of one method. nats: mean log-likelihood per token under the target; nats_error: its standard
+    error over rows.
+    """
     beams, tokens, steps = way.beams, generated.tokens.sum(), generated.steps.sum()
     drafted = beams if way.drafted else None
     figures = {

@@ -49,7 +49,7 @@ class PublishedDrafter:
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
-        """As in ``decode.draft.base``, with scores of 1. The tree's size is fixed: budgets are that or 0."""
+        """As ``Drafter.draft``. All scores are 1, and budgets above 0 do not limit the tree's size."""
         shape = (len(requests), self._nodes)
         batch = DraftBatch(np.zeros(shape, np.int32), np.zeros(shape, np.int32),
                            np.zeros(len(requests), np.int32), np.ones(shape, np.float32),

@@ -20,15 +20,15 @@ class Options:
     min_user: int = option("Minimum interactions of a user.", 1, min=1)
     min_item: int = option("Minimum interactions of an item.", 1, min=1)
     positive: float = option("Lowest rating with label 1.", 4.0)
-    untitled: Literal["drop", "keep"] = option("Interactions with items without a title.", "drop")
+    untitled: Literal["drop", "keep"] = option("Drop or keep interactions with untitled items.", "drop")
     duplicates: Literal["last", "all"] = option(
         "Several ratings of an item by a user: keep the last, or all.", "last")
     history_share: float = option("Share of history in both windows, as history.share.", 0.7)
     split: Literal["time", "user"] = option("Split the CTR rows by time or by user.", "time")
-    valid_share: float = option("Share of the CTR rows.", 0.1, min=0, max=1)
-    test_share: float = option("Share of the CTR rows.", 0.1, min=0, max=1)
-    sample: int = option("Users, and items, to measure speed with.", 100, min=0)
-    seed: int = option("Seed of halves, samples and splits by user.", 0, min=0)
+    valid_share: float = option("Share of the CTR rows for validation.", 0.1, min=0, max=1)
+    test_share: float = option("Share of the CTR rows for testing.", 0.1, min=0, max=1)
+    sample: int = option("Test users, and test items, for speed measurements.", 100, min=0)
+    seed: int = option("Seed of item halves, test samples and splits by user.", 0, min=0)
 
     def require(self) -> None:
         """Raise ConfigError with the name of an invalid option, or if ``out`` is not empty."""

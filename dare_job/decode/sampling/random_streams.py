@@ -29,7 +29,7 @@ class RowKeys:
     def __init__(self, seed: int):
         """Raise ConfigError if the seed is not an integer from 0 to 2**63 - 1."""
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-            raise ConfigError(f"sample.seed is {seed!r}; it must be an integer from 0 to 2**63 - 1")
+            raise ConfigError(f"seed is {seed!r}; it must be an integer from 0 to 2**63 - 1")
         self._seed = seed
         self._last: tuple[Sequence, np.ndarray] = ((), np.empty((0, 2), np.uint64))
 

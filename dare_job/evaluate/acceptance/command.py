@@ -97,11 +97,11 @@ def run(options: Options) -> dict:
     target, draft = (Target.load(folder, options.dtype, options.device, trust) for folder in folders)
     contexts = [model.traits.context for model in (target, draft) if model.traits.context is not None]
     rows = texts.truncate(rows, min(contexts, default=None))
-    places = texts.sample_places(rows, options.positions, options.seed)
-    total, texts_used = sum(map(len, places)), sum(len(row_places) > 0 for row_places in places)
-    _LOG.info("%d places of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
+    positions = texts.sample_positions(rows, options.positions, options.seed)
+    total, texts_used = sum(map(len, positions)), sum(len(row_positions) > 0 for row_positions in positions)
+    _LOG.info("%d positions of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
     cells = measure.cells(options.temperatures, options.drafts)
-    read = texts.read_places(target, draft, rows, places)
+    read = texts.read_positions(target, draft, rows, positions)
     measure.fill(cells, read, total, options.draws, options.seed)
     lines, console = measure.lines(cells), Console(width=120)
     print_rates(lines, console)
@@ -111,9 +111,9 @@ def run(options: Options) -> dict:
     if tree_rows:
         print_trees(tree_rows, console)
     console.print(
-        f"{total} places of {texts_used} texts; ±: half-width of the 95 % confidence interval "
-        "of the mean, with the places of a text treated as dependent. vs rrs: rate minus that of recursive "
-        "rejection without replacement at the same places",
+        f"{total} positions of {texts_used} texts; ±: half-width of the 95 % confidence interval "
+        "of the mean, with the positions of a text treated as dependent. vs rrs: rate minus that of "
+        "recursive rejection without replacement at the same positions",
         soft_wrap=True,
     )
     return {

@@ -1,4 +1,4 @@
-"""Acceptance rates of every rule and optima of every draft distribution, by place and temperature."""
+"""Acceptance rates of every rule and optima of every draft distribution, by position and temperature."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ from dare_job.decode.sampling.warp import warp
 from dare_job.decode.settings import Warp
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
-from dare_job.evaluate.acceptance.texts import Places
+from dare_job.evaluate.acceptance.texts import Positions
 
 _ALIASES = ("mcss",)  # other names of a rule
 _Z_95 = 1.96  # half-width of a 95 % confidence interval in standard errors
@@ -25,14 +25,14 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass
 class Cell:
-    """One draft distribution with n candidates at one temperature, measured at N places.
+    """One draft distribution with n candidates at one temperature, measured at N positions.
 
     Attributes
     ----------
-    texts : text of each place
-    optima : optimum at each place
-    rates : rates at each place, by rule
-    estimated : rules whose rate was estimated rather than computed at some place
+    texts : text of each position
+    optima : optimum at each position
+    rates : rates at each position, by rule
+    estimated : rules whose rate was estimated rather than computed at some position
     """
 
     temperature: float
@@ -61,11 +61,11 @@ def verifiers(distribution: str, n: int) -> list[str]:
             if distribution in rule.distributions and rule.count in (None, n) and rule.name not in _ALIASES]
 
 
-def fill(cells: Sequence[Cell], places: Iterable[Places], total: int, draws: int, seed: int) -> None:
-    """Add every place to every cell; ``draws`` and ``seed`` are for rates that must be estimated."""
+def fill(cells: Sequence[Cell], positions: Iterable[Positions], total: int, draws: int, seed: int) -> None:
+    """Add every position to every cell; ``draws`` and ``seed`` are for rates that must be estimated."""
     done, began = 0, time.monotonic()
     last_log = began
-    for part in places:
+    for part in positions:
         for target, draft in zip(part.target, part.draft, strict=True):
             pairs = {temperature: pair(target, draft, temperature)
                      for temperature in dict.fromkeys(cell.temperature for cell in cells)}
@@ -74,7 +74,7 @@ def fill(cells: Sequence[Cell], places: Iterable[Places], total: int, draws: int
             done += 1
             if time.monotonic() - last_log > _LOG_EVERY_S:
                 last_log = time.monotonic()
-                _LOG.info("rates: %d of %d places, %.0f s, %.0f s left", done, total, last_log - began,
+                _LOG.info("rates: %d of %d positions, %.0f s, %.0f s left", done, total, last_log - began,
                           (last_log - began) / done * (total - done))
 
 
@@ -101,9 +101,9 @@ def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, draws: int, se
 
 
 def mean(values: Sequence[float], texts: Sequence[int]) -> tuple[float, float]:
-    """Return the mean over places and its standard error, with the places of a text treated as dependent.
+    """Return the mean over positions and its standard error; positions of one text count as dependent.
 
-    If there is a single text, its places are treated as independent. The error is NaN for a single place.
+    The positions of a single text are treated as independent. The error of a single position is NaN.
     """
     x, groups_of = np.asarray(values), np.asarray(texts)
     if len(np.unique(groups_of)) == 1:
@@ -119,7 +119,7 @@ def lines(cells: Sequence[Cell]) -> list[dict]:
     """Return one record per rule and cell: rate, optimum, gap and difference from the baseline, with 95 %
     intervals.
 
-    The baseline is recursive rejection without replacement at the same places.
+    The baseline is recursive rejection without replacement at the same positions.
     """
     baseline = {(cell.temperature, cell.drafts): cell.rates["rrs"] for cell in cells
              if cell.distribution == "without_replacement"}

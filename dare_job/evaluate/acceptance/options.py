@@ -18,7 +18,7 @@ def _temperatures(flag: str, text: str) -> list[float]:
     try:
         values = [float(part) for part in words(flag, text)]
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} is no list of numbers; write for example 0.1,0.5,1") from None
+        raise ConfigError(f"{flag} {text!r} is not a list of numbers; write for example 0.1,0.5,1") from None
     if not values or not all(value == 0 or _MIN_TEMPERATURE <= value <= _MAX_TEMPERATURE for value in values):
         raise ConfigError(f"{flag} {text!r}: each must be 0 (greedy) or from {_MIN_TEMPERATURE:g} to "
                           f"{_MAX_TEMPERATURE:g}")
@@ -78,4 +78,4 @@ class Options:
 
     def __post_init__(self):
         if self.plot and len(self.temperatures) == len(self.drafts) == 1:
-            raise ConfigError("--plot draws rates over temperatures or over drafts: give several of either")
+            raise ConfigError("--plot needs several temperatures or several numbers of drafts")

@@ -1,4 +1,4 @@
-"""The texts at whose places acceptance is measured, and both models' logits at these places."""
+"""The texts at whose positions acceptance is measured, and both models' logits at these positions."""
 
 import logging
 from collections.abc import Iterator
@@ -51,10 +51,10 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     else:
         records = _records(Path(source), column, prompt_column)
     chosen = np.sort(np.random.default_rng(seed).permutation(len(records))[:count])
-    rows += [_row(*records[place], tokenizer, chat_template) for place in chosen]
+    rows += [_row(*records[position], tokenizer, chat_template) for position in chosen]
     rows = [row for row in rows if len(row.text)]
     if not rows:
-        raise DataError(f"--text {source} holds no text with at least one token")
+        raise DataError(f"--text {source} has no text with at least one token")
     return rows
 
 
@@ -104,8 +104,8 @@ def _with_first_token(row: Row) -> Row:
     return row if len(row.prompt) else replace(row, prompt=row.text[:1], text=row.text[1:])
 
 
-class Places(NamedTuple):
-    """M places of one text.
+class Positions(NamedTuple):
+    """M positions of one text.
 
     Attributes
     ----------
@@ -118,8 +118,8 @@ class Places(NamedTuple):
     draft: torch.Tensor
 
 
-def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
-    """Sample ``count`` places over all rows; return each row's token indices int64 (M,), ascending."""
+def sample_positions(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
+    """Sample ``count`` positions over all rows; return each row's token indices int64 (M,), ascending."""
     ends = np.cumsum([len(row.text) for row in rows])
     sampled = np.sort(np.random.default_rng(seed).permutation(ends[-1])[:count])
     return [part - end + len(row.text) for part, end, row in
@@ -127,27 +127,28 @@ def sample_places(rows: list[Row], count: int, seed: int) -> list[np.ndarray]:
 
 
 @torch.inference_mode()
-def read_places(target: Target, draft: Target, rows: list[Row], places: list[np.ndarray]) -> Iterator[Places]:
-    """Run both models over every text with a place.
+def read_positions(target: Target, draft: Target, rows: list[Row],
+                   positions: list[np.ndarray]) -> Iterator[Positions]:
+    """Run both models over every text with a position.
 
     Raises ModelError if logits are non-finite.
     """
-    for number, (row, row_places) in enumerate(zip(rows, places, strict=True)):
-        if not len(row_places):
+    for number, (row, row_positions) in enumerate(zip(rows, positions, strict=True)):
+        if not len(row_positions):
             continue
-        logits = [_logits(model, row, row_places) for model in (target, draft)]
+        logits = [_logits(model, row, row_positions) for model in (target, draft)]
         logits[1] = over_vocabulary(logits[1], target.vocabulary)
         for name, model_logits in zip(("target", "draft model"), logits, strict=True):
             if not model_logits.amax(-1).isfinite().all():
                 raise ModelError(f"text {row.name}: the logits of the {name} are not finite: its weights are "
                                  "damaged, or its dtype is too narrow; try --dtype float32")
-        yield Places(number, *logits)
+        yield Positions(number, *logits)
 
 
-def _logits(model: Target, row: Row, places: np.ndarray) -> torch.Tensor:
-    last_place = places[-1:]  # number of text tokens before the last place
-    ids = np.concatenate((row.prompt, row.text[: last_place[0]]))[None]
+def _logits(model: Target, row: Row, positions: np.ndarray) -> torch.Tensor:
+    last_position = positions[-1:]  # number of text tokens before the last position
+    ids = np.concatenate((row.prompt, row.text[: last_position[0]]))[None]
     ids = np.minimum(ids, model.vocabulary - 1)  # as the drafter replaces tokens outside its vocabulary
     length, slot = np.array([len(row.prompt)]), np.zeros(1, np.int64)
-    logits = model.prefill(model.new_cache(1), slot, ids, length, last_place)
-    return logits[torch.from_numpy(places)].float().cpu()
+    logits = model.prefill(model.new_cache(1), slot, ids, length, last_position)
+    return logits[torch.from_numpy(positions)].float().cpu()

@@ -40,7 +40,7 @@ class SparseShape:
         widths, colon, nodes = text.partition(":")
         shape = TreeShape.parse(widths)
         if colon and not (nodes.isdecimal() and shape.widths[0] <= int(nodes) <= shape.nodes):
-            raise ConfigError(f"--trees {text!r}: the number after the colon, of drafted nodes, must be from "
+            raise ConfigError(f"--trees {text!r}: the number of drafted nodes, after the colon, must be from "
                               f"{shape.widths[0]} to {shape.nodes}")
         return cls(shape, int(nodes) if colon else shape.nodes)
 

@@ -43,7 +43,7 @@ def _check(options: Options) -> None:
     if not options.margin > 0:
         raise ConfigError(f"--margin {options.margin:g} must be above 0")
     if options.seeds < _MIN_SEEDS:
-        _LOG.warning("--seeds %d: an interval over fewer than %d is wide, and a test over them finds little",
+        _LOG.warning("--seeds %d: with fewer than %d, intervals are wide and tests have little power",
                      options.seeds, _MIN_SEEDS)
 
 
@@ -69,8 +69,8 @@ def _joined(name: str, tables: list[Knowledge], label_rows: Examples) -> Inputs:
             raise DataError(f"--knowledge {name}: none of its {counts['texts']} {entity} ids is in the data "
                             f"(first: {next(t for t in tables if t.entity == entity).ids[:3]}; the data has "
                             f"{list(label_rows.of(entity).ids[:3])})")
-        _LOG.info("%s, %s texts: %d, of ids that the data lacks: %d, without a text: %d, label rows "
-                  "with one: %.1f %%", name, entity, counts["texts"], counts["unknown_ids"],
+        _LOG.info("%s, %s texts: %d, with ids that are not in the data: %d, ids without a text: %d, "
+                  "label rows with one: %.1f %%", name, entity, counts["texts"], counts["unknown_ids"],
                   counts["without_text"], 100 * counts["label_rows_with_text"])
     return joined
 

@@ -1,4 +1,4 @@
-"""Texts of an output folder as CTR inputs: vectors or cluster ids, and from when on each text is usable.
+"""Texts of an output folder as CTR inputs: vectors or cluster ids, and the time from which each is usable.
 
 OUT/features/entity=E/dt=D is read if it exists; otherwise the texts of OUT/knowledge/entity=E/dt=D are
 encoded. The latter also has the date and the prompt of each text. For features without ``text_sha256`` these
@@ -33,7 +33,7 @@ def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list
     """
     dates = {entity: days for entity in entities if (days := _dates(out, entity))}
     if not dates:
-        raise DataError(f"--knowledge {out}: no text in it; expected OUT/features or OUT/knowledge, each "
+        raise DataError(f"--knowledge {out}: found no texts; expected OUT/features or OUT/knowledge, each "
                         "with entity=user|item/dt=YYYY-MM-DD/*.parquet")
     common = set.intersection(*map(set, dates.values()))
     chosen = dt or max(common, default=None)
@@ -66,8 +66,8 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
     encoded = zip(table["entity_id"].to_pylist(), table["text_sha256"].to_pylist(), strict=True)
     other = [entity for entity, sha256 in encoded if entity not in hashes or sha256 != hashes[entity]]
     if other:
-        raise DataError(f"{folder}: {len(other)} of {len(table)} features are of other texts than those "
-                        f"published (such as {other[0]!r}): run `dare-job run --from encode --date {dt}`")
+        raise DataError(f"{folder}: {len(other)} of {len(table)} features do not belong to the published "
+                        f"texts (such as {other[0]!r}): run `dare-job run --from encode --date {dt}`")
     return texts
 
 
@@ -81,7 +81,7 @@ def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
     try:
         ends = {day: end_of_day(date.fromisoformat(day)) for day in set(days)}
     except ValueError as error:
-        raise DataError(f"generated_dt of a text of {dt} is no date: {error}; write it as YYYY-MM-DD"
+        raise DataError(f"generated_dt of a text of {dt} is not a date: {error}; write it as YYYY-MM-DD"
                         ) from None
     return np.array([ends[day] for day in days], np.int64)
 

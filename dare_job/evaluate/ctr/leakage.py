@@ -68,8 +68,9 @@ def proved_ends(source: Source, items: str, settings: dict, prompts: dict[str, t
 
 
 def _usable(source: Source, settings: HistorySettings) -> pd.DataFrame:
-    """Interactions that can be in a history, in the order of a prompt, as Spark selects them in
-    ``data/history.py``."""
+    """Interactions that can be in a history, sorted as in prompts: the selection of ``data/history.py``,
+    without Spark.
+    """
     titled = source.items.loc[source.items["title"].fillna("").str.strip() != "", "item_id"]
     rows = source.interactions
     rows = rows[rows["item_id"].isin(titled)]
@@ -87,7 +88,7 @@ def _window(events: pd.DataFrame, settings: HistorySettings) -> pd.DataFrame:
 
 
 def _batches(windows: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.RecordBatch]:
-    """Users with a history, as ``render.users`` takes them."""
+    """Users with a history, as ``render_users`` reads them."""
     users = [user for user, events in windows.items() if len(events)]
     for start in range(0, len(users), _BATCH):
         part = users[start:start + _BATCH]
@@ -101,7 +102,7 @@ def _batches(windows: dict[str, pd.DataFrame], attributes: dict) -> Iterator[pa.
 
 
 def bounded(table: Knowledge, source: Source) -> Knowledge:
-    """The texts, with an earlier ``usable_from`` for users whose prompt is proved."""
+    """The texts, with an earlier ``usable_from`` for users whose prompt the data reproduce."""
     if table.entity != "user" or not table.settings:
         return table
     prompts = {user: (table.prompts[user], int(end)) for user, end in
@@ -111,11 +112,13 @@ def bounded(table: Knowledge, source: Source) -> Knowledge:
         items = str(Path(folder) / "items.parquet")
         pq.write_table(pa.Table.from_pandas(source.items, ITEMS, preserve_index=False), items)
         ends = proved_ends(source, items, table.settings, prompts)
-    _LOG.info("%d of %d users' prompts are proved by the data", len(ends), len(table.ids))
+    _LOG.info("the prompts of %d of %d users were reproduced from the interactions", len(ends),
+              len(table.ids))
     drafted = sum(user in table.drafted for user in table.ids)
     if drafted and _cut_by_user(table):
-        _LOG.warning("%d users' texts have relaxed tokens and were drafted from previous texts, so they are "
-                     "dated by their run; in every set these users' labels begin after it", drafted)
+        _LOG.warning("%d users' texts have relaxed tokens from drafts of previous texts, so they may depend "
+                     "on all interactions before their run; every set uses only later labels of these "
+                     "users", drafted)
     bounds = [ends.get(user, end) for user, end in zip(table.ids, table.usable_from, strict=True)]
     return replace(table, usable_from=np.array(bounds, np.int64))
 

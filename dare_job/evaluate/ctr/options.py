@@ -21,7 +21,7 @@ def _sets(flag: str, texts: list[str]) -> dict[str, str]:
         if not name or not out:
             raise ConfigError(f"{flag} {text!r}: write NAME=OUT, for example strict=out/strict")
         if name in sets:
-            raise ConfigError(f"{flag} {text!r}: the name {name!r} is there twice; each set needs its own")
+            raise ConfigError(f"{flag} {text!r}: the name {name!r} is given twice; each set needs its own")
         sets[name] = out
     return sets
 

@@ -60,7 +60,7 @@ def equivalence(a: np.ndarray, b: np.ndarray, margin: float) -> Difference:
 
 
 def result(options: Options, examples: Examples, sets: list[Inputs], results: Results) -> dict:
-    """``rows`` (per model and set), ``equivalence`` (per model and pair), counts of data and texts."""
+    """Return ``rows`` (per model and set), ``equivalence`` (per model and pair), counts of data and texts."""
     rows = [_row(model, inputs.name, results) for model in options.models for inputs in sets]
     pairs = [_pair(model, pair, results, options.margin)
              for model in options.models for pair in options.equivalent]
@@ -93,7 +93,7 @@ def _cells(mean: float, interval: list[float], lift: float | None, p_value: floa
 
 
 def _row(model: str, name: str, results: Results) -> dict:
-    """Of AUC and of log loss: mean, interval, by seed, and the paired difference from the base."""
+    """For AUC and log loss: mean, interval, values by seed, and paired difference from the base."""
     auc, loss = (_measured(model, name, results, key) for key in ("auc", "logloss"))
     over = {key: paired(values, _measured(model, BASE, results, key)) if name != BASE else None
             for key, values in (("auc", auc), ("logloss", loss))}
@@ -105,7 +105,7 @@ def _row(model: str, name: str, results: Results) -> dict:
 
 
 def _lift(prefix: str, over: Difference | None) -> dict:
-    """Mean, interval and p value; of log loss a lift below 0 is better."""
+    """Mean, interval and p value. For log loss, a negative lift is an improvement."""
     return {f"{prefix}lift": over and _figure(over.mean),
             f"{prefix}lift_ci95": over and [_figure(over.low), _figure(over.high)],
             f"{prefix}p_value": over and over.p_value}

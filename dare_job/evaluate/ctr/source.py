@@ -40,8 +40,8 @@ class Source:
 
 
 def load(data: str, min_rating: float) -> Source:
-    """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder that ``dare-job
-    prepare`` wrote, or what the job reads.
+    """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder written by
+    ``dare-job data prepare``, or an input folder of the job.
 
     Raises DataError naming the file and what is wrong with it.
 
@@ -128,7 +128,7 @@ def _ctr_split(folder: Path) -> Source:
         bad |= ~np.isfinite(part["timestamp"].astype(float))
         if bad.any():
             raise DataError(f"{path}, line {int(bad.idxmax()) + 2}: label must be 0 or 1, and uid, iid and "
-                            "timestamp must be there, timestamp as seconds since 1970")
+                            "timestamp must not be empty; timestamps are seconds since 1970")
         parts.append(part)
     rows = pd.concat(parts, ignore_index=True).rename(columns=_CTR_COLUMNS)
     rows["label"] = rows["label"].astype("float32")

@@ -31,7 +31,7 @@ class Target:
         return cls(measure, float(limit))
 
     def value(self, entry: Entry, kind: Literal["mean", "bound"]) -> float | None:
-        """The entry's mean or bound, of several CTR models the worst one; None if there is none."""
+        """The entry's mean or bound, for AUC that of the worst CTR model; None if it was not measured."""
         if self.measure != "auc":
             return getattr(getattr(entry, self.measure), kind)
         values = [getattr(loss, kind) for loss in entry.auc.values()]
@@ -72,7 +72,7 @@ def chosen(job: Job) -> Job:
 
 
 def _other_settings(job: Job, curve: QualityCurve) -> str:
-    """In words, draft settings that differ from the curve's: speed and relaxed text depend on them."""
+    """Describe the draft settings that differ from the curve's. Speed and relaxed texts depend on them."""
     changes = []
     for section in ("decode", "drafter", "pools"):
         measured = curve.settings.get(section, {})

@@ -34,7 +34,7 @@ def _settings(flag: str, text: str) -> list[RelaxedSetting]:
             raise ConfigError(f"{flag} {part!r}: write K:P with K from 1 to 64 and P from 0 to below 1, "
                               "for example 2:0.1,4:0.05")
         if pair in settings:
-            raise ConfigError(f"{flag} {part!r} is there twice")
+            raise ConfigError(f"{flag} {part!r} is given twice")
         settings.append(pair)
     if not settings:
         raise ConfigError(f"{flag} is empty: write K:P,..., for example 2:0.1,4:0.05")

@@ -120,7 +120,7 @@ def read(path: AnyPath, job: Job) -> QualityCurve:
         raise ConfigError(f"verify.curve = {path} cannot be read ({error.strerror or error}): {again}"
                           ) from None
     except ValueError:
-        raise ConfigError(f"verify.curve = {path} is damaged or no quality curve of version {VERSION}: "
+        raise ConfigError(f"verify.curve = {path} is damaged or not a quality curve of version {VERSION}: "
                           f"{again}") from None
     for name, value in identity(job).items():
         if curve.identity.get(name) != value:

@@ -104,7 +104,7 @@ def prepared(job: Job, work: Path) -> Job:
 
 
 def rows(job: Job, count: int | None, seed: int) -> list[dict]:
-    """Up to ``count`` stale rows that have a prompt, in an order sampled by seed."""
+    """Up to ``count`` stale rows that have a prompt, in seeded random order."""
     stale = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
     stale = stale.orderBy(F.xxhash64(F.lit(seed), "entity", "entity_id"), "entity", "entity_id")
     return [row.asDict() for row in (stale if count is None else stale.limit(count)).collect()]

@@ -54,7 +54,7 @@ def _check(options: Options) -> None:
 
 
 def _index(texts: Sequence[np.ndarray]) -> tuple[Index, dict]:
-    """The global pool, and its figures: building speed, size, and opening time with and without checksums."""
+    """Build the global pool; return it, its build speed, its size, and how long opening it takes."""
     Index.build(texts[:64])  # compiled, or loaded from the cache
     started = time.perf_counter()
     index = Index.build(texts)

@@ -71,7 +71,7 @@ class Drafter(Protocol):
         """Begin the text with this place among the replayed ones; only its first token is known."""
 
     def draft(self, text: np.ndarray, known: int, nodes: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Tokens and parents (``ROOT`` or an earlier place) of a tree after ``text[:known]``."""
+        """Tokens and parents (``ROOT`` or an earlier index) of a draft tree after ``text[:known]``."""
 
     def add(self, text: np.ndarray, before: int, known: int) -> None:
         """Add ``text[before:known]`` to the known tokens."""
@@ -114,7 +114,7 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
 
 
 def accepted(tokens: Sequence[int], parents: Sequence[int], truth: np.ndarray) -> list[int]:
-    """Places of the tree's longest path that is a prefix of ``truth``, the tokens that follow."""
+    """Node indices of the longest path of the tree that is a prefix of ``truth``."""
     node, path = ROOT, []
     for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):  # parents come first
         if len(path) < truth.size and parent == node and token == truth[len(path)]:

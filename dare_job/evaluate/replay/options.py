@@ -21,7 +21,8 @@ def _lambdas(flag: str, text: str) -> list[float | None]:
     except ValueError:
         lambdas = [math.nan]
     if not all(value is None or math.isfinite(value) for value in lambdas):
-        raise ConfigError(f"{flag} {text!r} is no list of numbers and 'learned'; write for example 4,8")
+        raise ConfigError(f"{flag} {text!r} is not a list of finite numbers or 'learned'; write for "
+                          "example 4,8")
     return lambdas
 
 
@@ -31,7 +32,7 @@ def _microseconds(flag: str, text: str) -> tuple[float, float]:
     except ValueError:
         row = node = math.nan
     if not (0 <= row < math.inf and 0 <= node < math.inf):
-        raise ConfigError(f"{flag} {text!r} is not two numbers from 0; write for example 12,0.6")
+        raise ConfigError(f"{flag} {text!r} is not two numbers of at least 0; write for example 12,0.6")
     return row, node
 
 
@@ -44,14 +45,14 @@ class Source:
     tokenizer: Sequence[Path] = option("Folder or file: tokenizer.json, or GPT-2's vocabulary and merges.",
                                        parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
-    id_column: str | None = option("Column of the id. Default: the row number.", None, panel=_TEXTS)
+    id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
     held_out: int = option("Number of texts to replay, chosen by a hash of the id.", 1000,
                            panel=_TEXTS)
     pool: Sequence[str] = option("Draft from the texts of: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
     groups: Path | None = option("Table of entity_id and group (or pool) of the stage route.", None,
                                  panel=_TEXTS)
-    old: Path | None = option("Previous texts of the same ids, to draft from.", None, panel=_TEXTS)
+    old: Path | None = option("Previous texts of the same ids, as drafts.", None, panel=_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,17 @@ class TuneOptions(Source):
     drafting : microseconds of drafting (per row, per draft token); None: measured
     """
 
-    latency: Path | None = option("Latency curve of the model, as in conf/latency/*.json.", None,
+    latency: Path | None = option("Latency curve, as in conf/latency/*.json.", None,
                                   panel=_LATENCY)
-    model: str | None = option("Measure it here: 'embedded', folder or hub name.",
+    model: str | None = option("Measure it: 'embedded', folder or hub name.",
                                None, panel=_LATENCY)
     dtype: Dtype = dtype(panel=_LATENCY)
     device: Device = device(_LATENCY)
     save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)
     out: Path = option("File for the settings, a --config of later runs.", Path("tuned.yaml"),
                        flag="--save")
-    screen: int = option("Texts that screen settings; the others confirm them.", 100, panel=_SEARCH)
-    batch: Sequence[int] = option("Batch sizes. Default: those of the latency curve.", (),
+    screen: int = option("Texts to screen settings; others confirm.", 100, panel=_SEARCH)
+    batch: Sequence[int] = option("Batch sizes. Default: those of the curve.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,
@@ -97,8 +98,8 @@ class TuneOptions(Source):
     drafting: tuple[float, float] | None = option(
         "Microseconds of drafting per row, per draft token.", None,
         flag="--drafting-us", metavar="12,0.6", parse=_microseconds, panel=_LATENCY)
-    threads: int = option("Threads that draft a batch; 0: all processors.", 0, min=0, panel=_LATENCY)
-    rows: int | None = option("Rows of the run to plan waves for. Default: the texts.", None, min=1,
+    threads: int = option("Threads that draft; 0: all processors.", 0, min=0, panel=_LATENCY)
+    rows: int | None = option("Rows to plan waves for. Default: the texts.", None, min=1,
                               panel=_SEARCH)
     curve: Any = None
     curve_name: str = ""

@@ -30,7 +30,8 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
     table = table[table[column].notna() & (table[column] != "")]
     ids = table[id_column] if id_column else table.index
     if id_column and (ids.isna() | (ids.astype(str) == "")).any():
-        raise DataError(f"{path}: a row has text but no {id_column}; give each one, or leave --id-column out")
+        raise DataError(f"{path}: a row has text but no {id_column}; give every row an id, or omit "
+                        "--id-column")
     return Texts([str(value) for value in ids], [str(value) for value in table[column]])
 
 
@@ -60,7 +61,7 @@ def frame(path: str | Path, columns: Sequence[str]):
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read as jsonl, csv or Parquet: {error}") from None
     if table.empty:
-        raise DataError(f"{path} holds no row")
+        raise DataError(f"{path} has no rows")
     for name in columns:
         if name not in table.columns:
             raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, table.columns))}")
@@ -80,7 +81,8 @@ def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np
     merges = [file for file in files if file.suffix in (".bpe", ".txt")]
     vocabulary = [file for file in files if file.name.endswith(("vocab.json", "encoder.json"))]
     if not tokenizers and not (merges and vocabulary):
-        raise DataError(f"no tokenizer.json, nor a vocabulary and merges, at {', '.join(map(str, paths))}")
+        raise DataError("found neither tokenizer.json nor a vocabulary and merges in "
+                        + ", ".join(map(str, paths)))
     try:
         if tokenizers:
             tokenizer = Tokenizer.from_file(str(tokenizers[0]))
@@ -93,7 +95,7 @@ def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np
 
 
 def by_digest(ids: Sequence[str]) -> list[int]:
-    """Places of the ids in the order of their SHA-256 hex digests."""
+    """Indices of the ids, sorted by their SHA-256 hex digests."""
     return sorted(range(len(ids)), key=lambda place: hashlib.sha256(ids[place].encode()).hexdigest())
 
 

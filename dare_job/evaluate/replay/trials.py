@@ -17,7 +17,12 @@ from pools.index import Index
 
 @dataclass(frozen=True)
 class Point:
-    """Draft settings without the budget; maximum texts in a group's and in the global pool, None: all."""
+    """Draft settings except the budget.
+
+    Attributes
+    ----------
+    group_texts, global_texts : maximum number of texts in a group's pool and in the global pool; None: all
+    """
 
     pool: tuple[str, ...]
     context: int
@@ -65,7 +70,7 @@ class Objective:
         return self.curve.ms(batch, nodes + 1) + draft_us * batch / threads / 1e3
 
     def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:
-        """A step generates the accepted tokens and one more in each row."""
+        """Computed throughput: each row gets its accepted tokens and one more per step."""
         return 1e3 * batch * (trial.accepted_per_step + 1) / self.step_ms(batch, nodes, trial.draft_us)
 
 

@@ -50,7 +50,7 @@ def _check(options: Options) -> list[int]:
     curve, default = options.curve, EngineSettings().nodes
     for name, values, low, high in (
             ("--nodes", options.nodes, 1, 512), ("--sizes", options.sizes, 1, 2**31 - 1),
-            ("--contexts", options.contexts, 1, 32), ("--depths", options.depths, 1, 64),
+            ("--contexts", options.contexts, 1, 31), ("--depths", options.depths, 1, 64),
             ("--screen", [options.screen], 1, 2**31 - 1),
             ("with this latency curve --batch", options.batch, curve.batches[0], curve.batches[-1])):
         for value in values:

@@ -70,7 +70,7 @@ def _top(scores: torch.Tensor, valid: torch.Tensor, k: int,
 
 
 def _with_rest(logs: torch.Tensor) -> torch.Tensor:
-    """Append the log-probability of all other tokens together."""
+    """Append the log of the total probability of all other tokens."""
     rest = torch.log1p(-logs.exp().sum(-1, keepdim=True).clamp_max(1 - 1e-6))
     return torch.cat((logs, rest), -1)
 

@@ -36,17 +36,17 @@ class Settings:
     loss: Loss = option(
         "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
         panel=_LOSS)
-    alpha: float | None = option("Weight of the alignment loss, or search.", 0.9,
+    alpha: float | None = option("Alignment loss weight, or search.", 0.9,
                                  parse=_alpha, panel=_LOSS)
     k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
     mix: float = option("Loss s: share of the target in its beams' distribution.", 0.5, panel=_LOSS)
     density: bool = option("Ablation: loss s without its density term.", True, flag="--no-density",
                            negated=True, panel=_LOSS)
     top_one: bool = option("Ablation: align only on the best sequence.", False, panel=_LOSS)
-    all_steps: bool = option("Align on the prefixes of every beam step, too.", False, panel=_LOSS)
-    constrained: bool = option("Ablation: losses s and r over all codes of a level.", True,
+    all_steps: bool = option("Align on prefixes of every beam step, too.", False, panel=_LOSS)
+    constrained: bool = option("Ablation: s and r over all codes of a level.", True,
                                flag="--unconstrained", negated=True, panel=_LOSS)
-    keep_last: bool = option("Keep the weights of the last epoch, not the best ones.", False,
+    keep_last: bool = option("Keep the last epoch's weights, not the best.", False,
                              panel=_TRAINING)
     examples: int = option("Maximum number of histories to learn from.", 8000, panel=_TRAINING)
     held_out: int = option("Histories to evaluate on.", 256, panel=_TRAINING)
@@ -69,8 +69,8 @@ class Settings:
         require_below_one(self, "dropout", "weight_decay")
         require_rate(self.rate)
         if self.beams < self.k:
-            raise ConfigError(f"--beams {self.beams} is below --k {self.k}: a draft of fewer beams never "
-                              "holds the target's top K")
+            raise ConfigError(f"--beams {self.beams} is below --k {self.k}: with fewer beams, a draft "
+                              "never contains all of the target's top K")
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Options:
     """Options of ``dare-job recommender align``."""
 
     data: Source
-    target: Path = option("Folder of the recommender to speed up.", flag="--recommender")
-    draft: Path = option("Folder of a small recommender with the same ids.")
-    to: Path = option("Folder for the aligned draft.", flag="--save")
+    target: Path = option("Recommender to speed up.", flag="--recommender")
+    draft: Path = option("Small recommender, same ids.")
+    to: Path = option("Folder for the result.", flag="--save")
     teacher_paths: Path | None = option("File that keeps the target's outputs for further alignments.", None)
     device: Device = device()
     settings: Settings = field(default_factory=Settings)

@@ -20,14 +20,15 @@ from dare_job.training.checkpoint import load_tensors, save_tensors
 
 
 class TeacherPaths(NamedTuple):
-    """Of each of N histories S sequences, and last the real next item: R = S + 1.
+    """Code sequences to align on. Each of N histories has R: S searched sequences, then its real next item.
 
     Attributes
     ----------
-    codes : int32 (N, R, L)
-    counted : bool (N, R, L), places to align on; a prefix ends before level L
-    log_p : float16 (N, R, L, C), the target's log-probabilities of the codes of each place
-    log_p_k : float32 (N, R, L), that of the target's K-th sequence of the same length, after its own prefix
+    codes : int32 (N, R, L), codes of L levels, padded with 0
+    counted : bool (N, R, L), true where the sequence has a code; prefixes are shorter than L
+    log_p : float16 (N, R, L, C), the target's log-probabilities of all C codes at each level
+    log_p_k : float32 (N, R, L), the target's log-probability of each code of its K-th best sequence of the
+        same length, given that sequence's own prefix
     """
 
     codes: torch.Tensor
@@ -111,7 +112,7 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
     if saved := load_tensors(file or own, fingerprint):
         return TeacherPaths(**saved[0])
     if file and file.exists():
-        raise ConfigError(f"--teacher-paths {file} exists and is not of these data, models and settings: "
+        raise ConfigError(f"--teacher-paths {file} exists and was made from other data, models or settings: "
                           "name another file, or remove it")
     paths = make_paths()
     save_tensors(file or own, paths._asdict(), fingerprint=fingerprint)

@@ -25,10 +25,10 @@ class Settings:
     kl: float = option("Weight of the KL divergence from the target; the rest is cross-entropy.", 0.5,
                        panel=_TRAINING)
     rate: float = option("Peak learning rate.", 4e-3, panel=_TRAINING)
-    context: int = option("Maximum tokens per row; longer prompts lose their start.", 1024, panel=_TRAINING)
+    context: int = option("Maximum tokens per row; long prompts are left-truncated.", 1024, panel=_TRAINING)
     rows: int = option("At most this many texts, chosen by hash.", 20_000, panel=_TRAINING)
     held_out: int = option("Texts to evaluate on, before and after.", 32, panel=_TRAINING)
-    seed: int = option("Seed of the weights and the order of the texts.", 0, panel=_TRAINING)
+    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
     temperature: float = option("Temperature of the target's distribution; use that of the runs.", 1.0,
                                 panel=_TRAINING)
     kept: int = option("Top-k of the target to learn; use 256 for beams and high temperatures.", KEPT,
@@ -49,10 +49,10 @@ class Settings:
 class Options:
     """Options of ``dare-job drafter train``."""
 
-    out: str = option("Output folder of the runs to learn from, or its URL.")
+    out: str = option("Output folder (or URL) of runs.")
     to: Path = option("Folder for the draft model.", Path("drafter"), flag="--save")
     date: str | None = option("Published date. Default: the newest.", None, metavar="YYYY-MM-DD")
-    model: str | None = option("Target: 'embedded', folder or hub name. Default: that of the texts.", None)
+    model: str | None = option("Target: folder or hub name. Default: that of the texts.", None)
     revision: str | None = option("Branch, tag or commit of a hub model.", None)
     dtype: Dtype = dtype()
     device: Device = device()

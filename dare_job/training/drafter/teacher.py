@@ -1,4 +1,4 @@
-"""The target's most probable tokens at every place of the texts, computed once for all epochs."""
+"""The target's most probable tokens at every position of the texts, computed once for all epochs."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _FORWARD_TOKENS = 4096  # per forward pass
 
 @dataclass(frozen=True)
 class TeacherRow:
-    """A row, and the target's distributions at the places of its text's T tokens.
+    """A row, and the target's next-token distributions at the T tokens of its text.
 
     Attributes
     ----------

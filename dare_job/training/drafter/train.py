@@ -97,7 +97,7 @@ def train(model: LlamaForCausalLM, rows: list[TeacherRow], settings: Settings, d
 
 
 def batches(rows: list[TeacherRow], settings: Settings) -> Iterator[Batch]:
-    """Endless batches, the same for the same seed; prompts that are too long lose their start."""
+    """Yield batches without end, determined by the seed. Long prompts are truncated at their start."""
     rng = np.random.default_rng(settings.seed)
     waiting: dict[int, list[TeacherRow]] = defaultdict(list)
     usable = [row for row in rows if len(row.row.text) < settings.context]

@@ -2,7 +2,7 @@
 
 Decodes greedily with transformers' own ``generate`` and prints one JSON line.
 
-How well texts draft each other: known texts replayed against a pool of other texts, no model needed.
+Also replays known texts against a pool of other texts, without a model, to measure draft acceptance.
 """
 
 import json
@@ -51,8 +51,8 @@ def llama_profiles(folder: Path) -> list[list[int]]:
     """GPT-2 token ids of the ML-1M profiles in swapUniba/LLM-user-profiles-for-recsys (Llama 3, 8B).
 
     ``folder`` holds ``knowledge/ml1m_users_llama3chatqa.jsonl.gz`` (keys ``user``, ``plain``) and GPT-2's
-    ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that a held-out
-    set is the first so many. Raises DataError when a file is missing.
+    ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that the first
+    N are a held-out set. Raises DataError when a file is missing.
     """
     profiles = read(folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "plain", "user")
     ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in by_digest(profiles.ids)])
@@ -151,7 +151,10 @@ def _figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dic
 
 
 def _foreign_figures(examples: Sequence[Example], generated: Sequence[Generated]) -> dict[str, float]:
-    """Of titles from outside: share of those that a text should name that it has letter by letter."""
+    """Figures of texts about made-up titles.
+
+    share_of_titles_copied is the share of the reference text's titles that the generated text spells exactly.
+    """
     copied = [title in g.text for x, g in zip(examples, generated, strict=True)
               for title in x.titles if title in x.text]
     return {

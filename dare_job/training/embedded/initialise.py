@@ -72,6 +72,6 @@ def _look_back(attention: torch.nn.Module, rows: slice, offset: int, frequency: 
 
 
 def _orthonormal(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    """(rows, columns) with orthonormal columns; the last row, where the constant is, is zero."""
+    """Random (rows, columns) with orthonormal columns; the last row, of the constant input, is zero."""
     basis = torch.linalg.qr(torch.randn((rows - 1, columns), generator=generator)).Q
     return torch.cat([basis, torch.zeros(1, columns)])

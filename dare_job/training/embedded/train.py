@@ -73,7 +73,8 @@ def train(out: Annotated[Path, typer.Option()], steps: Annotated[int, typer.Opti
         tokenizer = AutoTokenizer.from_pretrained(start)
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).train()
         peak_rate, drills = PEAK_RATE_GOING_ON, 0
-    _LOG.info("%d entries, %d parameters", len(tokenizer), sum(p.numel() for p in model.parameters()))
+    _LOG.info("%d tokens in the vocabulary, %d parameters", len(tokenizer),
+              sum(p.numel() for p in model.parameters()))
     began = time.monotonic()
     work = schedule(corpus.worlds(prompt_set, seed), tokenizer, seed, drills)
     tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))

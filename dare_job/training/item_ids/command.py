@@ -65,7 +65,7 @@ def run(options: Options) -> dict:
     began = time.monotonic()
     names, vectors = (_of_vectors(options.vectors) if options.vectors else _of_texts(options))
     if not len(names):
-        raise DataError(f"{options.vectors or options.texts} holds no items")
+        raise DataError(f"{options.vectors or options.texts} has no items")
     _LOG.info("%d items with vectors of %d numbers", *vectors.shape)
     ids, record = make_ids(names, vectors, options.settings, options.collisions)
     ids.save(options.to)
@@ -97,8 +97,8 @@ def _of_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     except (OSError, ValueError) as error:
         raise DataError(f"--vectors {path} cannot be read as an array of numbers: {error}") from None
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
-        raise DataError(f"--vectors {path}: finite numbers (items, size) are needed, not {vectors.dtype} of "
-                        f"shape {vectors.shape}")
+        raise DataError(f"--vectors {path}: expected an array (items, size) of finite numbers, not "
+                        f"{vectors.dtype} of shape {vectors.shape}")
     return list(map(str, range(len(vectors)))), vectors.astype(np.float32)
 
 

@@ -12,7 +12,7 @@ _QUANTISER = "Quantiser"
 
 @dataclass(frozen=True)
 class Settings:
-    """The default takes about a minute on one core for 10,000 vectors."""
+    """The defaults take about a minute on one core for 10,000 vectors."""
 
     levels: int = option("Codes of an item id.", 4, panel=_QUANTISER, min=1, max=16)
     codes: int = option("Size of each level's code book.", 256, panel=_QUANTISER, min=2, max=65536)

@@ -49,8 +49,8 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
             raise ConfigError(f"--save {to} is the folder of {option}, which would be replaced; name another")
     if to.is_dir() and any(to.iterdir()) and (found_kind := _kind(to)) != kind:
         reason = f"no readable {TRAINING}" if found_kind is None else f"by its {TRAINING}: {found_kind}"
-        raise ConfigError(f"--save {to} holds something else than this command makes ({reason}), which would "
-                          "be replaced; name another folder")
+        raise ConfigError(f"--save {to} is not an earlier result of this command ({reason}), and its "
+                          "contents would be replaced; name another folder")
 
 
 def _kind(folder: Path) -> str | None:

@@ -70,7 +70,7 @@ def run(options: EvaluationOptions) -> dict:
         raise ConfigError(f"--recommender {min(reserved)}=...: that is a baseline's name; choose another")
     ids = ItemIds.load(options.ids)
     if max(options.k) > len(ids.items):
-        raise ConfigError(f"--k {max(options.k)}: {options.ids} has ids for {len(ids.items)} items alone")
+        raise ConfigError(f"--k {max(options.k)}: {options.ids} has ids for only {len(ids.items)} items")
     data = options.data.read(ids)
     tests = data.tests()
     if not tests:

@@ -17,7 +17,7 @@ _SORTED = 32  # batches whose rows are sorted by length together
 
 @dataclass(frozen=True)
 class Batch:
-    """ids int64 (B, W), padded on the right; targets int64 (B, W): the next token of each place."""
+    """ids int64 (B, W), padded on the right; targets int64 (B, W): the next token at each position."""
 
     ids: torch.Tensor
     targets: torch.Tensor

@@ -77,7 +77,7 @@ class SasRec:
         return cross_entropy(self._scores(self._hidden(inputs)[counted]), targets[counted])
 
     def _hidden(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(B, W, d) of item numbers from 1 (0: padding). A row is added: the library drops a batch of 1."""
+        """Hidden states (B, W, d) of item numbers from 1, 0: padding. The library needs two rows or more."""
         inputs = torch.cat((inputs, torch.zeros_like(inputs[:1])))
         return self.network.seq_forward({"seq": inputs}, self._table()(inputs))[:-1]
 

@@ -176,7 +176,7 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
         return np.array([ids.rows[str(int(item) - first_item)] for item in items], np.int32)
     except (KeyError, ValueError) as error:
         raise DataError(f"{where}: {error} is not an item of the id file; numbers here start at {first_item} "
-                        "(--first-item), names there at 0") from None
+                        "(--first-item), those of the id file at 0") from None
 
 
 def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:

@@ -18,9 +18,9 @@ class Source:
 
     path: Path = option("Parquet interactions, or a folder of sequential_*.txt files.", flag="--data")
     split: Literal["given", "leave-one-out"] = option(
-        "given (by files, or by time) or leave-one-out (test on the last items).", GIVEN, metavar="SPLIT")
-    first_item: int = option("Number of the first item in text files.", 1)
-    min_rating: float | None = option("Ignore Parquet interactions with lower ratings.", None)
+        "given (files or time) or leave-one-out.", GIVEN, metavar="SPLIT")
+    first_item: int = option("First item number in text files.", 1)
+    min_rating: float | None = option("Ignore interactions rated lower.", None)
 
     def read(self, ids):
         """The sequences, as ``sequences.read`` reads them, with its errors."""
@@ -79,7 +79,7 @@ class Options:
     def __post_init__(self):
         if self.settings.lora and self.model is None:
             raise ConfigError(f"--lora {self.settings.lora} updates an existing model: name it with --base, "
-                              "or leave --lora out")
+                              "or omit --lora")
 
 
 def _named(flag: str, texts: list[str]) -> dict[str, Path]:

@@ -188,7 +188,7 @@ def test_invalid_settings_are_rejected(job_of, tmp_path, folder, monkeypatch):
             recommend.run(job_of(k=41))
     with pytest.raises(ConfigError, match="item ids differ"):
         recommend.run(job_of(drafter=str(write(tmp_path / "other", ids=item_ids(seed=9)))))
-    with pytest.raises(ConfigError, match="is no recommender"):
+    with pytest.raises(ConfigError, match="is not a recommender"):
         (tmp_path / "plain").mkdir()
         recommend.run(job_of(model=str(tmp_path / "plain")))
     with pytest.raises(ModelError, match=r"^recommend\.drafter = '/no/such': .*does not exist; it is one of "
