@@ -138,7 +138,7 @@ def test_mean_of_dependent_places():
     ("--drafts", "two", "not a list of numbers"), ("--drafts", "4..2", "each must be from 1 to 8"),
     ("--temperature", "-1", "each must be 0 .greedy. or"), ("--temperature", "hot", "not a list of numbers"),
     ("--temperature", "nan", "each must be 0"), ("--trees", "2x0", "not a list of widths"),
-    ("--plot", "rates.svg", "give several of either"),
+    ("--plot", "rates.svg", "needs several temperatures"),
     ("--trees", "2x2:7", "from 2 to 6"), ("--trees", "2x2:1", "from 2 to 6")])
 def test_invalid_options(models, texts, option, value, message):
     done = run("--model", models / "target", "--draft", models / "draft", "--text", texts, option, value)

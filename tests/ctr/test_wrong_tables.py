@@ -75,7 +75,7 @@ def nothing(out):
     (two_sizes, r"different sizes \(user 4, item 3\)"),
     (not_finite, "the vector of 'b' has a number that is not finite"),
     (of_other_texts,
-     r"1 of 2 features are of other .* 'b'\): run `dare-job run --from encode --date 2025-12-31`"),
+     r"1 of 2 features do not belong .* 'b'\): run `dare-job run --from encode --date 2025-12-31`"),
     (of_texts_that_are_gone, r"2 of 3 features do not belong to the published texts \(such as 'b'\)"),
     (damaged, "entity=user/dt=2025-12-31: a file is damaged"),
     (dates_apart, r"not all .* a common date \(user 2025-12-31; item 2025-12-30\)"),
@@ -130,5 +130,5 @@ def test_columns_of_another_type_are_named_with_their_folder(tmp_path, write, cl
 
 def test_cluster_ids_of_other_texts_are_refused_too(tmp_path):
     of_other_texts(tmp_path)
-    with pytest.raises(DataError, match="1 of 2 features are of other texts"):
+    with pytest.raises(DataError, match="1 of 2 features do not belong to the published texts"):
         read(tmp_path, clusters=True)
