@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dare_job.cli.from_dataclass import takes
+from dare_job.cli.from_dataclass import paragraphs, takes
 from dare_job.config import options
 from dare_job.errors import ConfigError
 
@@ -22,7 +22,8 @@ _MODULES = {
     "sample": "sampling.command", "beam": "beam.command", "recommend": "recommend.command",
     "budget": "budget", "decode": "decode.command", "dare": "dare.command", "pools": "pools.command",
     "modes": "modes", "overhead": "overhead", "growth": "growth", "ctr-input": "ctr_input",
-    "train-profiles": "profiles.train", "train-profiles-drafter": "profiles.drafter"}
+    "train-profiles": "profiles.train", "train-profiles-drafter": "profiles.drafter", "gpu": "gpu.command"}
+_OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 class _Commands(TyperGroup):
@@ -35,7 +36,14 @@ class _Commands(TyperGroup):
         if name not in _MODULES:
             return None
         commands = typer.Typer(add_completion=False)
-        commands.command(name)(importlib.import_module(f"dare_job.bench.{_MODULES[name]}").main)
+        module = importlib.import_module(f"dare_job.bench.{_MODULES[name]}")
+        if name == "gpu":  # reads its options with argparse, because it also runs without typer
+            def gpu(context: typer.Context) -> None:
+                module.measure(context.args)
+
+            commands.command(name, help=module.HELP, context_settings=_OWN_PARSER)(gpu)
+        else:
+            commands.command(name, help=paragraphs(module.main))(module.main)
         return typer.main.get_command(commands)
 
 
@@ -44,7 +52,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True)
 
 @app.callback()
 def bench() -> None:
-    """Measure the figures of the README and docs/figures.md; on a GPU: python -m dare_job.bench.gpu."""
+    """Measure the figures of the README and docs/figures.md."""
 
 
 def ints(flag: str, text: str) -> tuple[int, ...]:

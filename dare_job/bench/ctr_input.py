@@ -22,16 +22,16 @@ from dare_job.workspace import committing
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with train, valid and test.csv.gz.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    save: Annotated[Path, typer.Option("--save", help="Folder to write; it must not exist yet.")],
 ) -> None:
     """Write interactions, users and items; print the date."""
-    if out.exists():
-        raise ConfigError(f"--out {out} exists already; name another folder")
+    if save.exists():
+        raise ConfigError(f"--save {save} exists already; name another folder")
     ctr = source.load(str(data), 4.0)
     rows = ctr.interactions[ctr.interactions["split"] == "train"].assign(rating=None)
     titles = ctr.items["title"].fillna("")
     items = ctr.items.assign(title=titles, attributes=[_year(title) for title in titles])
-    with committing(out, "", {"data": data.name}) as staging:
+    with committing(save, "", {"data": data.name}) as staging:
         for name, schema, frame in (("interactions", INTERACTIONS, rows), ("users", USERS, ctr.users),
                                     ("items", ITEMS, items)):
             table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)

@@ -8,6 +8,7 @@ import typer
 
 from dare_job import __version__, errors
 from dare_job.cli import config, data, run, snapshots, training, tuning
+from dare_job.cli.from_dataclass import paragraphs
 from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
 from dare_job.observe import redact
@@ -18,7 +19,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 def _family(summary: str, **commands) -> typer.Typer:
     family = typer.Typer(no_args_is_help=True, help=summary)
     for name, command in commands.items():
-        family.command(name.replace("_", "-"))(command)
+        family.command(name.replace("_", "-"), help=paragraphs(command))(command)
     family.callback(help=summary)(lambda: None)  # a family of one command keeps that command's name
     return family
 
@@ -53,7 +54,7 @@ for _panel, _commands in {
     "Measure and tune": [tuning.check, tuning.tune, tuning.curve, tuning.ctr],
 }.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+        app.command(rich_help_panel=_panel, help=paragraphs(_command))(_command)
 
 for _name, _group in {
     "recommender": _family(

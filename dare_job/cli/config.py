@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dare_job.cli.result import console, print_json
+from dare_job.cli.result import AsJson, console, print_result
+from dare_job.errors import ConfigError
 
 Config = Annotated[list[Path] | None, typer.Option(
     "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
@@ -14,7 +15,6 @@ Set = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
 Keys = Annotated[list[str] | None, typer.Argument(
     metavar="[KEY]...", help="Only these settings or sections, such as decode or out.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def show(keys: Keys = None, config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
@@ -75,19 +75,40 @@ def _type(field: dict) -> str:
 
 
 def _print(entries: dict[str, dict], keys: list[str] | None, as_json: bool) -> None:
-    """Print the entries of settings or sections (default: all) as a table with a column for each value."""
-    from rich.table import Table
+    """Print the entries of settings or sections (default: all).
 
+    Raises ConfigError if there is no such setting or section.
+    """
+    for key in keys or []:
+        _require_known(key, list(entries))
     entries = {key: entry for key, entry in entries.items()
                if not keys or any(f"{key}.".startswith(f"{section}.") for section in keys)}
-    if as_json:
-        return print_json(entries)
+    print_result(as_json, lambda: entries, _print_table)
+
+
+def _print_table(entries: dict[str, dict]) -> None:
+    from rich.table import Table
+
     columns = list(next(iter(entries.values()), ()))
     table = Table("setting", *columns, box=None, pad_edge=False)
     for key, entry in entries.items():
         table.add_row(key, *(_text(entry[name]) for name in columns),
                       style="dim" if entry.get("origin") == "default" else None)
     console().print(table, markup=False)
+
+
+def _require_known(key: str, settings: list[str]) -> None:
+    """Raise ConfigError, with the valid names beside it, if this is neither a setting nor a section."""
+    from difflib import get_close_matches
+
+    if any(f"{name}.".startswith(f"{key}.") for name in settings):
+        return
+    section = key.rpartition(".")[0]
+    inside = [name for name in settings if section and name.startswith(f"{section}.")]
+    known = inside or list(dict.fromkeys(name.partition(".")[0] for name in settings))
+    close = get_close_matches(key, known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise ConfigError(f"no setting or section {key}{hint}; valid names: {', '.join(known)}")
 
 
 def _text(value) -> str:

@@ -13,6 +13,11 @@ from dare_job.config.options import Option
 FieldPath = tuple[str, ...]  # names of nested fields
 
 
+def paragraphs(function: Callable) -> str:
+    """The docstring of a command with each paragraph on one line, which the help wraps to the terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(function) or "").split("\n\n"))
+
+
 def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn ``function(options, as_json)`` into a command that has the fields of a dataclass as its options.
 

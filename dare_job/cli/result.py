@@ -1,4 +1,4 @@
-"""What a command prints at its end: tables on a terminal, one JSON object for programs."""
+"""What a command prints at its end: text on a terminal, one JSON object for programs."""
 
 import json
 import os
@@ -10,7 +10,12 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option(
-    "--json", help="Print one JSON object; the default if not on a terminal.")]
+    "--json", help="Print JSON; the default in a pipe.")]
+
+
+def prints_json(as_json: bool) -> bool:
+    """Whether a command with ``--json`` prints JSON: if asked to, or if no terminal shows the output."""
+    return as_json or not sys.stdout.isatty()
 
 
 def print_result(as_json: bool, work: Callable[[], dict], show: Callable[[dict], None] | None = None) -> dict:
@@ -18,7 +23,7 @@ def print_result(as_json: bool, work: Callable[[], dict], show: Callable[[dict],
 
     Whatever the command prints while it runs goes to standard error where standard output is for programs.
     """
-    if sys.stdout.isatty() and not as_json:
+    if not prints_json(as_json):
         result = work()
         if show:
             show(result)

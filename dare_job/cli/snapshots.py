@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from dare_job.cli import options
-from dare_job.cli.config import AsJson
-from dare_job.cli.result import console, print_json
+from dare_job.cli.result import AsJson, console, print_result
 from dare_job.errors import ConfigError
 from dare_job.storage.paths import AnyPath, path
 
@@ -24,16 +23,20 @@ def show(
     entity: Annotated[str, typer.Argument(metavar="user:ID", help="Whose text: user:ID or item:ID.")],
     date: Published = None,
 ) -> None:
-    """Print one text and mark which tokens were drafted, step by step."""
+    """Print one text and mark which tokens were drafted, step by step.
+
+    The output is text in a pipe, too.
+    """
     from dare_job.publish.report.texts import show_text
 
     show_text(out, entity, options.day(date).isoformat() if date else None)
 
 
 def report(out: Out = None, config: Config = None, date: Published = None) -> None:
-    """Write the report of a published date again and print its path: OUT/reports/dt=D/index.html.
+    """Write the report of a published date again and print its path.
 
-    `dare-job run` writes it as well, when it publishes the date.
+    The path is OUT/reports/dt=D/index.html, printed as text in a pipe, too. `dare-job run` writes the report
+    as well, when it publishes the date.
     """
     from dare_job.cli.output import writing
     from dare_job.observe import log
@@ -55,11 +58,8 @@ def history(
     from dare_job.publish.snapshots.history import history, print_history
 
     folder = _out(out, config)
-    rows = history(folder, last)
-    if as_json:
-        print_json({"out": str(folder), "dates": rows})
-    else:
-        print_history(rows, console())
+    print_result(as_json, lambda: {"out": str(folder), "dates": history(folder, last)},
+                 lambda result: print_history(result["dates"], console()))
 
 
 def diff(
@@ -74,11 +74,9 @@ def diff(
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
     from dare_job.publish.snapshots.diff import diff, print_diff
 
-    result = diff(_out(out, config), before, after, examples)
-    if as_json:
-        print_json(result)
-    else:
-        print_diff(result, console())
+    folder = _out(out, config)
+    print_result(as_json, lambda: diff(folder, before, after, examples),
+                 lambda result: print_diff(result, console()))
 
 
 def clean(
@@ -98,11 +96,15 @@ def clean(
     from dare_job.publish.snapshots.clean import clean
 
     folder = _out(out, config)
-    with writing(folder):
-        result = clean(folder, keep, dry_run)
-    if as_json:
-        print_json(result)
-        return
+
+    def work() -> dict:
+        with writing(folder):
+            return clean(folder, keep, dry_run)
+
+    print_result(as_json, work, lambda result: _print_removed(result, dry_run))
+
+
+def _print_removed(result: dict, dry_run: bool) -> None:
     for date in result["removed"]:
         print(f"{'would remove' if dry_run else 'removed'} {date['date']}  {_size(date['bytes'])}")
     for date in result["kept"]:

@@ -41,10 +41,10 @@ def option(help: str, default: Any = MISSING, **more) -> Any:
 
 
 def device(panel: str | None = None) -> Any:
-    return option("auto (cuda if there is a GPU), cpu or cuda.", "auto", metavar="DEVICE", panel=panel)
+    return option("auto (cuda, else cpu), cpu or cuda.", "auto", metavar="DEVICE", panel=panel)
 
 
-def dtype(help: str = "Weights in float32, bfloat16 or float16.", panel: str | None = None) -> Any:
+def dtype(help: str = "float32, bfloat16 or float16.", panel: str | None = None) -> Any:
     return option(help, "float32", metavar="DTYPE", panel=panel)
 
 

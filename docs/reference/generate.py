@@ -164,8 +164,9 @@ def _option(parameter) -> tuple | None:
     value = f" {parameter.metavar}" if option and parameter.metavar else ""
     default = parameter.default
     default = "" if default is None or default is False or default == () else f"`{_default(default)}`"
-    return (f"`{names}{value}`", "required" if parameter.required else default,
-            getattr(parameter, "help", None) or "")
+    meaning = getattr(parameter, "help", None) or ""
+    repeated = f" \\[{parameter.default}]"  # the help repeats the default, which has a column here
+    return (f"`{names}{value}`", "required" if parameter.required else default, meaning.replace(repeated, ""))
 
 
 def _default(value) -> str:

@@ -23,7 +23,7 @@ def split_data(tmp_path):
 
 def test_the_job_gets_all_items_and_what_was_before_the_valid_part(split_data, tmp_path, capsys):
     folder, rows = split_data
-    ctr_input.main(data=folder, out=tmp_path / "in")
+    ctr_input.main(data=folder, save=tmp_path / "in")
     found = {name: pq.read_table(tmp_path / "in" / f"{name}.parquet")
              for name in ("interactions", "users", "items")}
     assert found["interactions"].schema.equals(INTERACTIONS) and found["items"].schema.equals(ITEMS)
@@ -38,4 +38,4 @@ def test_the_job_gets_all_items_and_what_was_before_the_valid_part(split_data, t
 def test_a_folder_that_is_there_stays_as_it_is(split_data, tmp_path):
     (tmp_path / "in").mkdir()
     with pytest.raises(ConfigError, match="exists already"):
-        ctr_input.main(data=split_data[0], out=tmp_path / "in")
+        ctr_input.main(data=split_data[0], save=tmp_path / "in")

@@ -189,8 +189,26 @@ def _commands(group, words=()):
 @pytest.mark.parametrize("words", _commands(get_command(cli.app)), ids=" ".join)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_of_every_command_fits_two_screens(words, option):
-    shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "100", "TERMINAL_WIDTH": "100"})
-    assert shown.exit_code == 0 and len(shown.stdout.splitlines()) <= 48
+    shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert shown.exit_code == 0 and len(shown.stdout.splitlines()) <= 56
+
+
+@pytest.mark.parametrize("words, sentence", [
+    ("run", "Stages, in order: plan, embed, group, route, pools,"),
+    ("clean", "previous texts for a date that is not published yet, and for running the newest date again.")])
+def test_help_wraps_paragraphs_to_the_terminal(words, sentence):
+    shown = CliRunner().invoke(cli.app, [words, "-h"], env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"})
+    assert sentence in shown.stdout
+
+
+@pytest.mark.parametrize("words, message", [
+    (("show", "decod"), "no setting or section decod (did you mean decode?); valid names: out, seed, "),
+    (("show", "decode.nods"), "decode.nods (did you mean decode.nodes?); valid names: decode.max_new_tok"),
+    (("schema", "out", "TYPO"), "no setting or section TYPO; valid names: out, seed, input, ")])
+def test_an_unknown_section_of_the_settings_exits_with_2_and_the_valid_names(
+        monkeypatch, capsys, words, message):
+    code, out, err = run(monkeypatch, capsys, "config", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1) and message in err
 
 
 def test_version(monkeypatch, capsys):
@@ -204,7 +222,10 @@ def test_config_show_says_where_each_setting_comes_from(monkeypatch, capsys, con
     assert code == 0 and found["out"] == {"value": str(tmp_path / "out"), "origin": config}
     assert found["decode.nodes"] == {"value": 4, "origin": "--set"}
     assert found["decode.batch_size"]["origin"] == "default" and "log.format" not in found
-    code, out, _ = run(monkeypatch, capsys, "config", "show", "decode.nodes", "--set", "decode.nodes=4")
+    one = "config", "show", "decode.nodes", "--set", "decode.nodes=4"
+    assert json.loads(run(monkeypatch, capsys, *one)[1]) == {"decode.nodes": found["decode.nodes"]}
+    monkeypatch.setattr("dare_job.cli.result.prints_json", lambda as_json: as_json)
+    code, out, _ = run(monkeypatch, capsys, *one)
     assert code == 0 and out.split() == ["setting", "value", "origin", "decode.nodes", "4", "--set"]
 
 

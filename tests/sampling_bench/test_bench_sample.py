@@ -104,7 +104,7 @@ def test_any_model_can_be_the_target(tmp_path):
     folder, tiny = tmp_path / "model", Settings(width=32, layers=1, heads=2)
     network(tokenizer, len(tokenizer), 1024, tiny).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    ran = invoke("--target", str(folder), "--dtype", "bfloat16", "--device", "cpu", "--temperatures", "1",
+    ran = invoke("--model", str(folder), "--dtype", "bfloat16", "--device", "cpu", "--temperatures", "1",
                  "--quick")
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout.splitlines()[-1])
@@ -204,7 +204,7 @@ def test_this_machines_curve_is_read_as_it_was_measured():
     (("--work", __file__), "--work .* is a file; name a folder"),
     (("--temperatures", "hot"), "'hot' is not a list of numbers"),
     (("--nodes", "600"), "--nodes 600: a row's tree has at most 512"),
-    (("--data", "somewhere", "--target", "another"), "--data samples the model of real profiles"),
+    (("--data", "somewhere", "--model", "another"), "--data samples the model of real profiles"),
     (("--rows", "0"), "--rows is 0; it must be at least 1"),
     (("--rows", "60", "--users", "60"), "must be left to learn from")])
 def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):

@@ -8,11 +8,18 @@ from rich.console import Console
 from small_dates import publish, row
 
 from dare_job import cli, errors
+from dare_job.cli import result
 from dare_job.publish.snapshots.compare import side_by_side
 from dare_job.publish.snapshots.diff import diff
 from dare_job.publish.snapshots.history import history
 
 D1, D2, D3 = "2026-01-01", "2026-01-02", "2026-01-03"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Commands print what they print on a terminal, without colors."""
+    monkeypatch.setattr(result, "prints_json", lambda as_json: as_json)
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -24,7 +31,7 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     return ended.value.code, captured.out, captured.err
 
 
-def test_history_has_a_line_for_each_date_and_what_changed(tmp_path, monkeypatch, capsys):
+def test_history_has_a_line_for_each_date_and_what_changed(tmp_path, monkeypatch, capsys, terminal):
     publish(tmp_path, D1)
     publish(tmp_path, D2, model={"name": "m2", "hash": "x" * 64}, settings={"decode": {"nodes": 16}})
     publish(tmp_path, D3, entities=["user"], model={"name": "m2", "hash": "x" * 64},
@@ -67,7 +74,7 @@ def test_history_goes_on_where_manifests_are_old_or_damaged(tmp_path):
     assert second["status"] == "the items' manifest is damaged" and second["rows"] == 1
 
 
-def test_diff_counts_rows_and_names_settings_and_shows_texts(tmp_path, monkeypatch, capsys):
+def test_diff_counts_rows_and_names_settings_and_shows_texts(tmp_path, monkeypatch, capsys, terminal):
     old = [row("a", "likes old films about the sea", D1, 6), row("b", "b", D1), row("c", None, D1, error="e"),
            row("gone", "x", D1)]
     new = [row("a", "likes new films about the sea", D2, 7), row("b", "b", D1), row("c", "c", D2),
@@ -94,6 +101,22 @@ def test_diff_counts_rows_and_names_settings_and_shows_texts(tmp_path, monkeypat
         ["texts", "changed", "1", "1"]]
     code, out, _ = run(monkeypatch, capsys, "diff", D1, D2, "--out", tmp_path, "--examples", "0", "--json")
     assert json.loads(out)["user"]["examples"] == [] and json.loads(out)["user"]["counts"] == counts
+
+
+@pytest.mark.parametrize("words", [("history",), ("diff", D1, D2), ("clean", "--keep", "1", "--dry-run")])
+def test_in_a_pipe_they_print_json_alone(words, tmp_path, monkeypatch, capsys):
+    publish(tmp_path, D1)
+    publish(tmp_path, D2)
+    code, out, _ = run(monkeypatch, capsys, *words, "--out", tmp_path)
+    assert code == 0 and json.loads(out)["out"] == str(tmp_path)
+    assert run(monkeypatch, capsys, *words, "--out", tmp_path, "--json")[1] == out
+
+
+def test_clean_says_on_a_terminal_what_it_removes(tmp_path, monkeypatch, capsys, terminal):
+    publish(tmp_path, D1)
+    publish(tmp_path, D2)
+    code, out, _ = run(monkeypatch, capsys, "clean", "--keep", "1", "--dry-run", "--out", tmp_path)
+    assert code == 0 and f"kept {D2}: " in out and "dates kept, " in out.splitlines()[-1]
 
 
 def test_dates_that_are_not_there_are_named(tmp_path, monkeypatch, capsys):

@@ -180,11 +180,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
+def measure(words: Sequence[str] | None = None) -> None:
+    """Run a command line, by default this process's, and print the result as JSON."""
+    options = parsed(words)
+    gc.freeze()  # objects of imported modules, which each of many collections would traverse again
+    print(json.dumps(run(options)))
+
+
 def main() -> None:
     """``python -m dare_job.bench.gpu``, without typer."""
-    gc.freeze()  # objects of imported modules, which each of many collections would traverse again
     try:
-        result = run(parsed())
+        measure()
     except DareJobError as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
-    print(json.dumps(result))

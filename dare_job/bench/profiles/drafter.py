@@ -79,7 +79,7 @@ class Options:
     """Options of ``bench train-profiles-drafter``."""
 
     data: Path = option("Folder of the data: see docs/how-to/datasets.md.")
-    out: Path = option("Work folder; each model gets a folder in it.")
+    out: Path = option("Work folder; each model gets a folder in it.", flag="--save")
     steps: int = option("Updates.", SMALL.steps)
     width: int = option("Width of the draft model.", SMALL.width)
     layers: int = option("Layers of the draft model.", SMALL.layers)

@@ -162,7 +162,7 @@ class Options:
     """Options of ``bench train-profiles``."""
 
     data: Path = option("Folder of the data: see docs/how-to/datasets.md.")
-    out: Path = option("Work folder; the model gets a folder in it.")
+    out: Path = option("Work folder; the model gets a folder in it.", flag="--save")
     settings: Settings = Settings()
     threads: int = option("torch threads.", 2)
 

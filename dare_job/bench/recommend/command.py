@@ -43,7 +43,7 @@ class Options:
     data: Path | None = option("Folder with sequential_train, _valid and _test.txt (.gz). Default: "
                                f"{BEAUTY} of DARE_DATA.", None)
     target: Path | None = option("A recommender's folder. Default: a small catalogue with random weights.",
-                                 None)
+                                 None, flag="--model")
     drafts: Sequence[tuple[str, Path]] = option(
         "A draft model's folder and the name of its rows; repeatable.", (), flag="--draft",
         metavar="NAME=DIR", parse=_drafts, repeatable=True)
@@ -64,15 +64,15 @@ class Options:
     def __post_init__(self):
         if self.data is None and self.target and (root := os.environ.get("DARE_DATA")):
             object.__setattr__(self, "data", Path(root) / BEAUTY)
-        for flag, folder in (("--data", self.data), ("--target", self.target),
+        for flag, folder in (("--data", self.data), ("--model", self.target),
                              *(("--draft", folder) for folder in dict(self.drafts).values())):
             if folder and not folder.is_dir():
                 raise ConfigError(f"{flag} {folder}: no such folder")
         if (self.data is None) != (self.target is None):
-            raise ConfigError("--target needs sequences (--data, or DARE_DATA), and these a --target: both, "
+            raise ConfigError("--model needs sequences (--data, or DARE_DATA), and these a --model: both, "
                               "or neither for a small catalogue with random weights")
         if self.drafts and self.target is None:
-            raise ConfigError("--draft needs the --target that it drafts for")
+            raise ConfigError("--draft needs the --model that it drafts for")
         require_at_least(self, users=1, batch=1, repeats=1, generated=1, threads=1, seed=0)
         if not self.ks:
             raise ConfigError("--k names none; write for example 5,10")

@@ -48,14 +48,14 @@ class Options(world.Options):
         if self.nodes > MAX_TREE_NODES:
             raise ConfigError(f"--nodes {self.nodes}: a row's tree has at most {MAX_TREE_NODES}")
         if self.data and self.target != EMBEDDED:
-            raise ConfigError("--data samples the model of real profiles and --target another one: give one "
+            raise ConfigError("--data samples the model of real profiles and --model another one: give one "
                               "of them")
         if self.plot:
             writable("--plot", self.plot)
 
     @property
     def drafter(self) -> Settings:
-        """Of the draft model and its training."""
+        """Settings of the draft model and its training."""
         return world.QUICK_DRAFTER if self.quick else Settings(width=self.width, steps=self.steps)
 
 

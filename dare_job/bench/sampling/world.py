@@ -52,7 +52,7 @@ class Options:
     work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
                                "sample and beam. Default: a temporary folder.", None)
     seed: int = option("Random seed of the samples.", 0)
-    target: str = option("Target model: embedded, a folder or a hub name.", EMBEDDED)
+    target: str = option("Target model: embedded, a folder or a hub name.", EMBEDDED, flag="--model")
     device: Device = device()
     dtype: Dtype = dtype("Data type of both models' weights.")
     quick: bool = option("Few rows and a tiny draft model: tests the command; its measurements mean nothing "
@@ -75,7 +75,7 @@ class Source:
 
 def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, target: str = EMBEDDED) -> Source:
     """The embedded model, or another by folder or hub name. Foreign: the grammar's texts of another world."""
-    folder = resolve(target, setting="--target")
+    folder = resolve(target, setting="--model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts_of = {f"user:{example.row}": prompt_ids(tokenizer, example.prompt)
                   for example in examples(users, items, seed)}
