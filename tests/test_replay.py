@@ -158,7 +158,7 @@ def test_peers_are_compared_in_pairs(corpus):
     ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
     ({"against": ("best",)}, "choose from published, arctic"), ({"nodes": (0,)}, "from 1 to 512"),
     ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),
-    ({"tokenizer": ["nowhere"]}, "no tokenizer.json"), ({"text": "nowhere.csv"}, "cannot be read")])
+    ({"tokenizer": ["nowhere"]}, "neither tokenizer.json"), ({"text": "nowhere.csv"}, "cannot be read")])
 def test_what_cannot_be_is_named(corpus, change, message):
     with pytest.raises((ConfigError, DataError), match=message):
         run(options(corpus, **change))

@@ -185,7 +185,7 @@ def test_without_old_text_there_is_nothing_to_measure(job_of, world, tmp_path):
 
 def test_settings_of_the_command_line():
     for words, said in (("2", "write K:P"), ("0:0.1", "from 1 to 64"), ("2:1", "below 1"), ("", "is empty"),
-                        ("2:0.1,2:0.1", "there twice")):
+                        ("2:0.1,2:0.1", "given twice")):
         done = CliRunner().invoke(app, ["curve", "--config", "x.yaml", "--date", DAY, "--settings", words])
         assert isinstance(done.exception, ConfigError) and said in str(done.exception)
     done = CliRunner().invoke(app, ["curve", "--config", "x.yaml", "--date", DAY, "--data", "sample",
