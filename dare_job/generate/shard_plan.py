@@ -23,6 +23,7 @@ from dare_job import errors
 from dare_job.errors import DareJobError
 from dare_job.generate import row_assignment, waves
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
 from dare_job.spark.tables import read_parquet, row_count, write_parquet
 from dare_job.storage import atomic, paths
@@ -74,6 +75,7 @@ class ShardPlan:
         return [self.folder / f"entity={entity}" for entity in ENTITIES]
 
 
+@progress.doing("checking finished rows")
 def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
     """The shard plan with this fingerprint: the existing one, or a new one for the rows of this run.
 
@@ -172,13 +174,17 @@ def _write(job: Job, rows, staging: AnyPath) -> dict:
             ids = read_parquet(job.spark, kept, columns=["entity_id"])
             ids = ids.select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
-    rows, drafting = waves.add_waves(job, rows, texts)
-    record, placed = row_assignment.assign_rows(job, rows.select("wave", "entity", *ROW_COLUMNS))
-    write_parquet(placed.select("entity", *ROW_COLUMNS, *ASSIGNMENT_COLUMNS), (staging / "cut").resolve())
+    with progress.doing("choosing the rows of each wave"):
+        rows, drafting = waves.add_waves(job, rows, texts)
+    with progress.doing("assigning rows to shards"):
+        record, placed = row_assignment.assign_rows(job, rows.select("wave", "entity", *ROW_COLUMNS))
+    with progress.doing("writing the shard plan"):
+        write_parquet(placed.select("entity", *ROW_COLUMNS, *ASSIGNMENT_COLUMNS), (staging / "cut").resolve())
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
             "waves": record, "drafting": drafting}
 
 
+@progress.doing("copying finished rows")
 def _copy_finished(job: Job, wanted, old: AnyPath, staging: AnyPath) -> int:
     """Copy finished rows whose text key and rule are still current. Rows with errors are generated again."""
     kept = 0

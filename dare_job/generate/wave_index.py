@@ -20,6 +20,7 @@ from dare_job.generate import previous_text
 from dare_job.generate.shard_plan import ShardPlan
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, GLOBAL
 from dare_job.storage import paths
 from dare_job.storage.local_copy import local_copy
@@ -59,6 +60,7 @@ def wave_record(work: ShardPlan) -> dict[str, list[dict]]:
             for entity, waves in totals.items()}
 
 
+@progress.doing("indexing texts of earlier waves")
 def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str, str], ...]:
     """Build missing indexes for a wave from the texts of earlier waves; returns its ``Task.wave_pools``."""
     indexes = []

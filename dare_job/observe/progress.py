@@ -176,7 +176,10 @@ def counting(what: str, total: int, done: Callable[[], int] | None = None,
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Report what is being done, without a count, while the block runs."""
+    """Report what is being done, without a count, while the block or the decorated function runs.
+
+    An inner block replaces the words of an outer one until it ends.
+    """
     with _from(lambda reporter: lambda elapsed_s: Reading(elapsed_s, what)):
         yield
 

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from dare_job.data.history import end_of_day
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.spark.tables import read_parquet, row_count, write_parquet
 from dare_job.storage import atomic, paths
@@ -18,6 +19,7 @@ _MAX_HISTORIES = 200_000  # that a drafter without a model learns from
 ROWS, COUNTS = "rows", "items"
 
 
+@progress.doing("reading the users' histories")
 def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dict:
     """Write the tables of users and items, once per fingerprint, and again only if files are damaged.
 

@@ -31,7 +31,8 @@ def run(job: Job) -> dict:
                 record.update(_copy(provided, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
-                pairs = lightgcn.read_pairs(source, end_of_day(job.space.day))
+                with progress.doing("reading interactions"):
+                    pairs = lightgcn.read_pairs(source, end_of_day(job.space.day))
                 record.update(_learn(pairs, settings, job.config.seed, staging))
     return stage_report(done_record(target))
 
@@ -45,6 +46,7 @@ def _identity(path: AnyPath | None, entity: str) -> list | None:
     return paths.file_versions([path] if path.is_file() else sorted(path.rglob("*.parquet")))
 
 
+@progress.doing("copying the given vectors")
 def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     record = {}
     for entity, path in provided.items():

@@ -50,9 +50,10 @@ def run(job: Job) -> dict:
     beams = None
     if job.config.decode.mode == "beam":
         beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
-    record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-              "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
-              "beams": beams, "baseline": baseline.measure_baseline(job, work)}
+    with progress.doing("reading the totals of finished chunks"):
+        record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
+                  "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
+                  "beams": beams, "baseline": baseline.measure_baseline(job, work)}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
@@ -167,6 +168,7 @@ def _marking_damage(job: Job):
                                "next `dare-job run` builds them again)") from None
 
 
+@progress.doing("checking the pools")
 def _check_pools(task: Task) -> None:
     """Raise PoolError if a pool is damaged, before a model is loaded. Checks only sizes, not checksums."""
     for entity in ENTITIES:

@@ -48,8 +48,9 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
     entries = F.array_sort(F.map_entries("attributes"))
     plan = stage_table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
-    _check_names(plan, order, f"group.{entity}_attributes")
-    order, groups = _attribute_groups(plan, labels, order, settings.max_group_size)
+    with progress.doing(f"grouping {entity}s by attributes"):
+        _check_names(plan, order, f"group.{entity}_attributes")
+        order, groups = _attribute_groups(plan, labels, order, settings.max_group_size)
     table = plan.join(labels, "entity_id", "left")
     if groups:
         pairs = pa.table({"key": list(groups), "attribute_group": list(groups.values())})
@@ -57,14 +58,16 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
     else:
         table = table.withColumn("attribute_group", F.lit(None).cast("string"))
     folder = staging / f"entity={entity}"
-    write_parquet(table.select(*GROUPS.names), folder)
-    paths.remove_tree(staging / f"labels-{entity}.parquet")
-    return {"clusters": k, "attribute_order": order, **_counts(folder)}
+    with progress.doing(f"writing groups of {entity}s"):
+        write_parquet(table.select(*GROUPS.names), folder)
+        paths.remove_tree(staging / f"labels-{entity}.parquet")
+        return {"clusters": k, "attribute_order": order, **_counts(folder)}
 
 
 def _collaborative(job: Job, entity: str, settings: GroupSettings, path: AnyPath) -> tuple[DataFrame, int]:
     """Cluster of each entity with a vector, as (entity_id, collaborative_group), and k."""
-    ids, table = vectors.read_vectors(stage_folder(job, "embed", entity))
+    with progress.doing(f"reading vectors of {entity}s"):
+        ids, table = vectors.read_vectors(stage_folder(job, "embed", entity))
     k = kmeans.cluster_count(len(ids), settings.target_size, settings.clusters)
     with progress.counting(f"groups of {entity}s", len(ids)) as counter:
         labels = kmeans.cluster(table, k, job.config.seed, counter.advance)

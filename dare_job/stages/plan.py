@@ -16,6 +16,7 @@ from dare_job.data.readers import prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
@@ -33,8 +34,8 @@ def run(job: Job) -> dict:
 
     Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
     """
-    # hashes the model first, so that an incomplete model fails before the work starts
-    salt = text_salt(job.config, job.model_hash, job.draft_hash)
+    with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
+        salt = text_salt(job.config, job.model_hash, job.draft_hash)
     _warn_of_wording(job)
     source = prepare_input(job)
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
@@ -49,10 +50,12 @@ def run(job: Job) -> dict:
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
-                table = (_users if entity == "user" else _items)(job, source)
-                folder = staging / f"entity={entity}"
-                write_parquet(_planned(job, table, previous[entity], salt), folder)
-                record[entity] = _entity_counts(folder)
+                comparing = " and comparing them with the previous ones" if previous[entity] else ""
+                with progress.doing(f"rendering {entity} prompts{comparing}"):
+                    table = (_users if entity == "user" else _items)(job, source)
+                    folder = staging / f"entity={entity}"
+                    write_parquet(_planned(job, table, previous[entity], salt), folder)
+                    record[entity] = _entity_counts(folder)
     return stage_report(done_record(target))
 
 
@@ -71,6 +74,7 @@ def _warn_of_wording(job: Job) -> None:
                      "your own file (docs/how-to/prompts.md)", ", ".join(unfit), model, others)
 
 
+@progress.doing("listing the previous snapshot")
 def _identity(path: AnyPath | None) -> list | None:
     if path is None:
         return None

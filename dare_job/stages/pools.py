@@ -10,6 +10,7 @@ from dare_job.errors import InfrastructureError
 from dare_job.generate import previous_text
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITH_GROUP_POOLS, MODES_WITHOUT_POOLS
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -27,12 +28,12 @@ def run(job: Job) -> dict:
     old = {entity: published.previous_folder(job, entity) for entity in ENTITIES}
     tokenizer = tokenizer_hash(job.model_path)
     folder = job.space.stage("pools")
+    with progress.doing("listing the previous texts"):
+        texts = {entity: (published.text_identity(job, entity),
+                          paths.file_versions(published.parquet_files(path)) if path else [])
+                 for entity, path in old.items()}
     fingerprint = digest([
-        "pools",
-        {entity: (published.text_identity(job, entity),
-                  paths.file_versions(published.parquet_files(path)) if path else [])
-         for entity, path in old.items()},
-        tokenizer, job.config.pools.model_dump(), job.config.seed, job.config.decode.mode,
+        "pools", texts, tokenizer, job.config.pools.model_dump(), job.config.seed, job.config.decode.mode,
         stage_inputs.require_stage(job, "route")["fingerprint"]])
     if not is_done(folder, fingerprint):
         record: dict = {}
@@ -60,8 +61,9 @@ def _warn_of_another_writer(job: Job, old: AnyPath, entity: str) -> None:
 
 def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath) -> dict:
     settings = job.config.pools
-    previous_text.warn_invalid_ids(job, old)
-    tokens = previous_text.previous_token_ids(job, old)
+    with progress.doing(f"checking the token ids of previous {entity} texts"):
+        previous_text.warn_invalid_ids(job, old)
+        tokens = previous_text.previous_token_ids(job, old)
     rank = F.xxhash64(F.lit(job.config.seed), "entity_id")
     # a single task sorts for the limit, so it gets only ids, not texts
     ids = published.read_texts(job, old).where(F.length("knowledge") > 0).select("entity_id").distinct()
@@ -84,7 +86,8 @@ def _build(job: Job, entity: str, old: AnyPath, tokenizer: str, staging: AnyPath
 
     partitions = 4 * job.spark.sparkContext.defaultParallelism
     pools = parts.repartition(partitions, "pool").groupBy("pool")
-    stats = pools.applyInArrow(build, previous_text.POOL_STATS).collect()
+    with progress.doing(f"indexing previous {entity} texts"):
+        stats = pools.applyInArrow(build, previous_text.POOL_STATS).collect()
     return {"pools": len(stats), "texts": sum(row.texts for row in stats if row.pool == GLOBAL),
             "tokens": sum(row.tokens for row in stats if row.pool == GLOBAL),
             "bytes": sum(row.bytes for row in stats), "kinds": dict(Counter(row.kind for row in stats))}

@@ -29,7 +29,7 @@ from dare_job.errors import DataError
 from dare_job.generate import shard_plan
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
-from dare_job.observe import figures, redact
+from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
@@ -110,18 +110,20 @@ def run(job: Job) -> dict:
     ThresholdError : the gate failed
     """
     manifests = _publish(job)
-    report.write_or_warn(job.space.out, job.space.dt)
+    with progress.doing("writing the report"):
+        report.write_or_warn(job.space.out, job.space.dt)
     return manifests
 
 
 def _publish(job: Job) -> dict:
     began = time.perf_counter()
-    stage_inputs.require_plan(job)
-    generated = stage_inputs.require_generated(job)
-    gates = gate.require_passed(job, generated)
-    fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
-    current = {entity: published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
-               for entity in ENTITIES}
+    with progress.doing("comparing with the published snapshot"):
+        stage_inputs.require_plan(job)
+        generated = stage_inputs.require_generated(job)
+        gates = gate.require_passed(job, generated)
+        fingerprints = {entity: _fingerprint(job, entity, generated) for entity in ENTITIES}
+        current = {entity: published.current_manifest(job.space.knowledge(entity), fingerprints[entity])
+                   for entity in ENTITIES}
     if all(current.values()):
         return {entity: _with_baseline(job, entity, manifest, generated)
                 for entity, manifest in current.items()}
@@ -129,13 +131,15 @@ def _publish(job: Job) -> dict:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         manifests = {}
         for entity, files in staged.items():
-            manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
-                                              gates[entity])
+            with progress.doing(f"counting rows of the {entity} snapshot"):
+                manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
+                                                  gates[entity])
             manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
         _make_visible(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
 
 
+@progress.doing("replacing the published snapshot")
 def _make_visible(space: Workspace, staged: dict[str, AnyPath], manifests: dict) -> None:
     """Publish staged snapshots. At a URL, writing the manifest publishes. Stops if the lock was lost."""
     for entity, folder in staged.items():
@@ -165,7 +169,8 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
     failing.enter_context(atomic.remove_on_error(staging))
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     files = 1 + plan.count_rows() // _ROWS_PER_FILE
-    written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files)
+    with progress.doing(f"writing the {entity} snapshot and its checksums"):
+        written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files)
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(

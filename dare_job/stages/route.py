@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 import pyarrow as pa
 
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, ROUTES
 from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
@@ -36,8 +37,9 @@ def run(job: Job) -> dict:
                 route = partial(_route, entity=entity, min_interactions=settings.min_interactions,
                                 override=getattr(settings, entity))
                 folder = staging / f"entity={entity}"
-                write_parquet(entities.mapInArrow(route, _OUTPUT), folder)
-                record[entity] = _counts(folder)
+                with progress.doing(f"choosing a pool for each {entity}"):
+                    write_parquet(entities.mapInArrow(route, _OUTPUT), folder)
+                    record[entity] = _counts(folder)
     return stage_report(done_record(target))
 
 

@@ -44,8 +44,14 @@ def stage(folder) -> tuple[list[progress.Reading], float]:
                 commit(folder, n, *ids)
             shown(heard, "wave 1 of 2: 5 of 6 rows")
         with progress.doing("something else"):
+            part_of_it(heard)
             shown(heard, "something else")
     return heard, before
+
+
+@progress.doing("a part of it")
+def part_of_it(heard):
+    shown(heard, "a part of it")
 
 
 def shown(heard: list[progress.Reading], words: str) -> None:
@@ -62,6 +68,7 @@ def test_a_stage_says_how_far_it_is_in_lines_with_fields(tmp_path, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert lines[0]["event"].startswith("generate: running, ") and lines[0]["elapsed_s"] >= 0.5
     assert lines[-1]["event"].startswith("generate: something else") and "rows" not in lines[-1]
+    assert any(line["event"].startswith("generate: a part of it, ") for line in lines)
     at = max(n for n, line in enumerate(lines) if "rows" in line)
     last = lines[at]
     assert last["event"].startswith("generate: wave 1 of 2: 5 of 6 rows, 250 tokens")

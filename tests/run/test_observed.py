@@ -27,7 +27,8 @@ def run(job_of, tmp_path_factory):
     structlog.contextvars.clear_contextvars()
     before, logger.handlers[:] = logger.handlers[:], []
     with gateway() as (address, came), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "EVERY_S", 0.1)  # between two lines of progress
+        for name, seconds in (("EVERY_S", 0.05), ("_SILENT_S", 0.01), ("_POLL_S", 0.02)):
+            patch.setattr(progress, name, seconds)  # a line of progress for every step
         job = job_of(out, NIGHT_2, limit=12, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
                      log={"format": "json"},
@@ -50,12 +51,19 @@ def test_each_record_names_the_run_and_the_stage(run):
     ended = [record for record in found if "seconds" in record and "stage" in record]
     assert [record["stage"] for record in ended] == list(pipeline.STAGES)
     assert found[-1]["event"] == "run finished" and found[-1]["exit_code"] == 0
-    written = [record for record in found if "rows_total" in record]
-    assert all(record["stage"] == "generate" for record in written)
+    written = [record for record in found if "rows_total" in record and record["stage"] == "generate"]
     assert {record["rows_total"] for record in written} == {summary["written"] + summary["errors"]}
     counts = [record["rows"] for record in written]
     assert counts == sorted(counts) and len(set(counts)) > 1  # it was told while rows were written
     assert any(record["eta_s"] is not None for record in written)
+
+
+def test_progress_names_the_steps_of_a_stage(run):
+    job, *_ = run
+    events = [record["event"] for record in records(job.space.logs / "run-seen.jsonl")]
+    for step in ("plan: reading the input", "plan: rendering user prompts", "generate: writing:",
+                 "publish: writing the user snapshot and its checksums"):  # those that take long even here
+        assert any(event.startswith(step) for event in events), step
 
 
 def test_workers_leave_records_of_what_they_committed(run):

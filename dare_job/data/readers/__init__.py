@@ -18,6 +18,7 @@ from dare_job.data.readers import amazon, checks, movielens, parquet
 from dare_job.data.readers.columns import Source
 from dare_job.errors import DataError
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.spark import executors
 from dare_job.spark.session import failure_cause, refused_resource
 from dare_job.storage import errors, paths
@@ -41,6 +42,7 @@ class InputCounts:
     reasons: dict[str, int]
 
 
+@progress.doing("reading the input")
 def prepare_input(job: Job) -> AnyPath:
     """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
 
