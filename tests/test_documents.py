@@ -49,6 +49,16 @@ def test_reference_pages_are_what_the_code_says_now():
             f"docs/reference/{name} is out of date: python docs/reference/generate.py"
 
 
+def test_every_column_of_the_tables_has_an_arrow_type_and_a_meaning():
+    text = (ROOT / "docs" / "reference" / "tables.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.+?)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) > 50
+    for column, kind, meaning in rows:
+        known = re.fullmatch(r"[a-z]+\d*|(list|map|fixed_size_list)<[^()]+>(\[dim\])?", kind)
+        assert known, f"{column}: {kind}"
+        assert meaning, column
+
+
 def _anchors(file: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
