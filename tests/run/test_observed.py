@@ -120,6 +120,7 @@ def test_two_real_nights_looked_back_on(nights, capsys, monkeypatch):
             name = example["entity_id"]
             assert example["before"] == old[name] != after[name]["knowledge"] == example["after"]
     assert found["user"]["counts"]["changed"] > 0 and found["changes"] == []
+    monkeypatch.setattr("dare_job.cli.result.prints_json", lambda as_json: as_json)
     monkeypatch.setattr("sys.argv", ["dare-job", "diff", NIGHT_1, NIGHT_2, "--out", str(nights.out)])
     with pytest.raises(SystemExit):
         cli.main()
