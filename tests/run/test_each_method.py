@@ -49,8 +49,7 @@ def tree(method: str) -> str:
 
 VERIFY = JobConfig.model_fields["verify"].annotation
 DRAFTED = ({}, {"drafter": DRAFT_MODEL})
-TEXTS = [{"decode": {"mode": mode}, **drafter} for mode in choices(DecodeSettings, "mode")
-         for drafter in DRAFTED]
+TEXTS = [{"decode": {"mode": mode}} for mode in choices(DecodeSettings, "mode")]
 TEXTS += [{"verify": {"rule": rule}, **drafter} for rule in choices(VERIFY, "rule") for drafter in DRAFTED]
 TEXTS += [{"decode": {"mode": "sample"}, "sample": {"method": method},
            "drafter": DRAFT_MODEL | {"tree": tree(method)}} for method in choices(SampleSettings, "method")]
