@@ -109,7 +109,7 @@ def _profiles(path: Path) -> None:
     with gzip.open(path, "wt", encoding="utf-8") as file:
         for user in range(40):
             text = f"This user likes films of kind {user % 3} and enjoys long stories about the sea."
-            file.write(json.dumps({"user": user, "plain": text}) + "\n")
+            file.write(json.dumps({"entity_id": f"u{user}", "knowledge": text}) + "\n")
 
 
 def _tokenizer(folder: Path) -> None:
