@@ -44,7 +44,7 @@ def test_a_date_published_again_under_a_night_is_planned_from_anew_also_if_the_c
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "another"}))
     before = published(out)
     code, said = dare_job(*PUBLISH, *options)
-    assert code == 4 and "dt=2026-01-01 of run another now" in last_line(said), said
+    assert code == 4 and "dt=2026-01-01 of run another, before" in last_line(said), said
     assert dare_job("run", *options)[0] == 0
     require_whole(out, folders.undisturbed)
     wrote = [{row["source_run_id"] for row in rows(at, "user").values()} for at in (out, folders.undisturbed)]
