@@ -228,6 +228,8 @@ def _check_end(code: int, said: str, kills, done: list[str]) -> None:
     """A run without a killed driver ends well; one whose Java alone was killed says so in a line."""
     if not any(kind == "driver" for kind, _ in kills):
         assert code == 0, said[-5000:]
+    elif done[-1].startswith("java in publish") and code == 0:
+        assert "texts generated for" in said, said[-5000:]  # publish needed Java no more
     elif done[-1].startswith("java in"):
         lines = [line for line in said.splitlines() if line.startswith("dare-job: ")]
         assert code == 5 and len(lines) == 1, (code, said[-5000:])
