@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dare_job.errors import InfrastructureError, ModelError
 from dare_job.storage import errors
-from dare_job.storage.local_copy import local_copy
+from dare_job.storage.local_copy import local_copy, user_cache
 from dare_job.storage.paths import AnyPath, atomic_writer, digest_of, is_local
 from dare_job.storage.paths import path as path_of
 
@@ -63,9 +63,7 @@ def _key(file: Path) -> list[int]:
 
 def _cache_file() -> Path:
     """Raises RuntimeError if the user has no home folder."""
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(root) if os.path.isabs(root) else Path.home() / ".cache"
-    return base / "dare-job" / "file-digests.json"
+    return user_cache("file-digests.json")
 
 
 def _cached() -> dict[str, list]:

@@ -93,7 +93,7 @@ def _remove_unused(root: Path) -> None:
 
 
 def user_cache(name: str) -> Path:
-    """A folder of this user's cache, for all jobs, below $XDG_CACHE_HOME/dare-job or ~/.cache/dare-job."""
+    """A file or folder of this user's cache, below $XDG_CACHE_HOME/dare-job or ~/.cache/dare-job."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "dare-job" / name
 
