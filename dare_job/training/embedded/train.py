@@ -138,7 +138,7 @@ def text_loss(model: PreTrainedModel, batch: corpus.Batch) -> torch.Tensor:
     flat = batch.targets.flatten()
     wanted = (flat != corpus.IGNORED).nonzero()[:, 0]
     wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(batch.tokens.device.type, torch.bfloat16):
         hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
     return cross_entropy(logits.float(), flat[wanted], ignore_index=corpus.IGNORED)

@@ -1,0 +1,161 @@
+"""``dare-job writer train``: prompts and texts in, the folder of a fine-tuned model out."""
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dare_job.decode.model import loading
+from dare_job.errors import ConfigError, DataError
+from dare_job.models.files import fingerprint, resolve
+from dare_job.storage import atomic
+from dare_job.training.checkpoint import Checkpoint, write_model
+from dare_job.training.embedded.corpus import Batch, padded
+from dare_job.training.embedded.train import text_loss
+from dare_job.training.loop import Schedule, Training, fit, versions
+from dare_job.training.recommender.command import TRAINING, require_replaceable, training_folder
+from dare_job.training.writer.settings import Options, Settings
+from dare_job.workspace import digest, write_json
+
+KIND = "writer"
+_WIDTH_STEP = 32  # rows are padded to a multiple: CPU kernels are compiled again for each shape
+_WARMUP = 0.05  # of all updates
+_SAVE_EVERY_S = 300.0  # a checkpoint has three times the size of the weights
+_LOG = logging.getLogger("dare_job")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids of a prompt with its chat template, and of the text with the token that ends the turn."""
+
+    prompt: list[int]
+    text: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.text)
+
+
+def run(options: Options) -> dict:
+    """Fine-tune all weights, replace the folder ``to`` atomically, and return the training's record.
+
+    A killed training resumes from its last checkpoint if it is started with the same options.
+    """
+    began, settings = time.monotonic(), options.settings
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    require_replaceable(options.to, KIND, {"--model": options.model})
+    folder = resolve(options.model, options.revision, options.trust_remote_code, "--model")
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+    rows, left_out = read_rows(options.texts, tokenizer, settings.context)
+    learned, held_out = _split(rows, settings.held_out, options.texts)
+    torch.manual_seed(settings.seed)
+    model = loading.load(folder, "float32", trust_remote_code=options.trust_remote_code).to(options.device)
+    checkpoint = Checkpoint(training_folder(options.to), digest(
+        [asdict(settings), fingerprint(folder), digest([[row.prompt, row.text] for row in rows])]))
+    _LOG.info("%d parameters, %d texts to learn and %d held out (%d left out: longer than --context %d)",
+              model.num_parameters(), len(learned), len(held_out), left_out, settings.context)
+    record = train(model, tokenizer, learned, held_out, settings, checkpoint)
+    report = {"kind": KIND, "model": options.model, "texts": len(learned), "held_out": len(held_out),
+              "left_out": left_out, "tokens": sum(map(len, learned)), "settings": asdict(settings),
+              "training": record, "parameters": model.num_parameters(),
+              "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
+    staging = atomic.stage_folder(options.to)
+    with atomic.remove_on_error(staging):
+        write_model(model.cpu(), tokenizer, model.generation_config, staging)
+        write_json(staging / TRAINING, report)
+        atomic.replace(staging, options.to)
+    shutil.rmtree(training_folder(options.to), ignore_errors=True)
+    return {"writer": str(options.to), **report}
+
+
+def read_rows(file: Path, tokenizer: PreTrainedTokenizerBase, context: int) -> tuple[list[Row], int]:
+    """The rows of a file of JSON lines in its order, and how many had more than ``context`` tokens.
+
+    Raises DataError naming the file and the line that cannot be used, ConfigError if the tokenizer has no
+    chat template.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise ConfigError("--model has no chat template: choose an instruction-tuned model")
+    rows = [_row(record, tokenizer) for record in _records(file)]
+    kept = [row for row in rows if len(row) <= context]
+    return kept, len(rows) - len(kept)
+
+
+def _records(file: Path) -> list[dict]:
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--texts {file} cannot be read: {error}") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            usable = all(isinstance(record[name], str) and record[name].strip() for name in ("prompt", "text"))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            usable = False
+        if not usable:
+            raise DataError(f'--texts {file}, line {number}: not a JSON object with texts "prompt" and "text"')
+        records.append(record)
+    return records
+
+
+def _row(record: dict, tokenizer: PreTrainedTokenizerBase) -> Row:
+    messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
+    messages.append({"role": "user", "content": record["prompt"]})
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    text = tokenizer(record["text"].strip(), add_special_tokens=False)["input_ids"]
+    return Row(list(prompt), [*text, tokenizer.eos_token_id])
+
+
+def _split(rows: list[Row], held_out: int, file: Path) -> tuple[list[Row], list[Row]]:
+    """Rows to learn and held-out rows, spread over the file."""
+    if len(rows) < 2 * held_out:
+        raise DataError(f"--texts {file} has {len(rows)} texts that fit --context; --held-out {held_out} needs "
+                        f"at least {2 * held_out}")
+    places = set(np.linspace(0, len(rows) - 1, held_out).round().astype(int).tolist())
+    return ([row for place, row in enumerate(rows) if place not in places],
+            [row for place, row in enumerate(rows) if place in places])
+
+
+def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, learned: Sequence[Row],
+          held_out: Sequence[Row], settings: Settings, checkpoint: Checkpoint | None = None) -> dict:
+    """Train in place: cross-entropy of the texts, AdamW. Returns the record of ``fit``."""
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+
+    def in_batches(rows: Sequence[Row], seed: int) -> list[Batch]:
+        return [Batch(batch.tokens.to(model.device), batch.targets.to(model.device))
+                for batch in batches(rows, settings.batch_tokens, pad, seed)]
+
+    validation = in_batches(held_out, 0)
+    training = Training(
+        lambda epoch: in_batches(learned, settings.seed + epoch),
+        lambda batch: text_loss(model, batch),
+        lambda: float(np.mean([text_loss(model, batch).item() for batch in validation])), name="writer")
+    updates = settings.epochs * len(batches(learned, settings.batch_tokens, pad, settings.seed))
+    schedule = Schedule(settings.epochs, settings.rate, 0.01, max(1, round(_WARMUP * updates)),
+                        settings.epochs, save_every_s=_SAVE_EVERY_S)
+    return fit(model, training, schedule, checkpoint)
+
+
+def batches(rows: Sequence[Row], batch_tokens: int, pad: int, seed: int) -> list[Batch]:
+    """All rows once, in an order that the seed determines; rows of a batch have similar lengths."""
+    rng = np.random.default_rng(seed)
+    by_width: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)
+    for place in rng.permutation(len(rows)):
+        row = rows[place]
+        by_width[math.ceil(len(row) / _WIDTH_STEP) * _WIDTH_STEP].append((row.prompt, row.text))
+    parts = [padded(group[start:start + size], width, pad)
+             for width, group in by_width.items() for size in [max(1, batch_tokens // width)]
+             for start in range(0, len(group), size)]
+    return [parts[place] for place in rng.permutation(len(parts))]

@@ -1,0 +1,39 @@
+"""Settings of the training of a writer: the options of ``dare-job writer train``. Imports no torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dare_job.config.options import Device, device, option
+from dare_job.training.checks import require_at_least, require_rate
+
+_TRAINING = "Training"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults suit a model with some 100 million parameters and a few thousand texts."""
+
+    epochs: int = option("Number of epochs. The weights of the best one are kept.", 2, panel=_TRAINING)
+    batch_tokens: int = option("Tokens per update, approximately.", 2048, panel=_TRAINING)
+    rate: float = option("Peak learning rate.", 1e-4, panel=_TRAINING)
+    context: int = option("Leave out rows with more tokens, prompt included.", 1024, panel=_TRAINING)
+    held_out: int = option("Texts whose loss chooses the epoch; they are not learned.", 48, panel=_TRAINING)
+    seed: int = option("Seed of the order.", 0, panel=_TRAINING)
+
+    def __post_init__(self):
+        require_at_least(self, epochs=1, batch_tokens=32, context=32, held_out=1, seed=0)
+        require_rate(self.rate)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``dare-job writer train``."""
+
+    model: str = option("Instruction-tuned model to start from: a folder, a GGUF file or a hub name.")
+    texts: Path = option('JSON lines with "prompt" and "text", and optionally "system".')
+    to: Path = option("Folder for the fine-tuned model.", Path("writer"), flag="--save")
+    revision: str | None = option("Branch, tag or commit of a hub model.", None)
+    device: Device = device()
+    threads: int | None = option("Number of torch threads. Default: that of torch.", None, min=1)
+    trust_remote_code: bool = option("Run the Python code in the model's repository.", False)
+    settings: Settings = field(default_factory=Settings)
