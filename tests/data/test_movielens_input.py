@@ -39,10 +39,10 @@ def test_colon_files_in_latin_1(spark, tmp_path):
     counts, interactions, users, items, rejects = reading(spark, folder, tmp_path / "into")
     assert (counts.format, counts.interactions, counts.users, counts.items) == ("movielens", 4, 2, 3)
     assert {"user_id": "1", "item_id": "2", "rating": 3.0, "timestamp": 978302109} in interactions
-    assert {row["item_id"]: row["title"] for row in items}["2"] == "Misérables, Les (1995)"
+    assert {row["item_id"]: row["title"] for row in items}["2"] == "Les Misérables (1995)"
     attributes = {row["item_id"]: dict(row["attributes"]) for row in items}
     assert attributes["1"] == {
-        "genre": "Animation", "genres": "Animation, Children's, Comedy", "year": "1995"}
+        "genre": "Animation", "other_genres": "Children's, Comedy", "year": "1995"}
     assert attributes["3"] == {"year": "1986"}
     assert dict(users[0]["attributes"]) == {
         "gender": "female", "age": "under 18", "occupation": "K-12 student"}
@@ -104,14 +104,14 @@ def test_100k_shape(spark, tmp_path):
     folder = put(tmp_path / "ml-100k", "u.data", ["196\t242\t3\t881250949", "186\t302\t3\t891717742"])
     put(folder, "u.user", ["196|49|M|writer|55105", "186|17|F|student|00000"])
     flags = "|".join("1" if place in (5, 14) else "0" for place in range(19))
-    put(folder, "u.item", [f"242|Café (1996)|01-Jan-1996||http://x|{flags}"], "latin-1")
+    put(folder, "u.item", [f"242|Café, Le (The Tea) (1996)|01-Jan-1996||http://x|{flags}"], "latin-1")
     _, interactions, users, items, _ = reading(spark, folder, tmp_path / "into")
     assert interactions[0] == {"user_id": "196", "item_id": "242", "rating": 3.0, "timestamp": 881250949}
     assert {row["user_id"]: dict(row["attributes"]) for row in users} == {
         "196": {"gender": "male", "age": "45-49", "occupation": "writer"},
         "186": {"gender": "female", "age": "under 18", "occupation": "student"}}
     assert (items[0]["title"], dict(items[0]["attributes"])) == (
-        "Café (1996)", {"genre": "Comedy", "genres": "Comedy, Romance", "year": "1996"})
+        "Le Café (The Tea) (1996)", {"genre": "Comedy", "other_genres": "Romance", "year": "1996"})
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -129,7 +129,7 @@ def test_latest_shape_with_quotes(spark, tmp_path, zipped):
     _, interactions, users, items, _ = reading(spark, path, tmp_path / "into")
     assert (interactions[0]["rating"], users) == (4.5, [])
     assert {row["item_id"]: row["title"] for row in items} == {
-        "11": "American President, The (1995)", "12": 'Say "Cheese" Ŝtelo (2001)'}
+        "11": "The American President (1995)", "12": 'Say "Cheese" Ŝtelo (2001)'}
     assert not (tmp_path / "into" / ".archive").exists()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dare_job.data.titles import natural_order
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.replay.texts import held_out, read
 
@@ -91,13 +92,13 @@ def _histories(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _titles(path: Path) -> dict[str, str]:
-    """Titles without their years by MovieLens id."""
+    """Titles in their natural order, without their years, by MovieLens id."""
     titles = {}
     for number, line in enumerate(_lines(path, "latin-1"), 1):
         parts = line.rstrip("\n").split("::")
         if len(parts) != 3:
             raise DataError(f"{path}, line {number}: {line.strip()!r} is not id::title::genres")
-        titles[parts[0]] = re.sub(r" \(\d{4}\)$", "", parts[1])
+        titles[parts[0]] = re.sub(r" \(\d{4}\)$", "", natural_order(parts[1]))
     return titles
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from dare_job.data.readers.columns import Source
 from dare_job.data.readers.text import attribute_map, lines, split_csv, split_fields
+from dare_job.data.titles import REWRITES
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
@@ -90,12 +91,20 @@ def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
 
 
 def _movies(table: DataFrame) -> DataFrame:
-    """Add attributes: the first genre (for groups), all genres if there are several, and the year."""
-    genres = F.when(F.col("genres") != "(no genres listed)", F.col("genres"))
-    return table.withColumn("attributes", attribute_map(
-        genre=F.split(genres, r"\|")[0],
-        genres=F.when(genres.contains("|"), F.regexp_replace(genres, r"\|", ", ")),
-        year=F.regexp_extract("title", r"\((\d{4})\)\s*$", 1)))
+    """Natural titles; attributes: the first genre (for groups), the other genres, and the year."""
+    genres = F.split(F.when(F.col("genres") != "(no genres listed)", F.col("genres")), r"\|")
+    attributes = attribute_map(
+        genre=genres[0],
+        other_genres=F.array_join(F.slice(genres, 2, F.greatest(F.size(genres) - 1, F.lit(0))), ", "),
+        year=F.regexp_extract("title", r"\((\d{4})\)\s*$", 1))
+    return table.withColumns({"attributes": attributes, "title": natural_order(F.col("title"))})
+
+
+def natural_order(title: Column) -> Column:
+    """``dare_job.data.titles.natural_order`` of a column."""
+    for pattern, replacement in REWRITES:
+        title = F.regexp_replace(title, pattern, replacement.replace("\\", "$"))
+    return title
 
 
 def _users_1m(path: AnyPath, spark: SparkSession) -> DataFrame:
