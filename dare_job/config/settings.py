@@ -225,6 +225,12 @@ class MetricsSettings(Section):
 _LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
+class CostSettings(Section):
+    per_gpu_hour: float | None = Field(None, ge=0, description="Price of an hour of one GPU (on a CPU: of "
+                                       "one worker), in your currency; estimates and reports then show "
+                                       "costs. null: no costs")
+
+
 class JobConfig(Section):
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
@@ -250,6 +256,7 @@ class JobConfig(Section):
     gates: GateSettings = GateSettings()
     encode: EncodeSettings = EncodeSettings()
     recommend: RecommendSettings = RecommendSettings()
+    cost: CostSettings = CostSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 
