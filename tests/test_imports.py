@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOT_FILES = {"__init__", "__main__", "errors", "job", "pipeline", "schemas", "workspace"}
-LAYERS = ("settings", "request", "model", "verify", "engine", "sampling", "draft", "beam", "trie_search")
+LAYERS = ("settings", "prompt", "request", "model", "verify", "engine", "sampling", "draft", "beam",
+          "trie_search")
 MATHEMATICS = ("distributions", "kseq", "random_streams", "rules", "traversal", "verify", "warp")
 
 # Each folder and root file of dare_job, and those that it may import beside itself. "" and "." are dare_job

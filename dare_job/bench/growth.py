@@ -230,7 +230,7 @@ def write_snapshot(job: Job) -> None:
         write_json(folder / MANIFEST, {
             "date": job.space.dt, "entity": entity, "run_id": job.run_id, "fingerprint": "bench.growth",
             **published.writer_record(job), "text_settings": text_salt(job.config, job.model_hash,
-                                                                      job.draft_hash),
+                                                                      job.draft_hash, entity),
             "counts": {"rows": rows, "written": rows}, "totals": {"tokens": rows * _TEXT_TOKENS},
             "files": files, "tokens_per_s": None, "baseline": None})
     shutil.rmtree(job.space.work)

@@ -35,7 +35,8 @@ from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, Result, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request, Result
 from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up

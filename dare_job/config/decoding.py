@@ -4,7 +4,7 @@ What the engine itself has as a setting is written once, in ``dare_job.decode.se
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -31,6 +31,9 @@ class ModelSettings(Section):
         "auto", description="Device that runs the models. auto: a GPU where there is one")
     chat_template: Literal["auto", "always", "never"] = Field(
         "auto", description="Wrap prompts in the tokenizer's chat template. auto: where it has one")
+    template_arguments: dict[str, Any] = Field(
+        {}, description="Arguments of the chat template, such as {reasoning_effort: low}. enable_thinking is "
+        "false unless set here. A template that prints today's date prints the date of the run")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with a hub model")
 
 

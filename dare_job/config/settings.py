@@ -22,8 +22,9 @@ from dare_job.config.decoding import (
 )
 from dare_job.config.errors import explain
 from dare_job.config.source import Override
-from dare_job.decode.settings import check_widths
+from dare_job.decode.settings import EngineSettings, check_widths
 from dare_job.errors import ConfigError
+from dare_job.prompts import PromptSet
 
 
 class InputSettings(Section):
@@ -63,9 +64,9 @@ class PromptSettings(Section):
             raise ValueError(f"prompts.{info.field_name} = {value!r}: {error}") from None
         return value
 
-    def of(self, entity: str) -> prompts.PromptSet:
-        """The prompt set of an entity type, in the domain."""
-        return prompts.load(getattr(self, entity), self.domain, entity)
+    def of(self, entity: str, max_new_tokens: int = EngineSettings.max_new_tokens) -> prompts.PromptSet:
+        """The prompt set of an entity type, in the domain, for texts of at most ``max_new_tokens``."""
+        return prompts.load(getattr(self, entity), self.domain, entity, max_new_tokens)
 
 
 class EmbedSettings(Section):
@@ -282,6 +283,10 @@ class JobConfig(Section):
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def prompt_set(self, entity: str) -> PromptSet:
+        """The prompt set of an entity type, for texts of at most ``decode.max_new_tokens``."""
+        return self.prompts.of(entity, self.decode.max_new_tokens)
 
 
 def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = None,

@@ -10,7 +10,8 @@ _PARAMETERS_OF_RULE = {
 _DRAFT_SETTINGS = {"method"}  # settings of the section sample that do not change the distribution
 
 
-def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None) -> str:
+def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
+              entity: str | None = None) -> str:
     """Digest of the model and of every setting that can change text.
 
     - Strict verification equals greedy decoding whatever is drafted. So mode ``dare`` with the strict rule,
@@ -21,16 +22,23 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None)
       and the seed count, the drafting ``method`` does not.
     - In mode ``beam`` the section ``beam`` counts. Drafts change beam widths and random numbers, so the draft
       model counts too, except in deterministic beam search without a single cache.
+    - System text and examples of the entity type's prompt set count, and arguments of the chat template. The
+      date that a template prints does not, or all texts would be stale on every date.
+    - What is not set does not count, so that keys from before a setting existed stay valid.
 
     Parameters
     ----------
     model_hash : fingerprint of the model's files
     draft_hash : fingerprint of the draft model's files
+    entity : "user" or "item", whose system text and examples count; None: without them
     """
+    optional = {"template_arguments": config.model.template_arguments,
+                "conversation": entity and config.prompt_set(entity).conversation_hash(entity)}
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
         "tokens": [config.decode.min_new_tokens, config.decode.max_new_tokens],
-        "verify": _verification(config, draft_hash)})
+        "verify": _verification(config, draft_hash),
+        **{name: value for name, value in optional.items() if value}})
 
 
 def _verification(config: JobConfig, draft_hash: str | None) -> dict:

@@ -1,4 +1,4 @@
-"""Requests to the engine and their tokenized prompts, its results, and the interface of drafters."""
+"""Requests to the engine, its results, and the interface of drafters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from dare_job.errors import ConfigError
 from pools.tree import DraftBatch
 
 
@@ -144,36 +143,3 @@ class Drafter(Protocol):
         depths : int32 (R,), longest path that each row can still use.
         min_score : nodes with a lower score are left out; the nodes of a row have descending scores.
         """
-
-
-def prompt_ids(tokenizer, prompt: str,
-               chat_template: Literal["auto", "always", "never"] = "auto") -> np.ndarray:
-    """Tokenize one prompt.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    prompt : str
-    chat_template : {"auto", "always", "never"}
-        Whether to wrap the prompt as a user message. auto: if the tokenizer has a template.
-
-    Returns
-    -------
-    ndarray, int32 (tokens,)
-
-    Raises
-    ------
-    ConfigError
-        If ``chat_template`` is unknown, or "always" and the tokenizer has no template.
-    """
-    if chat_template not in ("auto", "always", "never"):
-        raise ConfigError(f"model.chat_template is {chat_template!r}; choose auto, always or never")
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    if chat_template == "always" and not has_template:
-        raise ConfigError("model.chat_template is 'always' but the tokenizer has none; use 'auto'")
-    if chat_template == "never" or not has_template:
-        return np.asarray(tokenizer(prompt)["input_ids"], np.int32)
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
-    # The template adds special tokens itself.
-    return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)

@@ -11,7 +11,9 @@ from transformers import AutoTokenizer
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DataError, ModelError
 from dare_job.evaluate.oracle import OracleDrafter
@@ -135,7 +137,7 @@ def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust
     if file is not None:
         texts = read_prompts(file)
     texts = [texts[i % len(texts)] for i in range(rows)]
-    ids = [prompt_ids(tokenizer, text, chat_template) for text, _ in texts]
+    ids = [prompt_ids(tokenizer, text, PromptFormat(chat_template)) for text, _ in texts]
     for tokens, (_, place) in zip(ids, texts, strict=True):
         if not len(tokens):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")

@@ -276,7 +276,7 @@ def estimate_run(job: Job) -> dict:
 def _previous_cost(job: Job, entity: str) -> _Cost | None:
     old = published.previous_folder(job, entity)
     manifest = published.read_manifest(old) if old else {}
-    same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash)
+    same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash, entity)
     if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
         return None
     row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]

@@ -18,7 +18,8 @@ from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.generate import engines
@@ -90,7 +91,7 @@ def release_memory(task: Task) -> None:
 
 def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     """Make the request of a row. If ``drafted``, it includes the row's pools and previous text."""
-    ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.config.model.chat_template)
+    ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.prompt_format(row["entity"]))
     name = row["entity_id"]
     key = row["entity"], name  # a user and an item with the same id get different random numbers
     if not drafted:

@@ -6,8 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from dare_job.config.settings import JobConfig
+from dare_job.data.prompt_format import model_format, prompt_format
+from dare_job.decode.prompt.format import PromptFormat
 from dare_job.job import Job
 from dare_job.models import files
+from dare_job.schemas import ENTITIES
 from dare_job.spark import shipping
 from dare_job.spark.shipping import Archive
 from dare_job.spark.workers import task_threads
@@ -32,6 +35,7 @@ class Task:
     threads : torch threads of one worker
     wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
     archives : shipped copies of these folders; ``here`` unpacks them
+    prompt_formats : what stands around prompts, by entity type; empty: the section ``model`` alone decides
     """
 
     config: JobConfig
@@ -49,6 +53,7 @@ class Task:
     archives: tuple[Archive, ...] = ()
     draft: str = ""
     draft_hash: str = ""
+    prompt_formats: tuple[tuple[str, PromptFormat], ...] = ()
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", plan_token: str = "") -> "Task":
@@ -64,7 +69,12 @@ class Task:
         return cls(job.config, str(model), files.tokenizer_hash(model),
                    str(job.space.stage("generate").resolve()), str(pools), pools_version,
                    plan_token, job.space.dt, job.run_id, task_threads(job.spark), (), hashes[0],
-                   tuple(archives), str(job.draft_path.absolute()) if job.draft_path else "", hashes[1])
+                   tuple(archives), str(job.draft_path.absolute()) if job.draft_path else "", hashes[1],
+                   tuple((entity, prompt_format(job.config, entity, job.space.dt)) for entity in ENTITIES))
+
+    def prompt_format(self, entity: str) -> PromptFormat:
+        """What stands around the prompts of an entity type."""
+        return dict(self.prompt_formats).get(entity) or model_format(self.config)
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":
         """The same task with the pools of earlier waves. Ships them if the other pools are shipped."""

@@ -1,8 +1,8 @@
 """Reads prompt sets: built-in sets by name, user-defined sets from a YAML or Jinja file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -16,13 +16,29 @@ from dare_job.storage import paths
 Domain = Literal["movies", "books"]
 DOMAINS: tuple[str, ...] = get_args(Domain)
 SAMPLE = "sample"  # the set that the embedded model knows
+WORDS_PER_TOKEN = 0.6  # fewer than English prose has (0.75), so that a text ends before its last token
 MAX_HISTORY = 500  # interactions; the maximum of history.max_items
 _JINJA = (".jinja", ".j2")
 _FOLDER = Path(__file__).parent
 
 
+_Text = Annotated[str, Field(min_length=1)]
+_Side = Literal["user", "item"]
+
+
+class _Turn(BaseModel):
+    """An example: a prompt, and the answer that it should get."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    user: _Text
+    assistant: _Text
+
+
 class _File(BaseModel):
-    """Keys of a YAML file. source: the paper of the prompts; domains: values of variables by domain."""
+    """Keys of a YAML file. source: the paper of the prompts; domains: values of variables by domain; system:
+    one text, or one by side.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,6 +48,8 @@ class _File(BaseModel):
     item: str
     source: str = ""
     domains: dict[str, Any] = {}
+    system: str | dict[_Side, str] = ""
+    examples: dict[_Side, list[_Turn]] = {}
 
     @field_validator("domains")
     @classmethod
@@ -55,7 +73,14 @@ def set_names() -> list[str]:
     return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
 
 
-def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -> PromptSet:
+def max_words(max_new_tokens: int) -> int:
+    """Words that a text of so many tokens can hold: ``WORDS_PER_TOKEN``, rounded down to tens from 20 on."""
+    words = int(max_new_tokens * WORDS_PER_TOKEN)
+    return words // 10 * 10 if words >= 20 else max(words, 1)
+
+
+def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None,
+         max_new_tokens: int = 256) -> PromptSet:
     """Load a prompt set, for ``domain`` if it has domains.
 
     Raises ConfigError with file, key and line if the set or domain does not exist, a key is missing, unknown
@@ -65,6 +90,7 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
     ----------
     name_or_path : a built-in set ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
     side : "user" or "item", whose template a Jinja file contains
+    max_new_tokens : from which the variable ``max_words`` follows
     """
     packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")
@@ -77,17 +103,23 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None) -
                           "or a path to a YAML or Jinja file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {path} cannot be read as text: {error}") from error
-    return _jinja(path, text, side) if path.suffix in _JINJA else _yaml(path, text, domain)
+    length = {sets.MAX_WORDS: max_words(max_new_tokens)}
+    return _jinja(path, text, side, length) if path.suffix in _JINJA else _yaml(path, text, domain, length)
 
 
-def _jinja(path: Path, text: str, side: str | None) -> PromptSet:
+def _jinja(path: Path, text: str, side: str | None, length: Mapping[str, int]) -> PromptSet:
     if side is None:
         raise ConfigError(f"prompts: {path} is a single template: set prompts.user or prompts.item to it")
-    sets.check_template(f"prompts: {path}", text, VARIABLES[side])
-    return PromptSet(path.name, MAX_HISTORY, {side: text})
+    sets.check_template(f"prompts: {path}", text, (*VARIABLES[side], *length))
+    return PromptSet(path.name, MAX_HISTORY, {side: text}, _used(length, [text]))
 
 
-def _yaml(path: Path, text: str, domain: str) -> PromptSet:
+def _used(length: Mapping[str, int], templates: Iterable[str]) -> Mapping[str, int]:
+    """``length`` if a template uses it: otherwise texts of another length would have another set's hash."""
+    return length if any(sets.uses(template, name) for template in templates for name in length) else {}
+
+
+def _yaml(path: Path, text: str, domain: str, length: Mapping[str, int]) -> PromptSet:
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
@@ -105,16 +137,27 @@ def _yaml(path: Path, text: str, domain: str) -> PromptSet:
     words: Mapping = file.domains.get(domain, {})
     templates = {"user": file.user, "item": file.item}
     for side, template in templates.items():
-        sets.check_template(f"prompts: {path}: {side}", template, (*VARIABLES[side], *words))
-    return PromptSet(file.name, file.max_history, templates, words)
+        sets.check_template(f"prompts: {path}: {side}", template, (*VARIABLES[side], *words, *length))
+    system = file.system if isinstance(file.system, dict) else dict.fromkeys(templates, file.system)
+    system = {side: template for side, template in system.items() if template.strip()}
+    examples = {side: [(turn.user, turn.assistant) for turn in turns]
+                for side, turns in file.examples.items()}
+    around = {f"system of {side}": [template] for side, template in system.items()}
+    around |= {f"examples of {side}": [text for turn in turns for text in turn]
+               for side, turns in examples.items()}
+    for place, texts in around.items():
+        for template in texts:
+            sets.check_template(f"prompts: {path}: {place}", template, (*words, *length))
+    used = _used(length, [*templates.values(), *(text for texts in around.values() for text in texts)])
+    return PromptSet(file.name, file.max_history, templates, {**words, **used}, system, examples)
 
 
 def _check_word(place: str, word: object, value: object) -> None:
     if not isinstance(word, str) or not word.isidentifier():
         raise ValueError(f"{place}: a variable's name may only have letters, digits and _")
-    reserved = {variable for variables in VARIABLES.values() for variable in variables}
+    reserved = {sets.MAX_WORDS, *(variable for variables in VARIABLES.values() for variable in variables)}
     if word in reserved:
-        raise ValueError(f"{place}: {', '.join(sorted(reserved))} are variables of rows; use another name")
+        raise ValueError(f"{place}: {', '.join(sorted(reserved))} have a meaning already; use another name")
     texts = value if isinstance(value, list) and value else [value]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError(f"{place} = {value!r}: should be a text or a list of texts")

@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dare_job.errors import ConfigError, RowError, describe
 
+MAX_WORDS = "max_words"  # the variable of all templates that says how long a text may be
 VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
                                              autoescape=False)
@@ -43,6 +44,11 @@ def check_template(where: str, template: str, variables: Iterable[str]) -> None:
                           f"it may use {', '.join(sorted(variables))}")
 
 
+def uses(template: str, variable: str) -> bool:
+    """Whether a template that compiles uses a variable."""
+    return variable in find_undeclared_variables(_ENVIRONMENT.parse(template))
+
+
 @lru_cache(maxsize=64)
 def _compiled(template: str) -> jinja2.Template:
     """Compile a template. Cached, as compiling takes a hundred times as long as rendering."""
@@ -66,20 +72,28 @@ class PromptSet:
     ----------
     max_history : number of most recent interactions in a user prompt
     templates : by side, "user" and "item"; a Jinja file has only one of them
-    words : values of the domain's variables, texts or lists of texts
+    words : values of the domain's variables, texts or lists of texts, and ``max_words`` if a template uses it
+    system : templates of the system text by side; they may use ``words``
+    examples : templates of (user, assistant) turns by side, likewise
     """
 
     name: str
     max_history: int
     templates: Mapping[str, str]
-    words: Mapping[str, str | list[str]] = field(default_factory=dict)
+    words: Mapping[str, str | list[str] | int] = field(default_factory=dict)
+    system: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     @cached_property
     def version_hash(self) -> str:
-        """SHA-256 (hex) of everything that determines the text: templates, ``max_history``, words."""
+        """SHA-256 (hex) of everything that determines the text: templates, ``max_history``, words, system
+        text, examples.
+        """
         parts = [str(self.max_history), *(self.templates.get(side, "") for side in VARIABLES)]
         if self.words:
             parts.append(json.dumps(self.words, sort_keys=True))
+        if self.system or self.examples:
+            parts.append(json.dumps([self.conversation_hash(side) for side in VARIABLES]))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def user(self, attributes: Mapping[str, str], history: Sequence[HistoryItem]) -> str:
@@ -99,17 +113,35 @@ class PromptSet:
             raise RowError("empty title")
         return self._render("item", title=title, attributes=dict(attributes))
 
+    def system_text(self, side: str) -> str:
+        """The system text of a side; empty if it has none."""
+        return self._fill(f"system of {side}", self.system.get(side, "")).strip()
+
+    def example_turns(self, side: str) -> tuple[tuple[str, str], ...]:
+        """(user, assistant) turns that come before every prompt of a side."""
+        place = f"example of {side}"
+        return tuple((self._fill(place, user), self._fill(place, answer).strip())
+                     for user, answer in self.examples.get(side, ()))
+
+    def conversation_hash(self, side: str) -> str:
+        """SHA-256 (hex) of the system text and the examples of a side; empty if it has neither."""
+        parts = [self.system_text(side), self.example_turns(side)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if any(parts) else ""
+
     def _render(self, side: str, **values: object) -> str:
         if side not in self.templates:
             raise ConfigError(f"prompts: {self.name} has no {side} template: use it only as prompts."
                               f"{next(iter(self.templates))}")
+        return self._fill(side, self.templates[side], **values)
+
+    def _fill(self, place: str, template: str, **values: object) -> str:
         try:
-            text = _compiled(self.templates[side]).render(**self.words, **values)
+            text = _compiled(template).render(**self.words, **values)
             text.encode()  # fails for lone surrogates, which tables cannot store
         except Exception as error:  # filters and methods of values can raise anything
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                      if frame.filename == "<template>"]
             line = f", line {lines[-1]} of the template" if lines else ""
             cause = str(error) if isinstance(error, jinja2.TemplateError) else describe(error)
-            raise ConfigError(f"prompts: set {self.name!r}, {side}{line}: {cause}") from error
+            raise ConfigError(f"prompts: set {self.name!r}, {place}{line}: {cause}") from error
         return text

@@ -3,14 +3,15 @@
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dare_job.decode.request import prompt_ids
+from dare_job.decode.prompt.format import PLAIN, ChatMode, PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import DataError
 from dare_job.publish.report.nights import snapshot
 from dare_job.schemas import ENTITIES
@@ -20,7 +21,7 @@ from dare_job.tables import published
 from dare_job.workspace import Workspace
 
 MIN_ROWS = 8  # of training data
-_COLUMNS = ["entity_id", "knowledge", "token_ids", "finish_reason", "prompt_sha256"]
+_COLUMNS = ["entity_id", "knowledge", "token_ids", "finish_reason", "prompt_sha256", "generated_dt"]
 _LOG = logging.getLogger("dare_job")
 
 
@@ -48,6 +49,11 @@ class Source:
         models = (manifest.get("model") for manifest in self.manifests.values())
         return next(filter(None, models), {})
 
+    def prompt_format(self, entity: str, chat_template: ChatMode | None = None) -> PromptFormat:
+        """The format of an entity type's prompts, from the manifest; ``chat_template`` replaces its mode."""
+        record = self.manifests[entity].get("prompt_format") or PLAIN.record()
+        return PromptFormat.of_record(record | ({"chat_template": chat_template} if chat_template else {}))
+
 
 def source(out: str, dt: str | None) -> Source:
     """The texts of a published date, by default the newest. Raises DataError naming the published dates."""
@@ -61,7 +67,7 @@ def source(out: str, dt: str | None) -> Source:
 
 
 def read(source: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: int,
-         chat_template: str) -> tuple[list[Row], list[Row]]:
+         chat_template: ChatMode | None) -> tuple[list[Row], list[Row]]:
     """Return training rows and held-out rows, both sorted by name.
 
     Rows are chosen by the smallest SHA-256 of their names; the smallest are held out. A row without a prompt
@@ -83,17 +89,22 @@ def read(source: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: in
 
 
 def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
-           chat_template: str) -> Iterator[tuple[int, Row]]:
-    """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without empty texts."""
+           chat_template: ChatMode | None) -> Iterator[tuple[int, Row]]:
+    """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without empty texts.
+
+    Prompts have the format of the run that wrote the texts, with another ``chat_template`` if one is given.
+    """
     ranks = _ranks(source, count)
     for entity, folder in source.folders.items():
         prompts = _prompts(source, entity, ranks)
+        prompt_format = source.prompt_format(entity, chat_template)
         same_tokenizer = source.manifests[entity].get("tokenizer") == tokenizer_hash
         for record in _records(published.dataset(folder), entity, ranks, _COLUMNS):
             name = f"{entity}:{record['entity_id']}"
             text = _text(record, tokenizer, same_tokenizer)
             prompt_text = prompts.get((record["entity_id"], record["prompt_sha256"]))
-            prompt = (prompt_ids(tokenizer, prompt_text, chat_template) if prompt_text
+            day = date.fromisoformat(record["generated_dt"] or source.dt)
+            prompt = (prompt_ids(tokenizer, prompt_text, replace(prompt_format, day=day)) if prompt_text
                       else no_prompt(tokenizer))
             if len(text):
                 yield ranks[name], Row(name, prompt.astype(np.int64), text, prompt_text is not None)

@@ -35,13 +35,13 @@ def run(job: Job) -> dict:
     Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
     """
     with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
-        salt = text_salt(job.config, job.model_hash, job.draft_hash)
+        salts = {entity: text_salt(job.config, job.model_hash, job.draft_hash, entity) for entity in ENTITIES}
     _warn_of_wording(job)
     source = prepare_input(job)
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
-        done_record(source)["fingerprint"], salt, job.space.dt, job.config.history.model_dump(),
-        [job.config.prompts.of(entity).version_hash for entity in ENTITIES],
+        done_record(source)["fingerprint"], [*salts.values()], job.space.dt, job.config.history.model_dump(),
+        [job.config.prompt_set(entity).version_hash for entity in ENTITIES],
         PLAN.names, _refresh_interval(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
@@ -54,7 +54,7 @@ def run(job: Job) -> dict:
                 with progress.doing(f"rendering {entity} prompts{comparing}"):
                     table = (_users if entity == "user" else _items)(job, source)
                     folder = staging / f"entity={entity}"
-                    write_parquet(_planned(job, table, previous[entity], salt), folder)
+                    write_parquet(_planned(job, table, previous[entity], salts[entity]), folder)
                     record[entity] = _entity_counts(folder)
     return stage_report(done_record(target))
 
@@ -97,7 +97,7 @@ def _users(job: Job, source: AnyPath) -> DataFrame:
     users = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
     items = str((source / "items.parquet").absolute())  # executors have another working directory
-    prompts_of_users = render.render_users(job.config.prompts.of("user"), items, version)
+    prompts_of_users = render.render_users(job.config.prompt_set("user"), items, version)
     return _rendered(users, "user_id", "history", prompts_of_users)
 
 
@@ -105,7 +105,7 @@ def _items(job: Job, source: AnyPath) -> DataFrame:
     """The same columns for every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
     items = _read(job, source, "items").join(counts, "item_id", "full")
-    return _rendered(items, "item_id", "title", render.render_items(job.config.prompts.of("item")))
+    return _rendered(items, "item_id", "title", render.render_items(job.config.prompt_set("item")))
 
 
 def _rendered(entities: DataFrame, key: str, source_column: str, render_batches) -> DataFrame:

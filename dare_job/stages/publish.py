@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dare_job.data.prompt_format import prompt_format
 from dare_job.data.text_key import text_salt
 from dare_job.errors import DataError
 from dare_job.generate import shard_plan
@@ -64,7 +65,8 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
         "verify": job.config.verify.rule, "choice": job.choice, **writer,
         "model": redact.values(writer["model"]),  # a name may be a URL with a token
-        "text_settings": text_salt(job.config, job.model_hash, job.draft_hash),
+        "text_settings": text_salt(job.config, job.model_hash, job.draft_hash, entity),
+        "prompt_format": prompt_format(job.config, entity).record(),
         "counts": counts, "totals": {name: getattr(totals, name) for name in _SUMS}, "pool_kinds": kinds,
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],

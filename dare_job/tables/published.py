@@ -113,7 +113,7 @@ def writer_record(job: Job) -> dict:
         "model": {"name": name, "revision": revision, "dtype": settings.dtype,
                   "path": str(job.model_path), "hash": job.model_hash},
         "tokenizer": tokenizer_hash(job.model_path),
-        "prompts": {entity: job.config.prompts.of(entity).version_hash for entity in ENTITIES},
+        "prompts": {entity: job.config.prompt_set(entity).version_hash for entity in ENTITIES},
         "new_tokens": [job.config.decode.min_new_tokens, job.config.decode.max_new_tokens],
     }
 

@@ -5,7 +5,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from dare_job.decode.request import prompt_ids
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError
 
 WORDS = ["[UNK]", "<s>", "<user>", "<model>", "tell", "me", "more"]
@@ -21,9 +22,9 @@ def tokenizer():
 
 def test_bare_text(tokenizer):
     for how in ("auto", "never"):
-        assert prompt_ids(tokenizer, "tell me more", how).tolist() == [1, 4, 5, 6]
+        assert prompt_ids(tokenizer, "tell me more", PromptFormat(how)).tolist() == [1, 4, 5, 6]
     with pytest.raises(ConfigError, match="no|none"):
-        prompt_ids(tokenizer, "tell me", "always")
+        prompt_ids(tokenizer, "tell me", PromptFormat("always"))
 
 
 def test_chat_template_adds_its_own_special_tokens(tokenizer):
@@ -32,7 +33,7 @@ def test_chat_template_adds_its_own_special_tokens(tokenizer):
         "{% if add_generation_prompt %}<model>{% endif %}"
     )
     for how in ("auto", "always"):
-        assert prompt_ids(tokenizer, "tell me", how).tolist() == [1, 2, 4, 5, 3]
-    assert prompt_ids(tokenizer, "tell me", "never").tolist() == [1, 4, 5]
+        assert prompt_ids(tokenizer, "tell me", PromptFormat(how)).tolist() == [1, 2, 4, 5, 3]
+    assert prompt_ids(tokenizer, "tell me", PromptFormat("never")).tolist() == [1, 4, 5]
     with pytest.raises(ConfigError, match="sometimes"):
-        prompt_ids(tokenizer, "tell me", "sometimes")
+        prompt_ids(tokenizer, "tell me", PromptFormat("sometimes"))

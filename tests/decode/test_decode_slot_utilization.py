@@ -11,7 +11,8 @@ from dare_job.data.sample_world.simulate import DAYS, item_examples, simulate, u
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.models import embedded_path
 from pools.draft import DraftSettings

@@ -20,7 +20,8 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from dare_job.models import embedded_path

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer
 from dare_job import cli, pipeline
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.models import embedded_path

@@ -21,7 +21,8 @@ from dare_job.bench.profiles.drafter import distill
 from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, prompt_ids
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError

@@ -72,8 +72,9 @@ class Options:
     seed: int = option("Seed of all samples.", 0, min=0)
     dtype: Dtype = dtype()
     device: Device = device()
-    chat_template: Literal["auto", "always", "never"] = option(
-        "auto, always or never, for prompts in a file.", "auto", metavar="MODE", panel=_TEXTS)
+    chat_template: Literal["auto", "always", "never"] | None = option(
+        "auto, always or never. Default: as in the run; auto for a file.", None, metavar="MODE",
+        panel=_TEXTS)
     trust_remote_code: bool = option("Run the Python code in the models' repositories.", False)
 
     def __post_init__(self):

@@ -14,7 +14,8 @@ from dare_job import prompts
 from dare_job.data.sample_world.simulate import item_examples, simulate, user_examples
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import prompt_ids
+from dare_job.decode.prompt.format import ChatMode, PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import DataError, ModelError
 from dare_job.evaluate.replay.texts import frame
 from dare_job.models.files import tokenizer_hash
@@ -27,7 +28,7 @@ _LOG = logging.getLogger("dare_job")
 
 
 def read(source: str | None, column: str, prompt_column: str | None, tokenizer, model: Path, count: int,
-         seed: int, chat_template: str = "auto") -> list[Row]:
+         seed: int, chat_template: ChatMode | None = None) -> list[Row]:
     """Return up to ``count`` rows with a text.
 
     Raises DataError if there is no text.
@@ -51,7 +52,8 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     else:
         records = _records(Path(source), column, prompt_column)
     chosen = np.sort(np.random.default_rng(seed).permutation(len(records))[:count])
-    rows += [_row(*records[position], tokenizer, chat_template) for position in chosen]
+    prompt_format = PromptFormat(chat_template or "auto")
+    rows += [_row(*records[position], tokenizer, prompt_format) for position in chosen]
     rows = [row for row in rows if len(row.text)]
     if not rows:
         raise DataError(f"--text {source} has no text with at least one token")
@@ -90,11 +92,11 @@ def _records(path: Path, column: str, prompt_column: str | None) -> list[tuple]:
             for number, prompt, text in zip(table.index, prompts, table[column], strict=True) if text]
 
 
-def _row(name: str, prompt: str | None, text: str, tokenizer, chat_template: str) -> Row:
+def _row(name: str, prompt: str | None, text: str, tokenizer, prompt_format: PromptFormat) -> Row:
     ids = [*tokenizer(text, add_special_tokens=False)["input_ids"]]
     if ids and tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
-    prompt_tokens = prompt_ids(tokenizer, prompt, chat_template) if prompt else no_prompt(tokenizer)
+    prompt_tokens = prompt_ids(tokenizer, prompt, prompt_format) if prompt else no_prompt(tokenizer)
     return _with_first_token(Row(name, prompt_tokens.astype(np.int64), np.asarray(ids, np.int64),
                                  bool(prompt)))
 

@@ -56,7 +56,7 @@ class Options:
     revision: str | None = option("Branch, tag or commit of a hub model.", None)
     dtype: Dtype = dtype()
     device: Device = device()
-    chat_template: Literal["auto", "always", "never"] = option(
-        "auto, always or never, as in the runs.", "auto", metavar="MODE")
+    chat_template: Literal["auto", "always", "never"] | None = option(
+        "auto, always or never. Default: as in the run.", None, metavar="MODE")
     trust_remote_code: bool = option("Run the Python code in the target's repository.", False)
     settings: Settings = field(default_factory=Settings)

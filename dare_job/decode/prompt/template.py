@@ -1,0 +1,127 @@
+"""Renders prompts with a tokenizer's chat template, or as plain text if there is none."""
+
+import json
+import re
+from datetime import date
+from typing import Any
+
+import jinja2
+
+from dare_job.decode.prompt.format import MODES, PromptFormat
+from dare_job.errors import ConfigError, describe
+
+_PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
+_ANSWER = "\ue000answer\ue001"
+_CLOCK = re.compile(r"""\bstrftime_now\(\s*(["'])(.*?)\1\s*\)""")
+
+
+def chat_template(tokenizer, mode: str) -> str | None:
+    """Source of the chat template that prompts are rendered with; None: plain text.
+
+    Raises ConfigError if ``mode`` is unknown, or "always" and the tokenizer has no template.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"model.chat_template is {mode!r}; choose {', '.join(MODES[:-1])} or {MODES[-1]}")
+    templates = getattr(tokenizer, "chat_template", None)
+    source = templates.get("default") if isinstance(templates, dict) else templates
+    if mode == "always" and not source:
+        raise ConfigError("model.chat_template is 'always' but the tokenizer has none; use 'auto'")
+    return None if mode == "never" else source or None
+
+
+def has_variable(template: str, name: str) -> bool:
+    """Whether the source of a template uses a variable."""
+    return re.search(rf"\b{name}\b", template) is not None
+
+
+def pin_date(template: str | None, day: date | None) -> str | None:
+    """The template with the date of ``day`` in place of each call for the clock's.
+
+    A replacement, because ``apply_chat_template`` passes no functions to a template.
+    """
+    if template is None or day is None:
+        return template
+    return _CLOCK.sub(lambda call: json.dumps(day.strftime(call[2])), template)
+
+
+class Renderer:
+    """Renders prompts in one format.
+
+    Attributes
+    ----------
+    template : source of the chat template; None: prompts are plain text
+    before, after : text around the prompt; ``after`` is None if the template does not print the prompt once
+
+    Raises
+    ------
+    ConfigError
+        The template fails.
+    """
+
+    def __init__(self, tokenizer, prompt_format: PromptFormat):
+        self._tokenizer, self._format = tokenizer, prompt_format
+        self.template = chat_template(tokenizer, prompt_format.mode)
+        self._dated = pin_date(self.template, prompt_format.day)
+        self._arguments = self._template_arguments() if self.template else {}
+        self._system_message = bool(prompt_format.system) and self._takes_system()
+        frame = self.text(_PLACEHOLDER)
+        self.before, _, after = frame.partition(_PLACEHOLDER)
+        self.after = after if frame.count(_PLACEHOLDER) == 1 else None
+
+    def text(self, prompt: str) -> str:
+        """The text that the model reads."""
+        if self.template is None:
+            return self._front() + prompt
+        return self._render([*self._messages(), {"role": "user", "content": prompt}])
+
+    def after_answer(self) -> str:
+        """What the template prints after an answer of the model; empty without a template."""
+        if self.template is None:
+            return ""
+        turns = [{"role": "user", "content": _PLACEHOLDER}, {"role": "assistant", "content": _ANSWER}]
+        return self._render(turns, add_generation_prompt=False).rpartition(_ANSWER)[2]
+
+    def _front(self) -> str:
+        """System text and examples without a template: paragraphs before the prompt."""
+        turns = [f"{user.rstrip()}\n{answer.strip()}" for user, answer in self._format.examples]
+        parts = [self._format.system.strip(), *turns]
+        return "".join(f"{part}\n\n" for part in parts if part)
+
+    def _messages(self) -> list[dict[str, str]]:
+        """Messages before the prompt."""
+        turns = [{"role": role, "content": text} for example in self._format.examples
+                 for role, text in zip(("user", "assistant"), example, strict=True)]
+        return [{"role": "system", "content": self._format.system}, *turns] if self._system_message else turns
+
+    def _takes_system(self) -> bool:
+        """Whether the template prints a system message; some fail, and some leave it out."""
+        system = {"role": "system", "content": _ANSWER}
+        try:
+            return _ANSWER in self._apply([system, {"role": "user", "content": _PLACEHOLDER}])
+        except jinja2.TemplateError:
+            return False
+
+    def _render(self, messages: list[dict[str, str]], **options) -> str:
+        system = self._format.system
+        if system and not self._system_message:  # it becomes the beginning of the first message
+            first, *rest = messages
+            messages = [{**first, "content": f"{system.strip()}\n\n{first['content']}"}, *rest]
+        try:
+            return self._apply(messages, **options)
+        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+            given = f" with model.template_arguments = {dict(self._format.arguments)}"
+            raise ConfigError(f"the tokenizer's chat template cannot be rendered"
+                              f"{given if self._format.arguments else ''}: {describe(error)}; correct the "
+                              "arguments, or set model.chat_template to never") from error
+
+    def _apply(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, chat_template=self._dated, tokenize=False, add_generation_prompt=add_generation_prompt,
+            **self._arguments)
+
+    def _template_arguments(self) -> dict[str, Any]:
+        """Arguments of the template: those of the format, and no thinking unless they say so."""
+        defaults = {}
+        if has_variable(self.template, "enable_thinking"):
+            defaults["enable_thinking"] = False
+        return defaults | dict(self._format.arguments)
