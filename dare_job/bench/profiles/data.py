@@ -25,12 +25,26 @@ LATER = 3  # interactions between the earlier date's prompt and the later one's
 
 
 @dataclass(frozen=True)
+class Film:
+    """title: in natural order, without the year in parentheses; year: empty if unknown."""
+
+    title: str
+    year: str
+    genres: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Profile:
-    """user: the profile file's id; text: the profile; titles: the user's history, the oldest first."""
+    """user: the profile file's id; text: the profile; films: the user's history, the oldest first."""
 
     user: str
     text: str
-    titles: tuple[str, ...]
+    films: tuple[Film, ...]
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Titles of the history, without years."""
+        return tuple(film.title for film in self.films)
 
 
 def load(folder: Path) -> list[Profile]:
@@ -76,30 +90,31 @@ def earlier(profile: Profile) -> str:
     return prompt(profile.titles[:-LATER])
 
 
-def _histories(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Titles by the profile file's user id."""
-    titles = _titles(folder / "movies.dat")
+def _histories(folder: Path) -> dict[str, tuple[Film, ...]]:
+    """Films by the profile file's user id."""
+    films = _films(folder / "movies.dat")
     users, items = (_numbers(folder / f"{kind}_list.txt") for kind in ("user", "item"))
     histories = {}
     for number, line in enumerate(_lines(folder / "sequences_full.txt.gz", "utf-8"), 1):
         try:
             user, *history = line.split()
-            histories[str(int(users[user]) - 1)] = tuple(titles[items[item]] for item in history)
+            histories[str(int(users[user]) - 1)] = tuple(films[items[item]] for item in history)
         except (KeyError, ValueError) as error:
             raise DataError(f"{folder}/sequences_full.txt.gz, line {number}: {error} is not in the lists "
                             "beside it or in movies.dat") from None
     return histories
 
 
-def _titles(path: Path) -> dict[str, str]:
-    """Titles in their natural order, without their years, by MovieLens id."""
-    titles = {}
+def _films(path: Path) -> dict[str, Film]:
+    """Films by MovieLens id."""
+    films = {}
     for number, line in enumerate(_lines(path, "latin-1"), 1):
         parts = line.rstrip("\n").split("::")
         if len(parts) != 3:
             raise DataError(f"{path}, line {number}: {line.strip()!r} is not id::title::genres")
-        titles[parts[0]] = re.sub(r" \(\d{4}\)$", "", natural_order(parts[1]))
-    return titles
+        title, year = re.fullmatch(r"(.*?)(?: \((\d{4})\))?", natural_order(parts[1])).groups("")
+        films[parts[0]] = Film(title, year, tuple(parts[2].split("|")))
+    return films
 
 
 def _numbers(path: Path) -> dict[str, str]:

