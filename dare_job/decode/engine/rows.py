@@ -106,7 +106,7 @@ class Rows:
         self.max_length[slot], self.min_length[slot] = row.max_length, row.min_length
         self.any_min_length |= row.min_length > len(prompt)
         self.any_relaxed_limit |= bool(self.relaxed_end[slot] != _NO_LIMIT)
-        self.stop_state[slot] = state_after(prompt, self._stop)
+        self.stop_state[slot] = state_after(self.tokens[slot, : len(prompt)], self._stop)
         self.forwards[slot] = self.accepted[slot] = self.reused[slot] = self.submitted[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
         self._active_requests = None
