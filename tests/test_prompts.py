@@ -10,7 +10,7 @@ from dare_job import prompts
 from dare_job.bench.profiles import data
 from dare_job.bench.profiles.data import prompt
 from dare_job.errors import ConfigError, RowError
-from dare_job.prompts.read import DOMAINS
+from dare_job.prompts.read import DOMAINS, max_words
 from dare_job.prompts.sets import HistoryItem
 
 FRAMEWORKS = {"kar": "2306.10933", "trawl": "2403.06642", "once": "2305.06566", "rlmrec": "2310.15950"}
@@ -68,10 +68,71 @@ def test_the_instruction_is_what_all_prompts_of_a_side_begin_with(name):
 
 
 def test_ratings_and_kinds_are_shown_where_they_are_known():
-    lines = prompts.load("rlmrec").user({}, HISTORY).splitlines()
-    assert "1. Heat (1995) (Crime), rated 4.5" in lines and "2. Toy Story (1995)" in lines
-    assert "1. Heat (1995) (Noir), rated 4.5" in prompts.load("rlmrec", "books").user({}, HISTORY)
-    assert "1. Heat (1995), rated 4.5\n2. Toy Story (1995)\n" in prompts.load("kar").user({}, HISTORY)
+    def history(name, domain="movies"):
+        return prompts.load(name, domain).user({}, HISTORY).splitlines()[-2]
+
+    assert history("rlmrec") == (
+        "The viewer watched, newest first: Heat (1995) (Crime), rated 4.5; Toy Story (1995).")
+    assert "read, newest first: Heat (1995) (Noir), rated 4.5; Toy" in history("rlmrec", "books")
+    assert history("kar").endswith("newest first: Heat (1995), rated 4.5; Toy Story (1995).")
+
+
+def test_the_length_in_words_follows_from_the_limit_in_tokens():
+    lengths = {1: 1, 10: 6, 33: 19, 34: 20, 64: 30, 160: 90, 192: 110, 256: 150, 512: 300}
+    assert {tokens: max_words(tokens) for tokens in lengths} == lengths
+    for name in FRAMEWORKS:
+        known = prompts.load(name, max_new_tokens=192)
+        for text in (known.user({}, HISTORY), known.item("Heat", {}), known.system_text("user")):
+            assert "at most 110 words" in text
+        shorter = prompts.load(name, max_new_tokens=160)
+        assert known.version_hash != shorter.version_hash
+        assert known.conversation_hash("user") != shorter.conversation_hash("user")
+
+
+def test_a_set_without_the_length_has_one_hash_for_all_lengths(tmp_path):
+    path = _write(tmp_path / "a.yaml", _set())
+    jinja = _write(tmp_path / "a.jinja", "{{ title }}, in {{ max_words }} words")
+    assert prompts.load(path, max_new_tokens=99).version_hash == prompts.load(path).version_hash
+    assert prompts.load(jinja, side="item", max_new_tokens=100).item("Heat", {}) == "Heat, in 60 words"
+    assert prompts.load(jinja, side="item", max_new_tokens=99).version_hash != prompts.load(
+        jinja, side="item").version_hash
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_text_with_room_for_them_has_the_papers_factors(domain):
+    long, short = (prompts.load("kar", domain, max_new_tokens=tokens) for tokens in (512, 256))
+    assert len(long.words["paper_factors"]) == 9
+    for known, factors in ((long, long.words["paper_factors"]), (short, short.words["factors"])):
+        asked = ", ".join(factors)
+        assert f"about {asked}, name" in known.user({}, HISTORY)
+        assert f"about {asked} in plain" in known.item("Heat", {})
+
+
+def _around(**keys) -> str:
+    return yaml.safe_dump(keys) + _domains(movies={"kind": "film"})
+
+
+def test_system_text_and_examples_are_written_with_the_words_of_the_domain(tmp_path):
+    turns = [{"user": "One {{ kind }}.", "assistant": "In {{ max_words }} words.\n"}]
+    own = prompts.load(_write(tmp_path / "a.yaml", _set(more=_around(
+        system={"user": "You know {{ kind }}s.\n"}, examples={"item": turns}))), max_new_tokens=100)
+    assert (own.system_text("user"), own.system_text("item")) == ("You know films.", "")
+    assert (own.example_turns("user"), own.example_turns("item")) == ((), (("One film.", "In 60 words."),))
+    both = prompts.load(_write(tmp_path / "b.yaml", _set(more=_around(system="A {{ kind }}."))))
+    assert both.system_text("user") == both.system_text("item") == "A film."
+
+
+def test_system_text_and_examples_are_part_of_the_hash(tmp_path):
+    def load(**keys):
+        return prompts.load(_write(tmp_path / "a.yaml", _set(more=_around(**keys))))
+
+    turn = {"user": "u", "assistant": "a"}
+    sets = [load(), load(system="s"), load(system={"user": "s"}), load(system="t"),
+            *(load(examples=turns) for turns in ({"user": [turn]}, {"user": [turn, turn]}, {"item": [turn]}))]
+    assert len({known.version_hash for known in sets}) == len(sets)
+    assert load(system=" ").version_hash == load().version_hash and not load().conversation_hash("user")
+    only_users = load(system={"user": "s"})
+    assert only_users.conversation_hash("user") and not only_users.conversation_hash("item")
 
 
 def test_the_embedded_models_set_is_what_it_was_trained_on():
@@ -136,8 +197,8 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        (_set(user="{{ histroy }}"), ["user, line 1", "unknown histroy", "may use attributes, history, max_words"]),
-        (_set(item="{{ history }}"), ["item, line 1", "unknown history", "may use attributes, max_words, title"]),
+        (_set(user="{{ histroy }}"), ["user, line 1", "unknown histroy", "attributes, history, max_words"]),
+        (_set(item="{{ history }}"), ["item, line 1", "unknown history", "use attributes, max_words, title"]),
         ("name: a\nmax_history: 1\nuser: u\nitem: |\n  {{ title }}\n  {{ titel }}\n",
          ["item, line 2", "titel"]),
         (_set(user="{% for x in %}"), ["user, line 1", "Expected an expression"]),
@@ -145,7 +206,7 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(user="{% include name %}"), ["user", "cannot include"]),
         (_set(user=" "), ["user", "empty"]),
         (_set().replace("name: own", "nome: own"),
-         ["key name is missing", "unknown key nome (did you mean name?)", "valid keys: domains, examples, item"]),
+         ["key name is missing", "unknown key nome (did you mean name?)", "keys: domains, examples, item"]),
         (_set().replace("max_history: 2", "max_history: 0"),
          ["max_history = 0", "greater than or equal to 1"]),
         (_set().replace("max_history: 2", "max_history: many"), ["max_history = 'many'", "integer"]),
@@ -161,7 +222,14 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(more=_domains(movies={"a-b": "x"})), ["domains.movies.a-b", "letters, digits and _"]),
         (_set(more=_domains(movies={"a": 3})), ["domains.movies.a = 3", "a text or a list of texts"]),
         (_set(more=_domains(movies={"a": []})), ["domains.movies.a = []", "a text or a list of texts"]),
-        (_set(item="{{ a }}", more=_domains(movies={"b": "x"})), ["item, line 1", "attributes, b, max_words, title"]),
+        (_set(item="{{ a }}", more=_domains(movies={"b": "x"})), ["item, line 1", "b, max_words"]),
+        (_set(more="system: [a]\n"), ["system", "string"]),
+        (_set(more="system: {users: a}\n"), ["system", "users"]),
+        (_set(more="system: '{{ title }}'\n"), ["system of user, line 1", "unknown title", "use max_words"]),
+        (_set(more="examples: {user: [{user: a}]}\n"), ["examples.user.0.assistant", "missing"]),
+        (_set(more="examples: {user: [{user: '{{ x }}', assistant: b}]}\n"),
+         ["examples of user", "unknown x"]),
+        (_set(more=_domains(movies={"max_words": "x"})), ["domains.movies.max_words", "use another name"]),
         ("- a\n- b\n", ["must hold a mapping with the keys name, max_history, user, item", ".jinja"]),
         ("name: [\n", ["not YAML", "line 2"]),
     ],

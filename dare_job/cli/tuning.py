@@ -20,6 +20,17 @@ from dare_job.evaluate.curve.options import Options as MeasureOptions
 from dare_job.evaluate.replay.options import ReplayOptions, TuneOptions
 
 
+def _mapping(flag: str, text: str) -> dict:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} {text!r} is not a JSON object; write for example "
+                          "'{\"enable_thinking\": true}'")
+    return value
+
+
 @dataclass(frozen=True)
 class CheckOptions:
     """Options of ``dare-job check``."""
@@ -35,6 +46,9 @@ class CheckOptions:
     chat_template: Literal["auto", "always", "never"] = option(
         "auto: format each prompt as a user message if the tokenizer has a chat template; always: require "
         "one; never: use the prompt as it is.", "auto", metavar="MODE")
+    template_arguments: dict | None = option(
+        "Arguments of the chat template, such as '{\"enable_thinking\": true}'.", None, metavar="JSON",
+        parse=_mapping)
 
 
 @takes(CheckOptions)

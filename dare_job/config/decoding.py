@@ -37,8 +37,8 @@ class ModelSettings(Section):
     trust_remote_code: bool = Field(False, description="Run Python code that comes with a hub model")
 
 
-_ENGINE = section_of(EngineSettings, "min_new_tokens", "batch_size", "depth", "score", "row_timeout_s",
-                     max_new_tokens=(int, EngineSettings.max_new_tokens))
+_ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "batch_size", "depth",
+                     "score", "row_timeout_s", max_new_tokens=(int, EngineSettings.max_new_tokens))
 
 
 class DecodeSettings(_ENGINE):
@@ -54,6 +54,8 @@ class DecodeSettings(_ENGINE):
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
         "learned", description="Pseudo-count: number of occurrences at which a context gets weight 0.5. "
         "learned: fitted for each pool")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="Strings that end a text, which is published without them. Not in mode beam")
     hang_timeout_s: float | None = Field(
         1800, gt=0, description="Seconds without a finished forward pass after which a worker is ended, so "
         "that Spark retries its task. null: never")
@@ -63,6 +65,17 @@ class DecodeSettings(_ENGINE):
         if self.min_new_tokens > self.max_new_tokens:
             raise ValueError(f"decode.min_new_tokens = {self.min_new_tokens} is more than "
                              f"decode.max_new_tokens = {self.max_new_tokens}")
+        return self
+
+    @model_validator(mode="after")
+    def _mode_knows_them(self):
+        if self.repetition_penalty is not None and self.mode in ("sample", "beam"):
+            raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g} is for greedy text; "
+                             f"with decode.mode = {self.mode!r} leave it out (mode sample has "
+                             "sample.repetition_penalty)")
+        if self.stop and self.mode == "beam":
+            raise ValueError(f"decode.stop = {self.stop!r}: beams do not end at strings; leave it out, or "
+                             "use another decode.mode")
         return self
 
 

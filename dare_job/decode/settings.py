@@ -83,6 +83,10 @@ class EngineSettings:
     min_new_tokens: int = setting(
         0, "Number of tokens before which a text cannot end. 0: as in the model's generation config",
         ge=0, le=MAX_INT32)
+    repetition_penalty: float | None = setting(
+        None, "Modes dare, resd and autoregressive: penalty of tokens that the prompt or the text already "
+        "holds, as in generate. null: as in the model's generation config",
+        ge=MIN_PENALTY, le=MAX_PENALTY)
     batch_size: int = setting(8, "Number of rows decoded together on one device", ge=1, le=65536)
     nodes: int = setting(16, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
                          ge=0)

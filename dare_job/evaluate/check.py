@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from transformers import AutoTokenizer
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
+from dare_job.decode.prompt.ends import add_end_of_turn
 from dare_job.decode.prompt.format import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
@@ -66,8 +68,8 @@ _BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
 def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revision: str | None = None,
               dtype: str = "float32", device: str = "auto", max_new_tokens: int = 48,
-              chat_template: str = "auto", trust_remote_code: bool = False,
-              console: Console | None = None) -> dict:
+              chat_template: str = "auto", template_arguments: dict | None = None,
+              trust_remote_code: bool = False, console: Console | None = None) -> dict:
     """Compare strict decoding with transformers' greedy ``generate`` on the same prompts and weights.
 
     Drafts contain ``generate``'s tokens among wrong branches, so that trees, compaction and the request
@@ -90,10 +92,14 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
     console = console or Console(stderr=True)
     path = resolve(model, revision, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code)
+    tokenizer = _tokenizer(path, trust_remote_code)
+    prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})
+    if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
+        console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
                   f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
     max_prompt = _max_prompt(target, max_new_tokens)
-    texts = [text[:max_prompt] for text in _prompts(path, prompts, rows, chat_template, trust_remote_code)]
+    texts = [text[:max_prompt] for text in _prompts(tokenizer, prompts, rows, prompt_format)]
     expected = [_generate(target, text, max_new_tokens) for text in texts]
     differences = []
     for batch, nodes in _BATCHES:
@@ -128,16 +134,19 @@ def _max_prompt(target: Target, max_new_tokens: int) -> int:
     return tokens
 
 
-def _prompts(path: Path, file: Path | None, rows: int, chat_template: str, trust: bool) -> list[np.ndarray]:
+def _tokenizer(path: Path, trust: bool):
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
+
+
+def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptFormat) -> list[np.ndarray]:
     texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(BUILT_IN)]
     if file is not None:
         texts = read_prompts(file)
     texts = [texts[i % len(texts)] for i in range(rows)]
-    ids = [prompt_ids(tokenizer, text, PromptFormat(chat_template)) for text, _ in texts]
+    ids = [prompt_ids(tokenizer, text, prompt_format) for text, _ in texts]
     for tokens, (_, place) in zip(ids, texts, strict=True):
         if not len(tokens):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")

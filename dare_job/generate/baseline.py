@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.text_key import text_salt
+from dare_job.decode.engine.stop_strings import length_until_stop
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading
 from dare_job.generate.row_assignment import task_slots
@@ -183,10 +184,15 @@ def count_generated_tokens(requests, task: Task, **options) -> int:
     """Number of new tokens of ``generate`` with a task's settings: greedy, or sampled in mode ``sample``."""
     decode = task.config.decode
     method = _sampling_arguments(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
-    target = loading.load_task_model(task).target
-    texts = generate_texts(target, requests, decode.batch_size, decode.max_new_tokens,
+    if decode.repetition_penalty is not None:
+        method = method | {"repetition_penalty": decode.repetition_penalty}
+    loaded, stop = loading.load_task_model(task), loading.load_stop_strings(task)
+    if decode.stop:
+        options |= {"stop_strings": decode.stop, "tokenizer": loaded.tokenizer}
+    texts = generate_texts(loaded.target, requests, decode.batch_size, decode.max_new_tokens,
                            min_new_tokens=decode.min_new_tokens or None, **method, **options)
-    return sum(map(len, texts))
+    return sum(length_until_stop(request.prompt_ids, text, stop)
+               for request, text in zip(requests, texts, strict=True))
 
 
 def _sampling_arguments(sampling) -> dict:

@@ -3,6 +3,7 @@
 Workers import this module; Spark only sends the ``Task``.
 """
 
+import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,18 +11,24 @@ import numpy as np
 import torch
 
 from dare_job.config.base import values_for
+from dare_job.data.prompt_format import model_format
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.engine.stop_strings import StopStrings, stop_strings
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.prompt import thinking
+from dare_job.decode.prompt.ends import add_end_of_turn
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.tokens import encoder, prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
+from dare_job.errors import RowError
 from dare_job.generate import engines
 from dare_job.generate.task import Task
 from dare_job.observe import log
@@ -34,6 +41,7 @@ from pools.draft import DraftSettings
 from pools.index import Index, length_quantile
 from pools.store import Store
 
+_LOG = logging.getLogger("dare_job")
 # most specific first; wave: texts of earlier waves of this run
 _ALL_POOLS = ("own", "wave", "group", "global")
 POOLS_OF_MODE = {"dare": _ALL_POOLS, "sample": _ALL_POOLS, "resd": ("wave", "global"),
@@ -58,7 +66,7 @@ class LoadedModel:
 
 @lru_cache(maxsize=1)
 def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
-          threads: int) -> LoadedModel:
+          threads: int, prompt_format: PromptFormat) -> LoadedModel:
     """Load the model; again if Spark assigns another GPU to this process."""
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -69,6 +77,8 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     warm_up()
     target = engines.load_model(model, dtype, device, gpu, trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
+        _LOG.warning("%s", warning)
     return LoadedModel(target, tokenizer)
 
 
@@ -76,7 +86,7 @@ def load_task_model(task: Task) -> LoadedModel:
     """The model of a task. The first call in a process loads it."""
     settings = task.config.model
     return _load(task.model, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code,
-                 task.threads)
+                 task.threads, model_format(task.config))
 
 
 def load_count() -> int:
@@ -115,8 +125,28 @@ def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
 
 
 def decode_text(token_ids, task: Task) -> str:
-    """Decode generated token ids to text, without special tokens."""
-    return load_task_model(task).tokenizer.decode(token_ids, skip_special_tokens=True).strip()
+    """Text of generated token ids: after a thinking block, before a stop string, without special tokens.
+
+    Raises RowError if the text ends inside its thinking block.
+    """
+    tokenizer = load_task_model(task).tokenizer
+    opened = encoder(tokenizer, model_format(task.config)).opens_thinking
+    text = thinking.answer(tokenizer, token_ids, opened)
+    if text is None:
+        raise RowError(f"the text ends inside its thinking block, after {len(token_ids)} tokens: raise "
+                       "decode.max_new_tokens, or switch thinking off (model.template_arguments, or another "
+                       "model)")
+    for string in task.config.decode.stop:
+        text = text.partition(string)[0]
+    return text.strip()
+
+
+def load_stop_strings(task: Task) -> StopStrings:
+    """The stop strings of a task. The first call in a process reads the bytes of all tokens."""
+    return _stop_strings(tuple(task.config.decode.stop), load_task_model(task).tokenizer)
+
+
+_stop_strings = lru_cache(maxsize=1)(stop_strings)
 
 
 def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
@@ -164,14 +194,15 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, undrafted)
     drafter = None if undrafted else engines.make_drafter(task, target)
+    stop = load_stop_strings(task)
     if sampled:
-        return SamplingEngine(target, settings, sampling_settings(task), drafter)
+        return SamplingEngine(target, settings, sampling_settings(task), drafter, stop=stop)
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
            settings.delta, settings.batch_size, settings.nodes, engines.drafter_key(task))
     budgeted = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
     budget = _draft_budget(key, target, measured) if budgeted else None
-    return Engine(target, settings, drafter, _reuse_estimator(key), budget)
+    return Engine(target, settings, drafter, _reuse_estimator(key), budget, stop)
 
 
 def sampling_settings(task: Task) -> Sampling:

@@ -16,7 +16,7 @@ from itertools import chain
 import pyarrow as pa
 
 from dare_job.decode.request import Result
-from dare_job.errors import DareJobError, DeviceError, InfrastructureError
+from dare_job.errors import DareJobError, DeviceError, InfrastructureError, RowError
 from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
 from dare_job.generate.decoding import decode_rows
 from dare_job.generate.hangs import Watchdog
@@ -161,9 +161,13 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
     if isinstance(outcome, str) or outcome.error is not None:
         reason = outcome if isinstance(outcome, str) else outcome.error
         return common | {"finish_reason": "error", "error": reason}
+    try:
+        text = loading.decode_text(outcome.token_ids, task)
+    except RowError as error:
+        return common | {"finish_reason": "error", "error": str(error)}
     drafted = task.config.decode.mode not in MODES_WITHOUT_POOLS
     return common | {
-        "knowledge": loading.decode_text(outcome.token_ids, task), "token_ids": outcome.token_ids,
+        "knowledge": text, "token_ids": outcome.token_ids,
         "tokens": len(outcome.token_ids), "finish_reason": outcome.finish_reason,
         "generated_dt": task.dt, "source_run_id": task.run_id, "text_key": row["text_key"],
         "pool": row["pool"] if drafted else None, "pool_kind": row["pool_kind"] if drafted else None,

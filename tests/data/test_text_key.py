@@ -15,13 +15,15 @@ STRICT, RELAXED = salt(), salt(verify={"rule": "relaxed"})
 
 @pytest.mark.parametrize("change", [
     {"model": "another"}, {"decode": {"max_new_tokens": 10}}, {"decode": {"min_new_tokens": 10}},
-    {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}},
+    {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}}, {"decode": {"stop": ["."]}},
+    {"decode": {"repetition_penalty": 1.1}},
 ])
 def test_strict_text_changes(change):
     assert salt(**{"model": "m", **change}) != STRICT
 
 
-@pytest.mark.parametrize("section", [{"dtype": "bfloat16"}, {"chat_template": "never"}])
+@pytest.mark.parametrize("section", [{"dtype": "bfloat16"}, {"chat_template": "never"},
+                                     {"template_arguments": {"enable_thinking": True}}])
 def test_model_settings_change_text(section):
     changed = JobConfig.model_validate({"model": section})
     assert text_salt(changed, "m") != STRICT
@@ -51,6 +53,17 @@ def test_strict_text_stays(change):
 ])
 def test_relaxed_text_changes(change):
     assert salt(**change) != RELAXED
+
+
+def test_keys_from_before_a_setting_existed_stay_valid():
+    assert STRICT == "cd147711eefa1eff1491d97b2b4ce3fbd26fec6e273e4c850fc4cd1d2b5186a9"
+
+
+def test_system_text_and_examples_count_for_their_side():
+    kar = JobConfig.model_validate({"prompts": {"user": "kar"}})
+    assert text_salt(kar, "m", entity="user") != text_salt(kar, "m", entity="item") == STRICT
+    longer = JobConfig.model_validate({"prompts": {"user": "kar"}, "decode": {"max_new_tokens": 512}})
+    assert text_salt(longer, "m", entity="user") != text_salt(longer, "m")
 
 
 SAMPLED = {"decode": {"mode": "sample"}}

@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin|>", "<|header|>", "<|/header|>", "<|eot|>",
            "<bos>", "<turn>", "</turn>")
-NOT_SPECIAL = ("<think>", "</think>", "  ")  # added tokens that are not special; the last one is ordinary text
-CORPUS = ("You are a helpful assistant.", "Watched, newest first: Heat (1995), rated 5; Alien (1979), rated 4.",
-          "system user assistant thinking", "Today is 02 January 2026.", "\n\nWhich films does this viewer like?")
+NOT_SPECIAL = ("<think>", "</think>", "  ")  # added, but not special; the last one is ordinary text
+CORPUS = ("You are a helpful assistant.", "Watched, newest first: Heat (1995), rated 5; Alien (1979).",
+          "system user assistant thinking", "Today is 02 January 2026.", "\n\nWhich films does he like?")
 
 CHATML = """\
 {%- if messages[0].role == 'system' %}<|im_start|>system
@@ -34,13 +34,13 @@ REASONING = """\
 
 {% endif %}{% endif %}"""
 
-ALWAYS_THINKS = CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+ALWAYS_THINKS = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 
 DATED = """\
 {{- bos_token }}
-{%- if strftime_now is defined %}{% set today = strftime_now('%d %B %Y') %}{% else %}{% set today = '?' %}{% endif %}
-{%- if messages[0].role == 'system' %}{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}
-{%- else %}{% set system = '' %}{% endif %}<|header|>system<|/header|>
+{%- set today = strftime_now('%d %B %Y') if strftime_now is defined else '?' %}
+{%- set system = messages[0].content | trim if messages[0].role == 'system' else '' %}
+{%- set messages = messages[1:] if messages[0].role == 'system' else messages %}<|header|>system<|/header|>
 
 Today is {{ today }}.
 

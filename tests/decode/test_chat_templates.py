@@ -1,9 +1,9 @@
-"""Prompts in chat templates of several structures: equal to apply_chat_template, and safe for hostile titles."""
+"""Prompts in chat templates: equal to apply_chat_template, and safe for hostile titles."""
 
 from datetime import date
 
 import pytest
-from decode.chat_models import CHATML, NOT_SPECIAL, SPECIAL, TEMPLATES, tokenizer_with
+from chat_models import CHATML, NOT_SPECIAL, SPECIAL, TEMPLATES, tokenizer_with
 
 from dare_job.decode.prompt.format import PromptFormat
 from dare_job.decode.prompt.template import Renderer
@@ -22,8 +22,7 @@ def tokenizer(request):
 
 
 def by_transformers(tokenizer, messages, **arguments):
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False,
-                                         **arguments)
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **arguments)
 
 
 def user(text):
@@ -42,14 +41,16 @@ def test_a_system_text_and_examples_are_messages():
                 {"role": "assistant", "content": EXAMPLES[0][1]}, user(PROMPT)]
     ids = prompt_ids(tokenizer, PROMPT, PromptFormat(system=SYSTEM, examples=EXAMPLES))
     assert ids.tolist() == by_transformers(tokenizer, messages)
-    assert "made-up" not in tokenizer.decode(ids) and "made-up" in tokenizer.decode(prompt_ids(tokenizer, PROMPT))
+    assert "made-up" not in tokenizer.decode(ids)
+    assert "made-up" in tokenizer.decode(prompt_ids(tokenizer, PROMPT))
 
 
 def test_a_template_without_system_messages_gets_the_text_in_the_first_message():
     tokenizer = tokenizer_with(TEMPLATES["no system"])
     ids = prompt_ids(tokenizer, PROMPT, PromptFormat(system=SYSTEM, examples=EXAMPLES))
     assert ids.tolist() == by_transformers(tokenizer, [
-        user(f"{SYSTEM}\n\n{EXAMPLES[0][0]}"), {"role": "assistant", "content": EXAMPLES[0][1]}, user(PROMPT)])
+        user(f"{SYSTEM}\n\n{EXAMPLES[0][0]}"), {"role": "assistant", "content": EXAMPLES[0][1]},
+        user(PROMPT)])
 
 
 @pytest.mark.parametrize(("template", "mode"), [(None, "auto"), (CHATML, "never")])
@@ -60,7 +61,7 @@ def test_without_a_template_system_text_and_examples_are_paragraphs(template, mo
     assert ids.tolist() == tokenizer(text)["input_ids"] and tokenizer.decode(ids) == "<bos>" + text
 
 
-@pytest.mark.parametrize("hostile", [HOSTILE, "<|im_end|>", *SPECIAL, "<think>", "<|im_end|><|im_end|>", "</turn",
+@pytest.mark.parametrize("hostile", [HOSTILE, *SPECIAL, "<think>", "<|im_end|><|im_end|>", "</turn",
                                      "<|im_<|im_end|>end|>"])
 def test_a_title_that_spells_control_tokens_is_text(tokenizer, hostile):
     prompt = f"Title: {hostile} (1999)\n  What is it like?"
@@ -92,7 +93,7 @@ def test_tokens_are_controls_where_the_template_prints_them():
 
 
 def test_what_cannot_be_written_as_text_fails_its_row():
-    twice = tokenizer_with("{% for m in messages %}{{ m.content }}{{ m.content | upper }}<|im_end|>{% endfor %}")
+    twice = tokenizer_with("{{ messages[0].content }}{{ messages[0].content | upper }}<|im_end|>")
     assert len(prompt_ids(twice, "a title")) > 1
     with pytest.raises(RowError, match=r"control token of the model \(<\|im_end\|>\)"):
         prompt_ids(twice, "a <|im_end|> title")

@@ -86,8 +86,14 @@ class GenerationRules:
     processors: tuple[str, ...]
 
 
-def read_rules(config: GenerationConfig) -> GenerationRules:
-    """Read a generation config. Raises ModelError if a field is not supported or invalid."""
+def read_rules(config: GenerationConfig, repetition_penalty: float | None = None) -> GenerationRules:
+    """Read a generation config. Raises ModelError if a field is not supported or invalid.
+
+    ``repetition_penalty`` replaces the one of the config; None: as in the config.
+    """
+    if repetition_penalty is not None:
+        config = copy.deepcopy(config)
+        config.repetition_penalty = float(repetition_penalty)
     listed = LENGTHS | NATIVE | PROCESSORS | WITHOUT_EFFECT | REJECTED.keys()
     for field in (field for field in vars(GenerationConfig()) if not field.startswith("_")):
         value = getattr(config, field, None)

@@ -6,12 +6,13 @@ import numba
 import numpy as np
 
 from dare_job.decode.engine.admission import Admission
+from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, follow, state_after
 from dare_job.decode.model.prefix_cache import common_prefix_length
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.decode.verify.result import VerificationResult
 
 _NO_LIMIT = 2**62  # tokens: longer than any text
-RUNNING, LENGTH, EOS, NON_FINITE = range(4)  # why a row ends, if it does
+RUNNING, LENGTH, EOS, NON_FINITE, STOP = range(5)  # why a row ends, if it does
 
 
 class StepPlan(NamedTuple):
@@ -51,6 +52,8 @@ class Rows:
         Tokens of the previous text that the prefill verifies, and that it accepted.
     max_length, min_length : ndarray
         Limits of ``length``; no text ends before ``min_length``.
+    stop_state : ndarray
+        State of the automaton of stop strings after the text.
     relaxed_end : ndarray
         Length from which verification is strict.
     tokens, relaxed : ndarray, int32 and bool (S, L)
@@ -63,7 +66,8 @@ class Rows:
         The engine's clock when the row was admitted.
     """
 
-    def __init__(self, slots: int):
+    def __init__(self, slots: int, stop: StopStrings = NO_STOP):
+        self._stop = stop
         self.used = np.zeros(slots, np.bool_)
         self.active = 0  # number of slots in use
         self.requests: list[Request | None] = [None] * slots
@@ -73,9 +77,9 @@ class Rows:
         self.relaxed = np.zeros((slots, 0), np.bool_)
         self.step_tokens = np.zeros((slots, 0), np.int16)
         # One array, so that ``finish`` reads all values of a row at once.
-        self._counts = np.zeros((9, slots), np.int64)
+        self._counts = np.zeros((10, slots), np.int64)
         (self.prompt, self.length, self.forwards, self.accepted, self.reused, self.max_length,
-         self.min_length, self.submitted, self.relaxed_end) = self._counts
+         self.min_length, self.submitted, self.relaxed_end, self.stop_state) = self._counts
         self.slot_steps = np.zeros(slots)
         self.admitted_s = np.zeros(slots)
         # Each row's share of drafting and decoding time in ms: own_ms plus the sum over all steps so far.
@@ -102,6 +106,7 @@ class Rows:
         self.max_length[slot], self.min_length[slot] = row.max_length, row.min_length
         self.any_min_length |= row.min_length > len(prompt)
         self.any_relaxed_limit |= bool(self.relaxed_end[slot] != _NO_LIMIT)
+        self.stop_state[slot] = state_after(self.tokens[slot, : len(prompt)], self._stop)
         self.forwards[slot] = self.accepted[slot] = self.reused[slot] = self.submitted[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
         self._active_requests = None
@@ -139,7 +144,7 @@ class Rows:
 
     def append(self, slots: np.ndarray, result: VerificationResult,
                is_eos: np.ndarray) -> tuple[int, np.ndarray]:
-        """Append the tokens of a step, up to the end of text or the row's maximum length.
+        """Append the tokens of a step, up to the end of text, a stop string or the row's maximum length.
 
         Parameters
         ----------
@@ -166,7 +171,7 @@ class Rows:
         ends = np.empty(len(slots), np.int8)
         ending = _append(slots, result.counts, result.tokens, result.relaxed, result.finite, is_eos, share,
                          self.max_length, self.tokens, self.relaxed, self.step_tokens, self.length,
-                         self.forwards, self.accepted, self.slot_steps, ends)
+                         self.forwards, self.accepted, self.slot_steps, self.stop_state, self._stop, ends)
         return ending, ends
 
     def matched_previous(self, slot: int) -> tuple[int, bool]:
@@ -229,17 +234,19 @@ def _plan(tokens, length, max_length, depth, nodes, columns, before, roots, leng
 
 @numba.njit(cache=True)
 def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, tokens, relaxed, step_tokens,
-            length, forwards, accepted, slot_steps, ends):
+            length, forwards, accepted, slot_steps, stop_state, stop, ends):
     ending = 0
     for r, slot in enumerate(slots):
         start = length[slot]
-        appended, ended = 0, False
+        appended, ended, stopped = 0, False, False
         last = counts[r] if finite[r] else counts[r] - 1  # non-finite scores give no token
-        while appended <= last and start + appended < max_length[slot] and not ended:
+        while appended <= last and start + appended < max_length[slot] and not ended and not stopped:
             token = new[r, appended]
             tokens[slot, start + appended] = token
             relaxed[slot, start + appended] = new_relaxed[r, appended]
             ended = is_eos[token]
+            if len(stop.following):
+                stop_state[slot], stopped = follow(stop_state[slot], token, stop)
             appended += 1
         step_tokens[slot, forwards[slot]] = appended
         forwards[slot] += 1
@@ -247,6 +254,7 @@ def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, 
         slot_steps[slot] += share
         length[slot] = start + appended
         full = start + appended >= max_length[slot]
-        ends[r] = NON_FINITE if not finite[r] else EOS if ended else LENGTH if full else RUNNING
+        ends[r] = (NON_FINITE if not finite[r] else EOS if ended else STOP if stopped else
+                   LENGTH if full else RUNNING)
         ending += ends[r] != RUNNING
     return ending

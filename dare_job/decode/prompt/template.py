@@ -12,6 +12,7 @@ from dare_job.errors import ConfigError, describe
 
 _PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
 _ANSWER = "\ue000answer\ue001"
+_FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # of a template
 _CLOCK = re.compile(r"""\bstrftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
@@ -32,6 +33,11 @@ def chat_template(tokenizer, mode: str) -> str | None:
 def has_variable(template: str, name: str) -> bool:
     """Whether the source of a template uses a variable."""
     return re.search(rf"\b{name}\b", template) is not None
+
+
+def prints_date(template: str | None) -> bool:
+    """Whether a template calls for today's date."""
+    return template is not None and _CLOCK.search(template) is not None
 
 
 def pin_date(template: str | None, day: date | None) -> str | None:
@@ -98,7 +104,7 @@ class Renderer:
         system = {"role": "system", "content": _ANSWER}
         try:
             return _ANSWER in self._apply([system, {"role": "user", "content": _PLACEHOLDER}])
-        except jinja2.TemplateError:
+        except _FAILURES:
             return False
 
     def _render(self, messages: list[dict[str, str]], **options) -> str:
@@ -108,7 +114,7 @@ class Renderer:
             messages = [{**first, "content": f"{system.strip()}\n\n{first['content']}"}, *rest]
         try:
             return self._apply(messages, **options)
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+        except _FAILURES as error:
             given = f" with model.template_arguments = {dict(self._format.arguments)}"
             raise ConfigError(f"the tokenizer's chat template cannot be rendered"
                               f"{given if self._format.arguments else ''}: {describe(error)}; correct the "

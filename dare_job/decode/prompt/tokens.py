@@ -6,13 +6,14 @@ inside each such spelling and its pieces are tokenized one by one, so that they 
 """
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dare_job.decode.prompt import thinking
 from dare_job.decode.prompt.format import PLAIN, PromptFormat
-from dare_job.decode.prompt.template import Renderer, chat_template
+from dare_job.decode.prompt.template import Renderer, chat_template, prints_date
 from dare_job.errors import RowError
 
 
@@ -41,7 +42,10 @@ def prompt_ids(tokenizer, prompt: str, prompt_format: PromptFormat = PLAIN) -> n
 
 def encoder(tokenizer, prompt_format: PromptFormat) -> "PromptEncoder":
     """The encoder of a tokenizer and a format; the same one for equal formats."""
-    return _encoder(tokenizer, prompt_format, chat_template(tokenizer, prompt_format.mode))
+    template = chat_template(tokenizer, prompt_format.mode)
+    if prompt_format.day is not None and not prints_date(template):
+        prompt_format = replace(prompt_format, day=None)  # one encoder for all dates
+    return _encoder(tokenizer, prompt_format, template)
 
 
 @lru_cache(maxsize=16)

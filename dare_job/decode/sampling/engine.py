@@ -12,6 +12,7 @@ from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.rows import Rows, StepPlan
+from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
@@ -71,7 +72,8 @@ class SamplingEngine(Engine):
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
-                 drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None):
+                 drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None,
+                 stop: StopStrings = NO_STOP):
         """Set up the engine. The drafter samples candidates (``sampled``) or returns deterministic drafts.
 
         Raises
@@ -86,7 +88,7 @@ class SamplingEngine(Engine):
                               "sampling, use verify.rule = strict")
         if settings.score == "auto":  # depends on other rows, and a row's text must not
             settings = replace(settings, score="never")
-        super().__init__(target, settings, drafter, reuse_estimator)
+        super().__init__(target, settings, drafter, reuse_estimator, stop=stop)
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             sampling.require(drafter.shape.widths)

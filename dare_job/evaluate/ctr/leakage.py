@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from dare_job.config.settings import HistorySettings, PromptSettings
 from dare_job.data import render
 from dare_job.data.history import end_of_day, window_size
+from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import rows_of
@@ -45,14 +46,15 @@ def proved_ends(source: Source, items: str, settings: dict, prompts: dict[str, t
     Parameters
     ----------
     items : path of the items table of ``source``
-    settings : of the manifest: ``history`` and ``prompts``
+    settings : of the manifest: ``history``, ``prompts`` and ``decode``
     prompts : by user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text
     """
     if "rating" not in source.interactions:
         return {}
     try:
         history = HistorySettings.model_validate(settings["history"])
-        prompt = PromptSettings.model_validate(settings["prompts"]).of("user")
+        limit = settings.get("decode", {}).get("max_new_tokens", EngineSettings.max_new_tokens)
+        prompt = PromptSettings.model_validate(settings["prompts"]).of("user", limit)
         rendered = render.render_users(prompt, items, "")
     except (KeyError, ValidationError, ConfigError):  # another version's settings, or a file that is gone
         return {}

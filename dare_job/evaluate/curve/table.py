@@ -108,6 +108,8 @@ def identity(job: Job) -> dict:
     return {"model": writer["model"]["hash"], "tokenizer": writer["tokenizer"], "prompts": writer["prompts"],
             "new_tokens": writer["new_tokens"], "dtype": config.model.dtype,
             "chat_template": config.model.chat_template,
+            "template_arguments": config.model.template_arguments or None,
+            "repetition_penalty": config.decode.repetition_penalty, "stop": config.decode.stop or None,
             "length_quantile": config.verify.length_quantile}
 
 

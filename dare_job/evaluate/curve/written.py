@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from dare_job import pipeline
-from dare_job.errors import DataError
+from dare_job.errors import DataError, RowError
 from dare_job.generate import loading
 from dare_job.generate.task import Task
 from dare_job.job import Job
@@ -68,10 +68,13 @@ class Written:
 
     def add_texts(self, results: list, task: Task) -> None:
         for result in results:
+            try:
+                text = None if result.error else loading.decode_text(result.token_ids, task)
+            except RowError as error:
+                result = replace(result, error=str(error))
             if result.error is not None:
                 self.errors.append(f"{' '.join(result.id)}: {result.error}")
                 continue
-            text = loading.decode_text(result.token_ids, task)
             self.texts[result.id] = text, len(result.token_ids)
             self.relaxed_in[result.id] = result.relaxed_tokens
 

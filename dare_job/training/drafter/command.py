@@ -8,9 +8,11 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from dare_job.decode.model.target import Target
+from dare_job.decode.prompt.ends import add_end_of_turn
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve, tokenizer_hash
 from dare_job.publish import prompted_texts
+from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
 from dare_job.training.checkpoint import write_model
 from dare_job.training.drafter import teacher
@@ -37,6 +39,9 @@ def run(options: Options) -> dict:
         raise DataError(f"all texts of {source.dt} have --context {settings.context} tokens or more: use a "
                         "larger --context")
     target = Target.load(folder, options.dtype, options.device, options.trust_remote_code)
+    writer_format = source.prompt_format(ENTITIES[0], options.chat_template)
+    if warning := add_end_of_turn(target.generation_config, tokenizer, writer_format):
+        _LOG.warning("%s", warning)
     _LOG.info("%d texts of %s to train on, %d to evaluate on", len(rows), source.dt, len(held_out))
     model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
     max_new_tokens = _max_new_tokens(source)

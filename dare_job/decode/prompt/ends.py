@@ -1,0 +1,34 @@
+"""The token with which a chat template ends an answer has to end texts, or they run on into forged turns."""
+
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.template import Renderer
+from dare_job.decode.prompt.tokens import control_tokens
+from dare_job.errors import ConfigError
+
+
+def end_of_turn(tokenizer, prompt_format: PromptFormat) -> int | None:
+    """The control token that the chat template prints after an answer; None if it prints none."""
+    try:
+        renderer = Renderer(tokenizer, prompt_format)
+        rest = renderer.after_answer().lstrip()
+    except ConfigError:  # a template that renders prompts, but no answers
+        return None
+    controls = control_tokens(tokenizer, renderer.template)
+    return max((token for token, text in controls.items() if text and rest.startswith(text)),
+               key=lambda token: len(controls[token]), default=None)
+
+
+def add_end_of_turn(generation_config, tokenizer, prompt_format: PromptFormat) -> str | None:
+    """Make the end of a turn an end of text of a model, for the engine and for ``generate`` alike.
+
+    Returns a warning if the model's generation config lacked it, else None.
+    """
+    token, ends = end_of_turn(tokenizer, prompt_format), generation_config.eos_token_id
+    ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    if token is None or token in ends:
+        return None
+    generation_config.eos_token_id = [*ends, token]
+    return (f"the chat template ends answers with {tokenizer.convert_ids_to_tokens(token)} (token {token}), "
+            f"which is not among the model's end-of-text tokens {ends}; texts end there all the same. Add "
+            f"{token} to eos_token_id in the model's generation_config.json, so that other programs end "
+            "there too")

@@ -1,0 +1,65 @@
+"""What is published of an answer, and where an answer ends."""
+
+import types
+
+import pytest
+from chat_models import CHATML, TEMPLATES, tokenizer_with
+
+from dare_job.decode.prompt import thinking
+from dare_job.decode.prompt.ends import add_end_of_turn, end_of_turn
+from dare_job.decode.prompt.format import PromptFormat
+
+TOKENIZER = tokenizer_with(CHATML)
+
+
+def answer(text: str, opened: bool = False) -> str | None:
+    return thinking.answer(TOKENIZER, TOKENIZER(text)["input_ids"], opened)
+
+
+@pytest.mark.parametrize(("text", "opened", "expected"), [
+    ("Likes noir.<|im_end|>", False, "Likes noir."),
+    ("<think>Well, Heat.</think>Likes noir.<|im_end|>", False, "Likes noir."),
+    ("Well, Heat.</think>\nLikes noir.", True, "\nLikes noir."),
+    ("Well, Heat.</think>\nLikes noir.", False, "\nLikes noir."),
+    ("<think>a</think>b<think>c</think>d", False, "d"),
+    ("<think>Well, Heat.", False, None),
+    ("Well, Heat.", True, None),
+    ("<think>a</think>b<think>c", False, None),
+    ("<thinking>Well.</thinking>Likes noir.", False, "Likes noir."),
+    ("[THINK]Well.[/THINK]Likes noir.", False, "Likes noir."),
+    ("[THINK]Well.", False, None),
+    ("<think></think>", False, ""),
+])
+def test_the_text_after_the_thinking_block_is_the_answer(text, opened, expected):
+    assert answer(text, opened) == expected
+
+
+def test_tags_that_decoding_leaves_out_are_found():
+    """In some tokenizers the tags are special tokens."""
+    tokenizer = tokenizer_with(CHATML)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<thinking>", "</thinking>"]})
+    for text, expected in (("<thinking>Well.</thinking>Noir.", "Noir."), ("<thinking>Well.", None)):
+        ids = tokenizer(text)["input_ids"]
+        assert "<thinking>" not in tokenizer.decode(ids, skip_special_tokens=True)
+        assert thinking.answer(tokenizer, ids, False) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("chatml", "<|im_end|>"), ("reasoning", "<|im_end|>"), ("dated", "<|eot|>"), ("no system", "</turn>"),
+    ("without ends", None)])
+def test_the_template_says_where_an_answer_ends(name, expected):
+    tokenizer = tokenizer_with(TEMPLATES[name])
+    token = end_of_turn(tokenizer, PromptFormat())
+    assert token == (expected and tokenizer.convert_tokens_to_ids(expected))
+    assert end_of_turn(tokenizer, PromptFormat("never")) is None
+
+
+@pytest.mark.parametrize("ends", [None, 2, [2, 3]])
+def test_a_missing_end_of_turn_is_added_once_and_named(ends):
+    config, token = types.SimpleNamespace(eos_token_id=ends), TOKENIZER.convert_tokens_to_ids("<|im_end|>")
+    warning = add_end_of_turn(config, TOKENIZER, PromptFormat())
+    assert f"<|im_end|> (token {token})" in warning and "generation_config.json" in warning
+    assert config.eos_token_id == [*([] if ends is None else [ends] if ends == 2 else ends), token]
+    assert add_end_of_turn(config, TOKENIZER, PromptFormat()) is None
+    config = types.SimpleNamespace(eos_token_id=token)
+    assert add_end_of_turn(config, TOKENIZER, PromptFormat()) is None and config.eos_token_id == token
