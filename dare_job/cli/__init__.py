@@ -62,6 +62,7 @@ for _name, _group in {
         train=training.train_recommender, evaluate=training.evaluate,
         align=training.align, item_ids=training.item_ids),
     "drafter": _family("Train draft models.", train=training.train_drafter),
+    "writer": _family("Train small models that write the texts.", train=training.train_writer),
     "data": data.app,
     "lab": _family("Measure drafts and verification rules without a run.",
                    replay=tuning.replay, acceptance=tuning.acceptance),

@@ -1,4 +1,4 @@
-"""The commands under ``dare-job recommender`` and ``dare-job drafter``."""
+"""The commands under ``dare-job recommender``, ``dare-job drafter`` and ``dare-job writer``."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from dare_job.training.drafter.settings import Options as DrafterOptions
 from dare_job.training.item_ids.settings import Options as ItemIdOptions
 from dare_job.training.recommender.settings import EvaluationOptions
 from dare_job.training.recommender.settings import Options as TrainOptions
+from dare_job.training.writer.settings import Options as WriterOptions
 
 
 @takes(ItemIdOptions)
@@ -57,6 +58,17 @@ def train_drafter(args: DrafterOptions, as_json: bool) -> None:
 
     if args.date:
         options.day(args.date)
+    _run(run, args, as_json, args.to)
+
+
+@takes(WriterOptions)
+def train_writer(args: WriterOptions, as_json: bool) -> None:
+    """Fine-tune a small instruction-tuned model on texts of a larger one, to write such texts in its place.
+
+    If it was interrupted, the same command continues from the last checkpoint.
+    """
+    from dare_job.training.writer.command import run
+
     _run(run, args, as_json, args.to)
 
 

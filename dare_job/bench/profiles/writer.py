@@ -1,8 +1,8 @@
 """Prompts and texts that a writer of preference profiles learns from, and the users that it never saw.
 
-The texts are the recorded profiles of MovieLens 1M users (``data.py``), without the sentences that say nothing
-about the user or that name a title or genre which the user's history does not have. The prompt, of the set
-``brief``, shows films that cover everything the text names: the model learns to name what its prompt shows.
+The texts are the recorded profiles of MovieLens 1M users (``data.py``), without the sentences that say
+nothing about the user or that name a title or genre which the user's history does not have. The prompt, of
+the set ``writer``, shows films that cover all that the text names: the model learns to name what it is shown.
 """
 
 import json
@@ -21,15 +21,16 @@ from dare_job.config.options import option
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 from dare_job.publish.gate.grounding import named, title_variants
 
-PROMPTS = "brief"
+PROMPTS = "writer"
 _WORDS = (60, 165)  # of a text
 _MAX_NAMED = 8  # titles of a text
 _MIN_FACTS = 3  # titles and genres that a text names
 _RECENT = 40  # films from which a prompt is filled up
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
 _SAYS_NOTHING = re.compile(
-    "could be anything|anything from|runtime|in summary|overall|difficult|hard to|unclear|no specific|pinpoint|"
-    "not specified|marketing|recommend|i can infer|i would|sorry|cannot|not possible|provided|listed as", re.I)
+    "could be anything|anything from|runtime|in summary|overall|difficult|hard to|unclear|no specific|"
+    "pinpoint|not specified|marketing|recommend|i can infer|i would|sorry|cannot|not possible|provided|"
+    "listed as", re.I)
 _BEGIN = re.compile("Based on|The user|This user|From|It")
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60})["”]')
@@ -101,7 +102,7 @@ def _genres(sentence: str) -> set[str]:
 
 
 def example(profile: Profile, max_films: int) -> Example | None:
-    """A profile's text and at most ``max_films`` films for its prompt; None if the text is not good enough."""
+    """A profile's text and at most ``max_films`` films for its prompt; None if the text is not good."""
     text = _Text(profile)
     if not text.is_good():
         return None
@@ -150,7 +151,8 @@ def _record(each: Example, prompt_set: PromptSet) -> dict:
 class Options:
     """Options of ``bench writer-texts``."""
 
-    data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.", envvar="DARE_DATA")
+    data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
+                        envvar="DARE_DATA")
     out: Path = option("File of JSON lines for `dare-job writer train --texts`.", flag="--save")
     held_out: float = option("Share of the users, by the hash of their ids, that are left out.", 1 / 3)
     generic: int = option("Texts that name genres only.", 200)
@@ -158,7 +160,7 @@ class Options:
 
 @command(Options)
 def main(options: Options) -> dict:
-    """Make the training data of a writer of profiles: prompts of the set brief, and recorded texts."""
+    """Make the training data of a writer of profiles: prompts of the set writer, and recorded texts."""
     profiles = data.load(options.data)
     learned, held_out = data.split(profiles, round(options.held_out * len(profiles)))
     prompt_set = prompts.load(PROMPTS)
@@ -166,6 +168,7 @@ def main(options: Options) -> dict:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(_record(each, prompt_set), ensure_ascii=False) + "\n" for each in made)
-    return {"texts": str(options.out), "users": len(learned), "held_out": len(held_out), "examples": len(made),
+    return {"texts": str(options.out), "users": len(learned), "held_out": len(held_out),
+            "examples": len(made),
             "naming_titles": sum(each.titles > 0 for each in made),
             "words": sum(len(each.text.split()) for each in made) // max(1, len(made))}

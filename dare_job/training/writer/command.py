@@ -15,6 +15,8 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_job.decode.model import loading
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve
 from dare_job.storage import atomic
@@ -101,28 +103,27 @@ def _records(file: Path) -> list[dict]:
             continue
         try:
             record = json.loads(line)
-            usable = all(isinstance(record[name], str) and record[name].strip() for name in ("prompt", "text"))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            usable = all(record[name].strip() for name in ("prompt", "text"))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             usable = False
         if not usable:
-            raise DataError(f'--texts {file}, line {number}: not a JSON object with texts "prompt" and "text"')
+            raise DataError(f"--texts {file}, line {number}: not a JSON object with texts \"prompt\" and "
+                            "\"text\"")
         records.append(record)
     return records
 
 
 def _row(record: dict, tokenizer: PreTrainedTokenizerBase) -> Row:
-    messages = [{"role": "system", "content": record["system"]}] if record.get("system") else []
-    messages.append({"role": "user", "content": record["prompt"]})
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    prompt = prompt_ids(tokenizer, record["prompt"], PromptFormat("always", record.get("system") or ""))
     text = tokenizer(record["text"].strip(), add_special_tokens=False)["input_ids"]
-    return Row(list(prompt), [*text, tokenizer.eos_token_id])
+    return Row(prompt.tolist(), [*text, tokenizer.eos_token_id])
 
 
 def _split(rows: list[Row], held_out: int, file: Path) -> tuple[list[Row], list[Row]]:
     """Rows to learn and held-out rows, spread over the file."""
     if len(rows) < 2 * held_out:
-        raise DataError(f"--texts {file} has {len(rows)} texts that fit --context; --held-out {held_out} needs "
-                        f"at least {2 * held_out}")
+        raise DataError(f"--texts {file} has {len(rows)} texts that fit --context; --held-out {held_out} "
+                        f"needs at least {2 * held_out}")
     places = set(np.linspace(0, len(rows) - 1, held_out).round().astype(int).tolist())
     return ([row for place, row in enumerate(rows) if place not in places],
             [row for place, row in enumerate(rows) if place in places])

@@ -1,0 +1,155 @@
+"""Training of a writer: what it learns, how it resumes, and what it refuses."""
+
+import json
+
+import profile_files
+import pytest
+import torch
+from chat_models import CHATML, tokenizer_with
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from dare_job.bench.profiles import data, writer
+from dare_job.bench.profiles.data import Film, Profile
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.tokens import prompt_ids
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
+from dare_job.errors import ConfigError, DataError
+from dare_job.training.writer import command
+from dare_job.training.writer.settings import Options, Settings
+
+SYSTEM = "You write profiles."
+FILMS = ("Heat", "Alien")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Folder of an untrained chat model."""
+    folder = tmp_path_factory.mktemp("writer") / "start"
+    tokenizer = tokenizer_with(CHATML)
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True))
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, do_sample=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Thirty-two prompts; each answer names the prompt's film."""
+    file = tmp_path / "texts.jsonl"
+    rows = [{"system": SYSTEM, "prompt": f"Film: {FILMS[n % 2]}", "text": f" Likes {FILMS[n % 2]}. "}
+            for n in range(32)]
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return file
+
+
+def options(start, texts, to, **settings):
+    defaults = {"epochs": 40, "rate": 3e-3, "held_out": 4, "batch_tokens": 256}
+    return Options(str(start), texts, to, device="cpu", threads=1, settings=Settings(**defaults | settings))
+
+
+def test_it_learns_to_write_the_texts_and_to_end_them(start, texts, tmp_path):
+    report = command.run(options(start, texts, tmp_path / "w"))
+    assert report["texts"] == 28 and report["held_out"] == 4 and report["kind"] == "writer"
+    assert report["training"]["validation"][-1] < 0.1 * report["training"]["validation"][0]
+    tokenizer, target = AutoTokenizer.from_pretrained(tmp_path / "w"), Target.load(tmp_path / "w")
+    asked = PromptFormat(system=SYSTEM)
+    requests = [Request(film, prompt_ids(tokenizer, f"Film: {film}", asked)) for film in FILMS]
+    for result in Engine(target, EngineSettings(max_new_tokens=40)).run(requests):
+        assert result.finish_reason == "eos"
+        assert tokenizer.decode(result.token_ids, skip_special_tokens=True) == f"Likes {result.id}."
+
+
+def test_a_killed_training_ends_with_the_same_weights(start, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_SAVE_EVERY_S", 0.0)
+    whole = command.run(options(start, texts, tmp_path / "whole", epochs=2))
+    saves = []
+
+    def killed(self, *args, save=command.Checkpoint.save):
+        save(self, *args)
+        saves.append(1)
+        if len(saves) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command.Checkpoint, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(options(start, texts, tmp_path / "resumed", epochs=2))
+    assert not (tmp_path / "resumed").exists()
+    resumed = command.run(options(start, texts, tmp_path / "resumed", epochs=2))
+    assert resumed["training"]["validation"] == whole["training"]["validation"]
+    models = [AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed")]
+    for one, other in zip(*(model.state_dict().values() for model in models), strict=True):
+        assert torch.equal(one, other)
+    assert not command.training_folder(tmp_path / "resumed").exists()
+
+
+@pytest.mark.parametrize("line", ["{", '{"prompt": "p"}', '{"prompt": "p", "text": " "}', '["p", "t"]', "7"])
+def test_an_unusable_line_is_named(line, start, texts, tmp_path):
+    texts.write_text(f"{texts.read_text()}{line}\n")
+    with pytest.raises(DataError, match="texts.jsonl, line 33"):
+        command.run(options(start, texts, tmp_path / "w"))
+
+
+def test_what_cannot_be_trained_is_refused(start, texts, tmp_path):
+    with pytest.raises(DataError, match="32 texts that fit --context; --held-out 20"):
+        command.run(options(start, texts, tmp_path / "w", held_out=20))
+    with pytest.raises(DataError, match="cannot be read"):
+        command.run(options(start, tmp_path / "none", tmp_path / "w"))
+    with pytest.raises(ConfigError, match="--save .* is the folder of --model"):
+        command.run(options(start, texts, start))
+    with pytest.raises(ConfigError, match="no chat template"):
+        command.read_rows(texts, tokenizer_with(None), 100)
+
+
+def test_rows_longer_than_the_context_are_left_out(texts):
+    tokenizer = tokenizer_with(CHATML)
+    rows, left_out = command.read_rows(texts, tokenizer, 1000)
+    longest = max(map(len, rows))
+    assert (len(rows), left_out) == (32, 0)
+    assert command.read_rows(texts, tokenizer, longest - 1)[1] == sum(len(row) == longest for row in rows)
+
+
+HISTORY = tuple(Film(title, "1999", genres) for title, genres in (
+    ("The Matrix", ("Action", "Sci-Fi")), ("Fargo", ("Crime",)), ("Notting Hill", ("Romance",)),
+    ("Pulp Fiction", ("Crime", "Drama")), ("Se7en", ("Thriller",)), ("The Piano", ("Drama",))))
+TRUE = ('The user likes crime and drama, as seen in movies like "Pulp Fiction" and "Fargo," which are full '
+        "of dry humour and sudden violence and are told with great care for characters who make one bad "
+        "decision after another. ")
+PADDING = ("The user enjoys complex plots with many turns and characters who are neither good nor bad, told "
+           "with patience and with an eye for the small things that make a life, in a style that is dry and "
+           "exact.")
+
+
+def test_a_writer_learns_only_what_its_prompt_shows():
+    lies = ('The user adores "Titanic" above all. ', "The user loves western films. ",
+            "The runtime is two hours. ")
+    made = writer.example(Profile("1", TRUE + "".join(lies) + PADDING, HISTORY), 4)
+    assert made.text == TRUE + PADDING
+    assert {film.title for film in made.films} >= {"Pulp Fiction", "Fargo"} and len(made.films) <= 4
+    assert (made.titles, made.genres) == (2, 2)
+    assert writer.example(Profile("1", TRUE, HISTORY), 4) is None  # too short
+    assert writer.example(Profile("1", "1. " + TRUE + PADDING, HISTORY), 4) is None  # a numbered list
+    assert writer.example(Profile("1", TRUE + PADDING, HISTORY[2:3]), 4) is None  # nothing of it is true
+
+
+def test_records_ask_for_somewhat_more_words_than_the_text_has():
+    made = writer.example(Profile("1", TRUE + PADDING, HISTORY), 4)
+    record = writer._record(made, writer.prompts.load(writer.PROMPTS))
+    limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
+    assert words <= limit < words + 50 and record["system"].startswith("You write")
+    assert "- Fargo (1999): crime\n" in record["prompt"] and record["text"] == made.text
+
+
+def test_the_bench_writes_what_the_command_reads(tmp_path):
+    profile_files.write(tmp_path)
+    folder = data.load(tmp_path)
+    assert folder[0].films[0].year and folder[0].films[0].genres == ("Drama",)
+    assert writer.examples(folder, 12, 5) == []  # their profiles are too short to be learned
+    assert writer.Options(tmp_path, tmp_path / "x.jsonl").held_out == pytest.approx(1 / 3)
