@@ -51,13 +51,16 @@ class HistorySettings(Section):
 class PromptSettings(Section):
     domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
                                    "domains")
-    user: str = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja file. "
-                      "A changed prompt makes all texts stale")
-    item: str = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja file")
+    user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
+                             "file. A changed prompt makes all texts stale. null: no texts about users")
+    item: str | None = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja "
+                             "file. null: no texts about items")
 
     @field_validator("user", "item")
     @classmethod
-    def _can_be_read(cls, value: str, info) -> str:
+    def _can_be_read(cls, value: str | None, info) -> str | None:
+        if value is None:
+            return None
         try:
             prompts.load(value, info.data.get("domain", prompts.DOMAINS[0]), info.field_name)
         except ConfigError as error:
@@ -65,8 +68,21 @@ class PromptSettings(Section):
         return value
 
     def of(self, entity: str, max_new_tokens: int = EngineSettings.max_new_tokens) -> prompts.PromptSet:
-        """The prompt set of an entity type, in the domain, for texts of at most ``max_new_tokens``."""
-        return prompts.load(getattr(self, entity), self.domain, entity, max_new_tokens)
+        """The prompt set of an entity type, in the domain, for texts of at most ``max_new_tokens``.
+
+        One without templates if the entity type gets no texts.
+        """
+        name = getattr(self, entity)
+        if name is None:
+            return prompts.PromptSet("none", 1, {})
+        return prompts.load(name, self.domain, entity, max_new_tokens)
+
+
+    @model_validator(mode="after")
+    def _something_is_written(self):
+        if self.user is None and self.item is None:
+            raise ValueError("prompts.user and prompts.item are both null: name at least one prompt set")
+        return self
 
 
 class EmbedSettings(Section):

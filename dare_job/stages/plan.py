@@ -53,6 +53,8 @@ def run(job: Job) -> dict:
                 comparing = " and comparing them with the previous ones" if previous[entity] else ""
                 with progress.doing(f"rendering {entity} prompts{comparing}"):
                     table = (_users if entity == "user" else _items)(job, source)
+                    if getattr(job.config.prompts, entity) is None:
+                        table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
                     write_parquet(_planned(job, table, previous[entity], salts[entity]), folder)
                     record[entity] = _entity_counts(folder)
@@ -64,7 +66,7 @@ def _warn_of_wording(job: Job) -> None:
     model = job.config.model.name
     sets = {f"prompts.{entity}": getattr(job.config.prompts, entity) for entity in ENTITIES}
     unfit = [f"{key} = {value}" for key, value in sets.items()
-             if (value == prompts.SAMPLE) != (model == EMBEDDED)]
+             if value is not None and (value == prompts.SAMPLE) != (model == EMBEDDED)]
     if unfit and model == EMBEDDED:
         _LOG.warning("%s: the embedded model knows only the prompt set %s and will write nonsense; use that "
                      "set, or another model", ", ".join(unfit), prompts.SAMPLE)
