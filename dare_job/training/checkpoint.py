@@ -4,15 +4,14 @@ Also how a finished model is written.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-
-from dare_job.storage import paths
+from safetensors.torch import save_file
 
 _NAME = "state.safetensors"
 Optimizers = Sequence[torch.optim.Optimizer]
@@ -47,8 +46,11 @@ def save_tensors(file: Path, tensors: dict[str, torch.Tensor], **record: str) ->
     """Replace a safetensors file atomically; its metadata is ``record``."""
     file.parent.mkdir(parents=True, exist_ok=True)
     contents = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    with paths.atomic_writer(file, f".{file.name}.partial") as stream:
-        stream.write(save(contents, record))
+    partial = file.with_name(f".{file.name}.partial")
+    save_file(contents, partial, record)  # a copy in memory could double what a training needs
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
+    partial.replace(file)
 
 
 def load_tensors(file: Path, fingerprint: str) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
