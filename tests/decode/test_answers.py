@@ -37,7 +37,7 @@ def test_the_text_after_the_thinking_block_is_the_answer(text, opened, expected)
 def test_tags_that_decoding_leaves_out_are_found():
     """In some tokenizers the tags are special tokens."""
     tokenizer = tokenizer_with(CHATML)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<thinking>", "</thinking>"]})
+    tokenizer.add_tokens(["<thinking>", "</thinking>"], special_tokens=True)
     for text, expected in (("<thinking>Well.</thinking>Noir.", "Noir."), ("<thinking>Well.", None)):
         ids = tokenizer(text)["input_ids"]
         assert "<thinking>" not in tokenizer.decode(ids, skip_special_tokens=True)

@@ -44,8 +44,8 @@ def stop_strings(strings: Sequence[str], tokenizer) -> StopStrings:
         return NO_STOP
     tokens = _token_bytes(tokenizer)
     starts = np.cumsum([0, *map(len, tokens)])
-    return StopStrings(*_automaton([string.encode() for string in strings]), starts,
-                       np.frombuffer(b"".join(tokens), np.uint8))
+    content = np.frombuffer(b"".join(tokens), np.uint8).copy()  # writable, as in NO_STOP: compiled once
+    return StopStrings(*_automaton([string.encode() for string in strings]), starts, content)
 
 
 def _automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
