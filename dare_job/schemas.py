@@ -74,7 +74,7 @@ KNOWLEDGE = pa.schema([
     pa.field("knowledge", pa.string()),  # null if error is set and there is no previous text
     pa.field("token_ids", pa.list_(pa.int32())),  # of the manifest's tokenizer; null: other tokenizer
     pa.field("tokens", pa.int32()),  # number of tokens of the text
-    pa.field("finish_reason", pa.string()),  # eos | length | error
+    pa.field("finish_reason", pa.string()),  # eos | length | loop | error
     pa.field("error", pa.string()),  # why no text was generated on this date
     pa.field("generated_dt", pa.string()),  # date whose run generated the text
     pa.field("source_run_id", pa.string()),  # id of the run that generated the text

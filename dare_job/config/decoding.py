@@ -51,6 +51,9 @@ class DecodeSettings(_ENGINE):
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
         "learned", description="Pseudo-count: number of occurrences at which a context gets weight 0.5. "
         "learned: fitted for each pool")
+    end_loops: bool = Field(True, description="End a text that repeats itself, with finish reason loop, as "
+                            "the quality gate would find it. false: it goes on to max_new_tokens. Mode beam "
+                            "ends none")
     hang_timeout_s: float | None = Field(
         1800, gt=0, description="Seconds without a finished forward pass after which a worker is ended, so "
         "that Spark retries its task. null: never")

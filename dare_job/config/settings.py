@@ -161,8 +161,9 @@ class GateSettings(Section):
                                    "fewer than 8 tokens")
     max_cut_off_share: Share = Field(0.5, description="Maximum share of texts that decode.max_new_tokens cut "
                                      "off. null where short texts are intended")
-    max_loop_share: Share = Field(0.02, description="Maximum share of texts that end in a loop: up to 32 "
-                                  "tokens, repeated 4 times or more over 24 tokens or more")
+    max_loop_share: Share = Field(0.02, description="Maximum share of texts that repeat themselves: their "
+                                  "last 32, 64 or 128 tokens are few, known ones in a known order. Numbers "
+                                  "that count do not matter")
     max_unprintable_share: Share = Field(
         0.01, description="Maximum share of texts with control characters other than newline and tab, "
         "U+FFFD, or broken UTF-8")

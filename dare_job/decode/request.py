@@ -83,7 +83,7 @@ class Result:
     Attributes
     ----------
     token_ids : int32 (tokens,), with the end-of-text token if the model emitted it
-    finish_reason : eos; length (maximum number of tokens, or the end of the model's positions); error;
+    finish_reason : eos; length (maximum number of tokens, or the end of the model's positions); loop; error;
         timeout (the forward passes of the row's batches took ``row_timeout_s``)
     error : message if ``finish_reason`` is error or timeout, else None. ``token_ids`` then holds a partial
         text
@@ -105,7 +105,7 @@ class Result:
 
     id: Any
     token_ids: np.ndarray
-    finish_reason: Literal["eos", "length", "error", "timeout"]
+    finish_reason: Literal["eos", "length", "loop", "error", "timeout"]
     error: str | None
     prompt_tokens: int
     target_steps: int

@@ -25,7 +25,7 @@ from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
 _OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
-_VERSION = 3  # increment when a check counts differently
+_VERSION = 4  # increment when a check counts differently
 
 
 def run(job: Job) -> dict:
@@ -79,11 +79,11 @@ def _fingerprint(job: Job, generated: dict) -> str:
 
 def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, rows_file: AnyPath) -> dict:
     """The record of a gate: findings by entity type, failed checks and the error message."""
-    failures, findings, scans = Failures(), {}, {}
+    failures, findings, scans, numbers = Failures(), {}, {}, scan.numbers(job)
     with FailingRows.create(staging) as failing_rows, progress.counting("checking texts", rows) as counter:
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
-            checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample)
+            checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample, numbers)
             _scan(job, entity, checked, failures, counter)
             findings[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
             findings[entity] |= scan.length_findings(job, entity, sample.table(), checked)

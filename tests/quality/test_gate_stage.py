@@ -19,7 +19,7 @@ from dare_job.stages import gate
 from dare_job.tables import stage_inputs
 from dare_job.workspace import Workspace
 
-LOOP = {"token_ids": [1, 2] * 15, "tokens": 30}
+LOOP = {"token_ids": [1, 2] * 20, "tokens": 40}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ BAD = {
     "empty": ({"words": " \n"}, "texts are empty", "max_empty_share"),
     "short": ({"tokens": 7}, "texts are too short", "max_short_share"),
     "cut_off": ({"finish_reason": "length"}, "texts are cut off", "max_cut_off_share"),
-    "loop": (LOOP, "texts end in a loop", "max_loop_share"),
+    "loop": (LOOP, "texts loop", "max_loop_share"),
     "unprintable": ({"words": "bro\ufffdken"}, "texts contain unprintable characters",
                     "max_unprintable_share"),
 }
@@ -104,7 +104,7 @@ def test_several_failed_checks_are_all_named(job_of):
     rows = texts(10) + texts(5, "e", words="") + texts(5, "l", **LOOP) + [failed("x", "broke")] * 5
     message = refused(night(job_of(), rows))
     assert message.startswith("the quality gate failed and nothing was published: 5 of 25 rows with a prompt")
-    assert "users: 5 of 20 texts are empty" in message and "5 of 20 texts end in a loop" in message
+    assert "users: 5 of 20 texts are empty" in message and "5 of 20 texts loop" in message
     assert "are cut off" not in message
 
 

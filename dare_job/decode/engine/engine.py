@@ -15,7 +15,7 @@ from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_scheduler import RequestScheduler
-from dare_job.decode.engine.rows import EOS, NON_FINITE, Rows, StepPlan
+from dare_job.decode.engine.rows import EOS, LENGTH, LOOP, NON_FINITE, Rows, StepPlan
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
 from dare_job.decode.model.prefix_cache import Prefix
@@ -27,6 +27,8 @@ from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, longest_accepted
 from pools.tree import DraftBatch, empty_drafts
+
+_REASONS = {EOS: "eos", LENGTH: "length", LOOP: "loop"}
 
 
 class ForwardOutput(NamedTuple):
@@ -63,6 +65,8 @@ class Engine:
     draft_budget : DraftBudget, optional
         Distributes the draft nodes of a step among its rows. None: each row has ``settings.nodes``,
         independent of the batch composition.
+    numbers : ndarray, bool (V,), optional
+        The number tokens (``loops.number_tokens``): rows that loop end. None: they go on.
 
     Raises
     ------
@@ -71,8 +75,9 @@ class Engine:
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
-                 reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None):
-        self.target, self.settings = target, settings
+                 reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
+                 numbers: np.ndarray | None = None):
+        self.target, self.settings, self._numbers = target, settings, numbers
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
         self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
@@ -110,7 +115,7 @@ class Engine:
         return [request.id for request in self._rows.requests if request is not None] if self._rows else []
 
     def _new_rows(self) -> Rows:
-        return Rows(self.settings.batch_size)
+        return Rows(self.settings.batch_size, self._numbers)
 
     def _move_row(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
         """Move a row to another slot."""
@@ -249,7 +254,7 @@ class Engine:
                 continue
             if len(rows.previous[slot]):
                 self.reuse_estimator.record_row(*rows.matched_previous(slot))
-            results.append(rows.finish(slot, "eos" if reason == EOS else "length"))
+            results.append(rows.finish(slot, _REASONS[reason]))
         return results
 
     def _timed_out(self, rows: Rows) -> list[Result]:

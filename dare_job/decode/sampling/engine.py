@@ -71,7 +71,8 @@ class SamplingEngine(Engine):
     """
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
-                 drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None):
+                 drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None,
+                 numbers: np.ndarray | None = None):
         """Set up the engine. The drafter samples candidates (``sampled``) or returns deterministic drafts.
 
         Raises
@@ -86,7 +87,7 @@ class SamplingEngine(Engine):
                               "sampling, use verify.rule = strict")
         if settings.score == "auto":  # depends on other rows, and a row's text must not
             settings = replace(settings, score="never")
-        super().__init__(target, settings, drafter, reuse_estimator)
+        super().__init__(target, settings, drafter, reuse_estimator, numbers=numbers)
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             sampling.require(drafter.shape.widths)

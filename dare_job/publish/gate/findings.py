@@ -19,7 +19,7 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
     "empty": ("texts are empty", "gates.max_empty_share"),
     "short": ("texts are too short", "gates.max_short_share"),
     "cut_off": ("texts are cut off", "gates.max_cut_off_share"),
-    "loop": ("texts end in a loop", "gates.max_loop_share"),
+    "loop": ("texts loop", "gates.max_loop_share"),
     "unprintable": ("texts contain unprintable characters", "gates.max_unprintable_share"),
     "relaxed": ("tokens are not the model's top-1 token", "gates.max_relaxed_share"),
     "length_ratio": ("median ratio of new to previous text length", "gates.max_length_ratio"),

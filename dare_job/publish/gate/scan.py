@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dare_job.config.settings import GateSettings
+from dare_job.decode.engine.loops import number_tokens
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.publish.gate import checks, lengths
@@ -33,17 +34,24 @@ _FILES = 64  # opened at a time
 
 
 class Scan:
-    """Counts of one entity type: ``add`` batches, then read each ``finding``."""
+    """Counts of one entity type: ``add`` batches, then read each ``finding``.
 
-    def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample):
+    Parameters
+    ----------
+    numbers : bool (V,), the model's tokens that are numbers
+    """
+
+    def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample,
+                 numbers: np.ndarray):
         self.texts = self.tokens = self.relaxed_tokens = 0
         self._entity, self._gates, self._failing_rows, self._sample = entity, gates, failing_rows, sample
+        self._numbers = numbers
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known_errors: dict[str, str]) -> None:
         """Check a batch with the columns ``checks.COLUMNS``. known_errors: see ``Failures.add``."""
         for check, failed in zip(OF_ERRORS, failures.add(self._entity, batch, known_errors), strict=True):
             self.note(check, failed["entity_id"], None, failed["error"])
-        texts = Texts(batch)
+        texts = Texts(batch, self._numbers)
         self.texts += len(texts)
         self.tokens += int(texts.tokens.sum())
         self.relaxed_tokens += int(texts.relaxed_tokens.sum())
@@ -70,6 +78,14 @@ class Scan:
         too_few = over and rows < MIN_FAILING_ROWS
         why = f"fewer than {MIN_FAILING_ROWS} rows" if too_few else None
         return Finding(rows, self.texts, value, limit, over and not too_few, first, why)
+
+
+def numbers(job: Job) -> np.ndarray:
+    """The tokens of the model's tokenizer that are numbers, bool (V,)."""
+    from transformers import AutoTokenizer
+
+    return number_tokens(AutoTokenizer.from_pretrained(
+        job.model_path, trust_remote_code=job.config.model.trust_remote_code))
 
 
 def readable(batches: Iterable[pa.RecordBatch], folder: AnyPath, fix: str) -> Iterator[pa.RecordBatch]:
