@@ -23,6 +23,7 @@ from dare_job.decode.request import Request, prompt_ids
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.generate import engines
+from dare_job.generate.copied_words import copied_words
 from dare_job.generate.task import Task
 from dare_job.observe import log
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
@@ -230,7 +231,7 @@ def _draft_budget(key: tuple, target: Target, settings: EngineSettings) -> Draft
 
 @lru_cache(maxsize=1)
 def warm_up() -> None:
-    """Compile the kernels of a decode step with a model of a few hundred weights, once per process.
+    """Compile the kernels of a worker with a model of a few hundred weights, once per process.
 
     Otherwise compilation would distort latency measurements of the first rows. The first run after an
     installation compiles for about 40 s of CPU time; later runs load the cache.
@@ -244,6 +245,7 @@ def warm_up() -> None:
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
                         draft_budget=draft_budget, numbers=np.zeros(_VOCABULARY, np.bool_)).run(requests))
     list(Engine(target, EngineSettings(batch_size=4, nodes=0)).run(requests[:3]))
+    copied_words(["a"], ["a"])
 
 
 def _tiny_model():

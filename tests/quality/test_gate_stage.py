@@ -46,11 +46,19 @@ BAD = {
     "loop": (LOOP, "texts loop", "max_loop_share"),
     "unprintable": ({"words": "bro\ufffdken"}, "texts contain unprintable characters",
                     "max_unprintable_share"),
+    "copied": ({"copied_words": 3}, "texts copy their prompt", "max_copied_share"),
+    "refusal": ({"words": "As an AI, I cannot watch films."}, "texts refuse", "max_refusal_share"),
+    "wrong_script": ({"words": "用户喜欢的电影类型是戏剧和科幻"}, "texts are in another script than the prompts",
+                     "max_wrong_script_share"),
+    "thinking": ({"words": "The list has dramas.</think> The viewer likes dramas."},
+                 "texts contain a thinking tag", "max_thinking_share"),
+    "shell": ({"words": "Preferences: none"}, "texts have no content", "max_shell_share"),
 }
 
 
 @pytest.mark.parametrize("check", BAD)
 def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
+    """Texts that are the same answer the same prompt here."""
     columns, words, setting = BAD[check]
     job = job_of(gates={setting: 0.05})
     at_limit = texts(95) + texts(5, "bad", **columns)
@@ -98,6 +106,13 @@ def test_relaxed_tokens_count_by_the_token_and_name_the_rows_with_most(job_of):
     assert "users: 10.04% of the tokens are not the model's top-1 token, in 4 texts more than" in message
     assert ("user", "long", "relaxed", 201 / 600, "a text worth reading") in listed(job)
     assert gate.run(night(job, texts(2, relaxed_tokens=20)))["user"]["relaxed"]["why"]
+
+
+def test_the_same_text_for_other_prompts_counts_from_the_second_on(job_of):
+    words = {"prompt_sha256": "p1"}, {"prompt_sha256": "p2", "words": "a text  worth\nreading"}
+    rows = texts(10, **words[0]) + texts(4, "bad", **words[1])
+    assert "4 of 14 texts equal that of another row (28.57%)" in refused(night(job_of(), rows))
+    assert [row[1] for row in listed(job_of())] == ["bad0", "bad1", "bad2", "bad3"]
 
 
 def test_several_failed_checks_are_all_named(job_of):

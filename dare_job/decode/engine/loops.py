@@ -103,7 +103,7 @@ def _units(text, numbers):
 
 @numba.njit(cache=True, nogil=True)
 def _previous_places(units):
-    """Return int64 (2, T): where each token, and each pair that ends with it, was last before; -1: nowhere."""
+    """Return int64 (2, T): where each token, and each pair that ends with it, stood last; -1: nowhere."""
     places = np.full((2, len(units)), -1, np.int64)
     size = 64
     while size < 4 * len(units):

@@ -6,10 +6,12 @@ import pyarrow.compute as pc
 
 from dare_job.config.settings import GateSettings
 from dare_job.decode.engine.loops import loop_ends
+from dare_job.publish.gate import content
 
 SHORT_TOKENS = 8  # a finished text with fewer tokens is too short
 COLUMNS = ("entity_id", "knowledge", "token_ids", "tokens", "finish_reason", "error", "prompt_sha256",
-           "relaxed_tokens")
+           "relaxed_tokens", "copied_words")
+COPIED = 1 / 3  # of its words: a text with more copied ones copies its prompt
 
 _UNPRINTABLE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}\\x{fffd}]"  # control characters and U+FFFD
 
@@ -33,6 +35,7 @@ class Texts:
         self.ids, self._token_ids = rows["entity_id"], rows["token_ids"]
         self.text = _valid_utf8(rows["knowledge"])
         self.tokens, self.relaxed_tokens = _integers(rows["tokens"]), _integers(rows["relaxed_tokens"])
+        self.prompts, self.copied_words = rows["prompt_sha256"], _integers(rows["copied_words"])
         self.cut_off = _mask(self._finished("length"))
         self.empty = _mask(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(self.text)), 0))
 
@@ -61,11 +64,19 @@ class Texts:
         return _integers(pc.count_substring_regex(text, _UNPRINTABLE))
 
 
-def failing_texts(texts: Texts, gates: GateSettings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each check of single texts: (N,) bool, the rows that fail it, and (N,) the checked values."""
+def failing_texts(texts: Texts, gates: GateSettings,
+                  script: str | None = None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """For each check of single texts: (N,) bool, the rows that fail it, and (N,) the checked values.
+
+    Parameters
+    ----------
+    script : that of the prompts (``content.SCRIPTS``); None: unknown, so no text is in another one
+    """
     tokens, cut_off, empty = texts.tokens, texts.cut_off, texts.empty
     loops, unprintable = texts.loop_tokens(), texts.unprintable()
     relaxed = texts.relaxed_tokens / np.maximum(tokens, 1)
+    copied = texts.copied_words / np.maximum(content.words(texts.text), 1)
+    foreign = content.foreign_share(texts.text, script)
     max_relaxed = 1.0 if gates.max_relaxed_share is None else gates.max_relaxed_share
     return {
         "empty": (empty, tokens),
@@ -73,6 +84,11 @@ def failing_texts(texts: Texts, gates: GateSettings) -> dict[str, tuple[np.ndarr
         "cut_off": (cut_off, tokens),
         "loop": (loops > 0, loops),
         "unprintable": (unprintable > 0, unprintable),
+        "copied": (copied > COPIED, copied),
+        "refusal": (content.refusals(texts.text, gates.refusal_patterns), tokens),
+        "wrong_script": (content.wrong_script(foreign), foreign),
+        "thinking": (content.thinking(texts.text), tokens),
+        "shell": (~empty & content.shells(texts.text), tokens),
         "relaxed": (relaxed > max_relaxed, relaxed),
     }
 
