@@ -167,8 +167,8 @@ class GateSettings(Section):
     max_unprintable_share: Share = Field(
         0.01, description="Maximum share of texts with control characters other than newline and tab, "
         "U+FFFD, or broken UTF-8")
-    max_copied_share: Share = Field(0.02, description="Maximum share of texts that copy their prompt: a third of "
-                                    "their words are in runs of 16 words or more from it")
+    max_copied_share: Share = Field(0.02, description="Maximum share of texts that copy their prompt: a "
+                                    "third of their words are in runs of 16 words or more from it")
     max_refusal_share: Share = Field(0.01, description="Maximum share of texts that refuse, such as 'As an "
                                      "AI'")
     refusal_patterns: list[str] = Field([], description="Further refusals, for instance in another language: "

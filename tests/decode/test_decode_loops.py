@@ -1,10 +1,12 @@
 """Texts that loop: which ones do, and that they end alike however they are drafted."""
 
+import copy
 import re
 from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny
 from transformers import AutoTokenizer
 
@@ -122,7 +124,9 @@ def test_the_numbers_of_a_tokenizer():
 def written():
     """A model, prompts, its texts, the numbers among its tokens, and where each text ends."""
     rng = np.random.default_rng(5)
-    model, asked = tiny("llama"), prompts(rng.integers(2, 20, ROWS))
+    model, asked = copy.deepcopy(tiny("llama")), prompts(rng.integers(2, 20, ROWS))
+    for layer in model.model.layers:  # a token depends on the one before alone, so texts are periodic
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
     texts = [generate(model, text, max_new_tokens=TOKENS) for text in asked]
     numbers = np.arange(VOCABULARY) % 9 == 0
     ends = [next((length for length in range(STRIDE, len(text) + 1, STRIDE)
@@ -145,8 +149,8 @@ def test_a_text_that_loops_ends_at_the_same_token_however_it_is_drafted(written,
         assert result.token_ids.tolist() == list(text)[:end or None]
         assert (result.finish_reason == "loop") == bool(end)
         assert result.step_tokens.sum() == len(result.token_ids)
-        assert result.reused_tokens + result.accepted_tokens + result.target_steps + 1 == len(
-            result.token_ids) or result.finish_reason != "loop"
+        own = len(result.token_ids) - result.reused_tokens - result.accepted_tokens
+        assert own in (result.target_steps, result.target_steps + 1)  # a last step that is cut may have none
 
 
 def test_without_numbers_and_before_the_minimum_length_no_text_ends(written):
