@@ -74,7 +74,7 @@ KNOWLEDGE = pa.schema([
     pa.field("knowledge", pa.string()),  # null if error is set and there is no previous text
     pa.field("token_ids", pa.list_(pa.int32())),  # all tokens, with any thinking block; null: other tokenizer
     pa.field("tokens", pa.int32()),  # number of tokens of the text
-    pa.field("finish_reason", pa.string()),  # eos | stop | length | error
+    pa.field("finish_reason", pa.string()),  # eos | stop | length | loop | error
     pa.field("error", pa.string()),  # why no text was generated on this date
     pa.field("generated_dt", pa.string()),  # date whose run generated the text
     pa.field("source_run_id", pa.string()),  # id of the run that generated the text
@@ -87,6 +87,7 @@ KNOWLEDGE = pa.schema([
     pa.field("relaxed_tokens", pa.int32()),  # accepted tokens, reused or drafted, other than the argmax
     pa.field("guarded_tokens", pa.int32()),  # tokens after the length limit, verified strictly
     pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted per forward pass: accepted tokens + 1
+    pa.field("copied_words", pa.int32()),  # words in long runs that the text copies from its prompt
     pa.field("retrieval_ms", pa.float32()),  # part of decode_ms that drafting took
     pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots

@@ -64,6 +64,8 @@ class Options:
     rule: str = option(f"Verification rule: {', '.join(RULES)}.", "strict")
     repetition_penalty: float | None = option("As in a generation config.", None)
     no_repeat_ngram_size: int | None = option("As in a generation config.", None)
+    end_loops: bool = option("Whether texts that loop end, as in a run; the model's texts here do not.", True,
+                             flag="--loops-go-on", negated=True)
     new_tokens: int = option("Tokens per text, on average.", 80)
     repeats: int = option("Times each line is measured; medians.", 5)
     threads: int = option("torch threads.", 1)
@@ -111,7 +113,8 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
     lines, decoder = [], None
     for _ in range(options.repeats):
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
-                         draft_budget=DraftBudget(curve, limit) if curve else None)
+                         draft_budget=DraftBudget(curve, limit) if curve else None,
+                         numbers=np.zeros(target.vocabulary, np.bool_) if options.end_loops else None)
         list(decoder.run(requests))  # compiles, and allocates the cache as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
     if options.profile:

@@ -178,11 +178,26 @@ class GateSettings(Section):
                                    "fewer than 8 tokens")
     max_cut_off_share: Share = Field(0.5, description="Maximum share of texts that decode.max_new_tokens cut "
                                      "off. null where short texts are intended")
-    max_loop_share: Share = Field(0.02, description="Maximum share of texts that end in a loop: up to 32 "
-                                  "tokens, repeated 4 times or more over 24 tokens or more")
+    max_loop_share: Share = Field(0.02, description="Maximum share of texts that repeat themselves: their "
+                                  "last 32, 64 or 128 tokens are few, known ones in a known order. Numbers "
+                                  "that count do not matter")
     max_unprintable_share: Share = Field(
         0.01, description="Maximum share of texts with control characters other than newline and tab, "
         "U+FFFD, or broken UTF-8")
+    max_copied_share: Share = Field(0.02, description="Maximum share of texts that copy their prompt: a "
+                                    "third of their words are in runs of 16 words or more from it")
+    max_refusal_share: Share = Field(0.01, description="Maximum share of texts that refuse, such as 'As an "
+                                     "AI'")
+    refusal_patterns: list[str] = Field([], description="Further refusals, for instance in another language: "
+                                        "regular expressions (RE2), upper or lower case")
+    max_wrong_script_share: Share = Field(0.01, description="Maximum share of texts with most letters in "
+                                          "another script than the prompts")
+    max_thinking_share: Share = Field(0.01, description="Maximum share of texts with a <think> or </think> "
+                                      "tag")
+    max_shell_share: Share = Field(0.01, description="Maximum share of texts without content, such as "
+                                   "'Preferences: none'")
+    max_same_share: Share = Field(0.05, description="Maximum share of texts that equal the text of another "
+                                  "row with another prompt")
     max_relaxed_share: Share = Field(0.25, description="Maximum share of tokens that are not the model's "
                                      "argmax. Strict text has none")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
@@ -191,6 +206,17 @@ class GateSettings(Section):
     max_length_distance: Share = Field(
         0.3, description="Maximum Kolmogorov-Smirnov distance between the two distributions of text lengths. "
         "0: equal, 1: disjoint")
+
+    @field_validator("refusal_patterns")
+    @classmethod
+    def _compile(cls, value: list[str]) -> list[str]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"gates.refusal_patterns: {pattern!r} is no regular expression ({error}); "
+                                 r"write plain words, or escape special characters with \\") from None
+        return value
 
 
 class EncodeSettings(Section):

@@ -20,6 +20,7 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
       the batch size unless ``verify.reproducible``. A periodic strict refresh does not change the key.
     - Sampled text follows the model's own distribution however drafts are verified. The section ``sample``
       and the seed count, the drafting ``method`` does not.
+    - ``decode.end_loops`` counts only if it is false: a text that does not loop is the same with it.
     - In mode ``beam`` the section ``beam`` counts. Drafts change beam widths and random numbers, so the draft
       model counts too, except in deterministic beam search without a single cache.
     - System text and examples of the entity type's prompt set count, and arguments of the chat template. The
@@ -39,7 +40,8 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,
         "tokens": [config.decode.min_new_tokens, config.decode.max_new_tokens],
         "verify": _verification(config, draft_hash),
-        **{name: value for name, value in optional.items() if value}})
+        **{name: value for name, value in optional.items() if value},
+        **({} if config.decode.end_loops or config.decode.mode == "beam" else {"end_loops": False})})
 
 
 def _verification(config: JobConfig, draft_hash: str | None) -> dict:

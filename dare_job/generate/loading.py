@@ -5,7 +5,7 @@ Workers import this module; Spark only sends the ``Task``.
 
 import logging
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
+from dare_job.decode.engine.loops import number_tokens
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.stop_strings import StopStrings, stop_strings
 from dare_job.decode.model import memory
@@ -30,6 +31,7 @@ from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.errors import RowError
 from dare_job.generate import engines
+from dare_job.generate.copied_words import copied_words
 from dare_job.generate.task import Task
 from dare_job.observe import log
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
@@ -62,6 +64,11 @@ class LoadedModel:
 
     target: Target
     tokenizer: object
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """The tokens that are numbers, bool (V,)."""
+        return number_tokens(self.tokenizer)
 
 
 @lru_cache(maxsize=1)
@@ -190,19 +197,20 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
         "nodes": 0 if undrafted else _nodes(task, rule)})
-    target = load_task_model(task).target
+    loaded = load_task_model(task)
+    target, numbers = loaded.target, loaded.numbers if decode.end_loops else None
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, undrafted)
     drafter = None if undrafted else engines.make_drafter(task, target)
     stop = load_stop_strings(task)
     if sampled:
-        return SamplingEngine(target, settings, sampling_settings(task), drafter, stop=stop)
+        return SamplingEngine(target, settings, sampling_settings(task), drafter, stop=stop, numbers=numbers)
     key = (task.model, mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon,
            settings.delta, settings.batch_size, settings.nodes, engines.drafter_key(task))
     budgeted = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
     budget = _draft_budget(key, target, measured) if budgeted else None
-    return Engine(target, settings, drafter, _reuse_estimator(key), budget, stop)
+    return Engine(target, settings, drafter, _reuse_estimator(key), budget, stop, numbers)
 
 
 def sampling_settings(task: Task) -> Sampling:
@@ -255,7 +263,7 @@ def _draft_budget(key: tuple, target: Target, settings: EngineSettings) -> Draft
 
 @lru_cache(maxsize=1)
 def warm_up() -> None:
-    """Compile the kernels of a decode step with a model of a few hundred weights, once per process.
+    """Compile the kernels of a worker with a model of a few hundred weights, once per process.
 
     Otherwise compilation would distort latency measurements of the first rows. The first run after an
     installation compiles for about 40 s of CPU time; later runs load the cache.
@@ -267,8 +275,9 @@ def warm_up() -> None:
         for draft_budget in (DraftBudget(_CHEAP, 8), None):
             settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
-                        draft_budget=draft_budget).run(requests))
+                        draft_budget=draft_budget, numbers=np.zeros(_VOCABULARY, np.bool_)).run(requests))
     list(Engine(target, EngineSettings(batch_size=4, nodes=0)).run(requests[:3]))
+    copied_words(["a"], ["a"])
 
 
 def _tiny_model():

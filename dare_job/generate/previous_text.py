@@ -114,9 +114,12 @@ def warn_invalid_ids(job: Job, folder: AnyPath) -> None:
 
 
 def _parts(job: Job, folder: AnyPath) -> tuple[DataFrame | None, DataFrame]:
-    """Texts with token ids of the current tokenizer (None if there are none), and all other texts."""
-    table = published.read_texts(job, folder, ("entity_id", "knowledge", "token_ids"))
-    table = table.where(F.length("knowledge") > 0)
+    """Texts with token ids of the current tokenizer (None if there are none), and all other texts.
+
+    Without texts that loop: as drafts they would lead into their loops.
+    """
+    table = published.read_texts(job, folder, ("entity_id", "knowledge", "token_ids", "finish_reason"))
+    table = table.where((F.length("knowledge") > 0) & ~F.col("finish_reason").eqNullSafe("loop"))
     columns = ["entity_id", "knowledge"]
     if published.read_manifest(folder).get("tokenizer") != tokenizer_hash(job.model_path):
         return None, table.select(columns)

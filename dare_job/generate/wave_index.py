@@ -77,7 +77,7 @@ def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str,
 
 def _texts(path: AnyPath) -> pa.Table:
     with paths.arrow_source(path) as source:
-        return pq.read_table(source, columns=["entity_id", "error", "token_ids"])
+        return pq.read_table(source, columns=["entity_id", "error", "token_ids", "finish_reason"])
 
 
 def _totals(work: ShardPlan, wave: int, folder: AnyPath) -> chunk_files.Totals:
@@ -114,10 +114,13 @@ def _version(pool: AnyPath) -> str:
 
 
 def _build(job: Job, entity: str, texts: list[AnyPath], pool: AnyPath) -> str | None:
-    """Index the texts of KNOWLEDGE files; returns the manifest's checksum, or None if there is no text."""
+    """Index the texts of KNOWLEDGE files that do not loop; returns the manifest's checksum, or None if there
+    is none.
+    """
     settings = job.config.pools
     rows = pa.concat_tables(paths.map_paths(_texts, texts))
-    rows = rows.filter(pc.and_(pc.is_null(rows["error"]), pc.is_valid(rows["token_ids"])))
+    looped = pc.fill_null(pc.equal(rows["finish_reason"], "loop"), False)
+    rows = rows.filter(pc.and_(pc.and_not(pc.is_null(rows["error"]), looped), pc.is_valid(rows["token_ids"])))
     if not len(rows):
         return None
     sample = sample_ids(rows["entity_id"].to_pylist(), settings.max_global_texts, job.config.seed)

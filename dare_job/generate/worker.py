@@ -18,6 +18,7 @@ import pyarrow as pa
 from dare_job.decode.request import Result
 from dare_job.errors import DareJobError, DeviceError, InfrastructureError, RowError
 from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
+from dare_job.generate.copied_words import copied_words
 from dare_job.generate.decoding import decode_rows
 from dare_job.generate.hangs import Watchdog
 from dare_job.generate.task import CHUNKS, Task
@@ -145,7 +146,7 @@ class Collector:
         if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
             raise _Stopped
         file, beams = _path(first, self._task), self._beams.pop(chunk)
-        chunk_files.write(file, [finished for _, finished in entries], busy_s,
+        chunk_files.write(file, _with_copied_words(entries), busy_s,
                           maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task)},
                           **{"beams": beams} if beams else {})
         self._began = time.perf_counter()
@@ -153,6 +154,14 @@ class Collector:
         _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=CHUNKS)
+
+
+def _with_copied_words(entries: list[tuple[dict, dict]]) -> list[dict]:
+    """The rows of KNOWLEDGE of (planned row, finished row), with ``copied_words`` for those with a text."""
+    counts = copied_words([row["prompt"] or "" for row, _ in entries],
+                          [finished.get("knowledge") for _, finished in entries])
+    return [finished if finished.get("error") else finished | {"copied_words": count}
+            for (_, finished), count in zip(entries, counts.tolist(), strict=True)]
 
 
 def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:

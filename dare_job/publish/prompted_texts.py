@@ -144,7 +144,7 @@ def _text(record: dict, tokenizer, same_tokenizer: bool) -> np.ndarray:
     if same_tokenizer and record["token_ids"]:
         return np.asarray(record["token_ids"], np.int64)
     ids = tokenizer(record["knowledge"], add_special_tokens=False)["input_ids"]
-    ended = record["finish_reason"] != "length" and tokenizer.eos_token_id is not None
+    ended = record["finish_reason"] not in ("length", "loop") and tokenizer.eos_token_id is not None
     return np.asarray([*ids, tokenizer.eos_token_id] if ended else ids, np.int64)
 
 

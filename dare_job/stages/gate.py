@@ -16,7 +16,14 @@ from dare_job.observe import progress
 from dare_job.publish.gate import failures as gate_failures
 from dare_job.publish.gate import lengths, scan
 from dare_job.publish.gate.failures import Failures, known_errors
-from dare_job.publish.gate.findings import NAME, OF_ERRORS, FailingRows, Finding, records
+from dare_job.publish.gate.findings import (
+    NAME,
+    OF_ERRORS,
+    OF_TEXTS,
+    FailingRows,
+    Finding,
+    records,
+)
 from dare_job.publish.gate.scan import Scan
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
@@ -24,8 +31,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
-_OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "relaxed")
-_VERSION = 3  # increment when a check counts differently
+_VERSION = 4  # increment when a check counts differently
 
 
 def run(job: Job) -> dict:
@@ -79,13 +85,14 @@ def _fingerprint(job: Job, generated: dict) -> str:
 
 def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, rows_file: AnyPath) -> dict:
     """The record of a gate: findings by entity type, failed checks and the error message."""
-    failures, findings, scans = Failures(), {}, {}
+    failures, findings, scans, numbers = Failures(), {}, {}, scan.numbers(job)
     with FailingRows.create(staging) as failing_rows, progress.counting("checking texts", rows) as counter:
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
-            checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample)
+            checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample, numbers,
+                                           scan.script(job, entity))
             _scan(job, entity, checked, failures, counter)
-            findings[entity] = {check: checked.finding(check) for check in _OF_TEXTS}
+            findings[entity] = {check: checked.finding(check) for check in OF_TEXTS}
             findings[entity] |= scan.length_findings(job, entity, sample.table(), checked)
     for entity, checked in scans.items():
         findings[entity] |= _errors(job, entity, failures, checked, plan)

@@ -29,7 +29,8 @@ def failed(identifier: str, reason: str, prompt: str | None = "s") -> dict:
 
 
 def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[dict] = (),
-          fingerprint: str = "g", fresh: int = 0, **manifest) -> Job:
+          fingerprint: str = "g", fresh: int = 0, prompt: str = "Describe what this viewer likes.",
+          **manifest) -> Job:
     """Write the tables of a run.
 
     old : users of the previous date, generated with the same settings except for ``manifest``
@@ -37,8 +38,8 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
     """
     rows = {"user": users, "item": items}
     for entity in ENTITIES:
-        plan = [{"entity_id": row["entity_id"], "stale": True, "strict": False, "interactions": 1}
-                for row in rows[entity]]
+        plan = [{"entity_id": row["entity_id"], "prompt": prompt, "stale": True, "strict": False,
+                 "interactions": 1} for row in rows[entity]]
         _write(job.space.stage("plan") / f"entity={entity}", plan, PLAN)
         _write(job.space.stage("generate") / f"entity={entity}", rows[entity], KNOWLEDGE)
         before = job.space.knowledge(entity, BEFORE)

@@ -19,7 +19,7 @@ from dare_job.stages import gate
 from dare_job.tables import stage_inputs
 from dare_job.workspace import Workspace
 
-LOOP = {"token_ids": [1, 2] * 15, "tokens": 30}
+LOOP = {"token_ids": [1, 2] * 20, "tokens": 40}
 
 
 @pytest.fixture
@@ -43,14 +43,22 @@ BAD = {
     "empty": ({"words": " \n"}, "texts are empty", "max_empty_share"),
     "short": ({"tokens": 7}, "texts are too short", "max_short_share"),
     "cut_off": ({"finish_reason": "length"}, "texts are cut off", "max_cut_off_share"),
-    "loop": (LOOP, "texts end in a loop", "max_loop_share"),
+    "loop": (LOOP, "texts loop", "max_loop_share"),
     "unprintable": ({"words": "bro\ufffdken"}, "texts contain unprintable characters",
                     "max_unprintable_share"),
+    "copied": ({"copied_words": 3}, "texts copy their prompt", "max_copied_share"),
+    "refusal": ({"words": "As an AI, I cannot watch films."}, "texts refuse", "max_refusal_share"),
+    "wrong_script": ({"words": "用户喜欢的电影类型是戏剧和科幻"},
+                     "texts are in another script than the prompts", "max_wrong_script_share"),
+    "thinking": ({"words": "The list has dramas.</think> The viewer likes dramas."},
+                 "texts contain a thinking tag", "max_thinking_share"),
+    "shell": ({"words": "Preferences: none"}, "texts have no content", "max_shell_share"),
 }
 
 
 @pytest.mark.parametrize("check", BAD)
 def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
+    """Texts that are the same answer the same prompt here."""
     columns, words, setting = BAD[check]
     job = job_of(gates={setting: 0.05})
     at_limit = texts(95) + texts(5, "bad", **columns)
@@ -100,11 +108,18 @@ def test_relaxed_tokens_count_by_the_token_and_name_the_rows_with_most(job_of):
     assert gate.run(night(job, texts(2, relaxed_tokens=20)))["user"]["relaxed"]["why"]
 
 
+def test_the_same_text_for_other_prompts_counts_from_the_second_on(job_of):
+    words = {"prompt_sha256": "p1"}, {"prompt_sha256": "p2", "words": "a text  worth\nreading"}
+    rows = texts(10, **words[0]) + texts(4, "bad", **words[1])
+    assert "4 of 14 texts equal that of another row (28.57%)" in refused(night(job_of(), rows))
+    assert [row[1] for row in listed(job_of())] == ["bad0", "bad1", "bad2", "bad3"]
+
+
 def test_several_failed_checks_are_all_named(job_of):
     rows = texts(10) + texts(5, "e", words="") + texts(5, "l", **LOOP) + [failed("x", "broke")] * 5
     message = refused(night(job_of(), rows))
     assert message.startswith("the quality gate failed and nothing was published: 5 of 25 rows with a prompt")
-    assert "users: 5 of 20 texts are empty" in message and "5 of 20 texts end in a loop" in message
+    assert "users: 5 of 20 texts are empty" in message and "5 of 20 texts loop" in message
     assert "are cut off" not in message
 
 

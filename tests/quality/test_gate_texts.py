@@ -6,10 +6,10 @@ import pytest
 
 from dare_job.config.settings import GateSettings
 from dare_job.publish.gate import checks
-from dare_job.publish.gate.checks import LOOP_TAIL, loop_lengths
 from dare_job.schemas import KNOWLEDGE
 
 GATES = GateSettings()
+NUMBERS = np.zeros(10, np.bool_)
 
 
 def row(words: str | None, ids=(1, 2, 3, 4, 5, 6, 7, 8), **columns) -> dict:
@@ -24,12 +24,12 @@ def batch(rows: list[dict]) -> pa.RecordBatch:
 
 
 def counted(check: str, *rows: dict, **gates) -> list[bool]:
-    found = checks.failing_texts(checks.Texts(batch(list(rows))), GateSettings(**gates))
+    found = checks.failing_texts(checks.Texts(batch(list(rows)), NUMBERS), GateSettings(**gates))
     return found[check][0].tolist()
 
 
 def test_a_row_with_an_error_is_no_text():
-    of = checks.Texts(batch([row("a"), row(None, error="too long"), row("b")]))
+    of = checks.Texts(batch([row("a"), row(None, error="too long"), row("b")]), NUMBERS)
     assert of.ids.to_pylist() == ["u0", "u2"]
     assert all(len(bad) == 2 for bad, _ in checks.failing_texts(of, GATES).values())
 
@@ -56,7 +56,7 @@ def test_cut_off_texts_ended_by_length():
     ("a\x00", 1), ("a\rb", 1), ("\x1b[0m", 1), ("\x7f", 1),
     ("\x85\x9f", 2), ("a\ufffdb", 1), ("torn \ufffd", 1), (None, 0)])
 def test_unprintable_characters_are_counted(words, bad):
-    found, value = checks.failing_texts(checks.Texts(batch([row(words)])), GATES)["unprintable"]
+    found, value = checks.failing_texts(checks.Texts(batch([row(words)]), NUMBERS), GATES)["unprintable"]
     assert (found.tolist(), value.tolist()) == ([bad > 0], [bad])
 
 
@@ -69,7 +69,7 @@ def test_broken_utf8_and_lone_surrogates_are_unprintable_and_cost_no_other_row()
     rows = batch([row("a"), row("b"), row(None), row("c")])
     words = pa.array([b"good", b"lone \xed\xa0\x80", None, b"cut \xe2\x82"], pa.binary())
     broken = pa.Array.from_buffers(pa.string(), 4, words.buffers(), 1)
-    of = checks.Texts(rows.set_column(rows.schema.get_field_index("knowledge"), "knowledge", broken))
+    of = checks.Texts(rows.set_column(rows.schema.get_field_index("knowledge"), "knowledge", broken), NUMBERS)
     assert of.text.to_pylist() == ["good", "lone \ufffd\ufffd\ufffd", "", "cut \ufffd"]
     bad, value = checks.failing_texts(of, GATES)["unprintable"]
     assert (bad.tolist(), value.tolist()) == ([False, True, False, True], [0, 3, 0, 1])
@@ -81,50 +81,12 @@ def test_a_row_has_more_relaxed_tokens_than_the_limit_of_the_share():
     assert counted("relaxed", *rows, max_relaxed_share=None) == [False, False, False]
 
 
-def loop(ids: list[int], max_n: int = 8, min_repeats: int = 4, min_tokens: int = 1) -> int:
-    offsets = np.array([0, 3, 3 + len(ids)])  # after another text, whose tokens do not count
-    return loop_lengths(np.array([*ids[:1] * 3, *ids], np.int32), offsets, max_n, min_repeats, min_tokens)[1]
-
-
-@pytest.mark.parametrize(("ids", "covered"), [
-    ([1, 2, 3, 4], 0), ([9, 5, 5, 5], 0), ([9, 5, 5, 5, 5], 4), ([9] + [1, 2] * 4, 8),
-    ([9] + [1, 2] * 3 + [1], 0), ([9] + [1, 2] * 4 + [1], 9), ([1, 2, 3] * 4, 12), ([1, 2, 3] * 3, 0),
-    ([5] * 4 + list(range(10, 10 + LOOP_TAIL - 1)), 4), ([5] * 4 + list(range(10, 10 + LOOP_TAIL)), 0),
-    ([5] * 3 + [6] + [5] * 3, 0), ([5] * 9 + [6] + [5] * 4, 9), ([], 0), ([5], 0),
-    ([1, 2, 3, 4, 5, 6, 7, 8] * 4, 32), ([1, 2, 3, 4, 5, 6, 7, 8, 9] * 4, 0)])
-def test_a_loop_is_a_run_of_an_n_gram_at_the_end(ids, covered):
-    assert loop(ids) == covered
-
-
-def test_a_loop_needs_its_number_of_tokens():
-    assert loop([1, 2] * 4, min_tokens=8) == 8 and loop([1, 2] * 4, min_tokens=9) == 0
-    assert loop([1, 2] * 4 + [1], min_tokens=9) == 9
-
-
-def test_loops_equal_those_found_by_looking_at_every_run():
-    """Against the definition, word for word, on random texts of few letters."""
-    random = np.random.default_rng(0)
-    drawn = [random.integers(0, 2 + n % 2, random.integers(0, 40)) for n in range(2000)]
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in drawn])])
-    found = loop_lengths(np.concatenate(drawn).astype(np.int32), offsets, 5, 3, 7)
-    assert found.tolist() == [by_definition(ids.tolist(), 5, 3, 7) for ids in drawn]
-    assert 100 < np.count_nonzero(found) < 1900
-
-
-def by_definition(ids: list[int], longest: int, repeats: int, least: int) -> int:
-    for n in range(1, longest + 1):
-        runs = [end - begin for end in range(len(ids), max(0, len(ids) - LOOP_TAIL), -1)
-                for begin in range(end - n) if all(ids[i] == ids[i + n] for i in range(begin, end - n))]
-        if max(runs, default=0) >= max(repeats * n, least):
-            return max(runs)
-    return 0
-
-
 def test_loops_are_found_in_rows_of_a_filtered_table():
-    ids = [[7] * 30, [7] * 30, range(30), (), [1, 2] * 15]
+    ids = [[7] * 40, [7] * 40, range(40), (), [1, 2] * 20, [*[1, 2] * 17, 0]]
     rows = [row("a", each) for each in ids]
     rows[1]["error"] = "x"
     rows[3]["token_ids"] = None
-    of = checks.Texts(batch(rows).slice(0, 5))
-    assert of.loop_tokens().tolist() == [30, 0, 0, 30]
-    assert checks.Texts(batch(rows).slice(2, 3)).loop_tokens().tolist() == [0, 0, 30]
+    rows[4]["finish_reason"] = "loop"
+    of = checks.Texts(batch(rows).slice(0, 6), NUMBERS)
+    assert of.loop_tokens().tolist() == [39, 0, 0, 40, 34]  # at the end, without the end-of-text token
+    assert checks.Texts(batch(rows).slice(2, 3), NUMBERS).loop_tokens().tolist() == [0, 0, 40]

@@ -15,7 +15,7 @@ from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_scheduler import RequestScheduler
-from dare_job.decode.engine.rows import EOS, LENGTH, NON_FINITE, STOP, Rows, StepPlan
+from dare_job.decode.engine.rows import EOS, LENGTH, LOOP, NON_FINITE, STOP, Rows, StepPlan
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
@@ -29,7 +29,7 @@ from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import VerificationResult, longest_accepted
 from pools.tree import DraftBatch, empty_drafts
 
-_REASONS = {EOS: "eos", STOP: "stop", LENGTH: "length"}
+_REASONS = {EOS: "eos", STOP: "stop", LENGTH: "length", LOOP: "loop"}
 
 
 class ForwardOutput(NamedTuple):
@@ -68,6 +68,8 @@ class Engine:
         independent of the batch composition.
     stop : StopStrings
         Strings that end a text.
+    numbers : ndarray, bool (V,), optional
+        The number tokens (``loops.number_tokens``): rows that loop end. None: they go on.
 
     Raises
     ------
@@ -77,8 +79,8 @@ class Engine:
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
-                 stop: StopStrings = NO_STOP):
-        self.target, self.settings = target, settings
+                 stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
+        self.target, self.settings, self._numbers = target, settings, numbers
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
         self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
@@ -118,7 +120,7 @@ class Engine:
         return [request.id for request in self._rows.requests if request is not None] if self._rows else []
 
     def _new_rows(self) -> Rows:
-        return Rows(self.settings.batch_size, self.stop)
+        return Rows(self.settings.batch_size, self.stop, self._numbers)
 
     def _move_row(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
         """Move a row to another slot."""

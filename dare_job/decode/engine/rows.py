@@ -6,13 +6,14 @@ import numba
 import numpy as np
 
 from dare_job.decode.engine.admission import Admission
+from dare_job.decode.engine.loops import STRIDE, first_loop
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, follow, state_after
 from dare_job.decode.model.prefix_cache import common_prefix_length
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.decode.verify.result import VerificationResult
 
 _NO_LIMIT = 2**62  # tokens: longer than any text
-RUNNING, LENGTH, EOS, NON_FINITE, STOP = range(5)  # why a row ends, if it does
+RUNNING, LENGTH, EOS, NON_FINITE, STOP, LOOP = range(6)  # why a row ends, if it does
 
 
 class StepPlan(NamedTuple):
@@ -42,6 +43,11 @@ class StepPlan(NamedTuple):
 class Rows:
     """State of S slots, int64 (S,) unless stated otherwise.
 
+    Parameters
+    ----------
+    numbers : ndarray, bool (V,), optional
+        The number tokens (``loops.number_tokens``): texts that loop end. None: they go on.
+
     Attributes
     ----------
     length, prompt : ndarray
@@ -66,8 +72,8 @@ class Rows:
         The engine's clock when the row was admitted.
     """
 
-    def __init__(self, slots: int, stop: StopStrings = NO_STOP):
-        self._stop = stop
+    def __init__(self, slots: int, stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
+        self._stop, self._numbers = stop, numbers
         self.used = np.zeros(slots, np.bool_)
         self.active = 0  # number of slots in use
         self.requests: list[Request | None] = [None] * slots
@@ -172,6 +178,10 @@ class Rows:
         ending = _append(slots, result.counts, result.tokens, result.relaxed, result.finite, is_eos, share,
                          self.max_length, self.tokens, self.relaxed, self.step_tokens, self.length,
                          self.forwards, self.accepted, self.slot_steps, self.stop_state, self._stop, ends)
+        if self._numbers is not None:
+            ending += _end_loops(slots, result.counts, self._numbers, self.prompt, self.min_length,
+                                 self.tokens, self.step_tokens, self.length, self.forwards, self.accepted,
+                                 ends)
         return ending, ends
 
     def matched_previous(self, slot: int) -> tuple[int, bool]:
@@ -257,4 +267,26 @@ def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, 
         ends[r] = (NON_FINITE if not finite[r] else EOS if ended else STOP if stopped else
                    LENGTH if full else RUNNING)
         ending += ends[r] != RUNNING
+    return ending
+
+
+@numba.njit(cache=True)
+def _end_loops(slots, counts, numbers, prompt, min_length, tokens, step_tokens, length, forwards, accepted,
+               ends):
+    """End rows that loop, with the first length at which they do, however many tokens a step appended."""
+    ending = 0
+    for r, slot in enumerate(slots):
+        begin, end, appended = prompt[slot], length[slot], step_tokens[slot, forwards[slot] - 1]
+        before = max(end - appended, min_length[slot] - 1) - begin  # tokens
+        if ends[r] == NON_FINITE or before // STRIDE == (end - begin) // STRIDE:
+            continue
+        stop = first_loop(tokens[slot, begin:end], before, False, numbers)
+        if stop == 0 or (begin + stop == end and (ends[r] == EOS or ends[r] == STOP)):
+            continue
+        left = appended - (end - begin - stop)
+        accepted[slot] -= min(counts[r], appended) - min(counts[r], left)
+        step_tokens[slot, forwards[slot] - 1] = left
+        length[slot] = begin + stop
+        ending += ends[r] == RUNNING
+        ends[r] = LOOP
     return ending

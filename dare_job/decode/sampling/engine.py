@@ -73,7 +73,7 @@ class SamplingEngine(Engine):
 
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
                  drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None,
-                 stop: StopStrings = NO_STOP):
+                 stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
         """Set up the engine. The drafter samples candidates (``sampled``) or returns deterministic drafts.
 
         Raises
@@ -88,7 +88,7 @@ class SamplingEngine(Engine):
                               "sampling, use verify.rule = strict")
         if settings.score == "auto":  # depends on other rows, and a row's text must not
             settings = replace(settings, score="never")
-        super().__init__(target, settings, drafter, reuse_estimator, stop=stop)
+        super().__init__(target, settings, drafter, reuse_estimator, stop=stop, numbers=numbers)
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             sampling.require(drafter.shape.widths)

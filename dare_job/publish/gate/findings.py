@@ -19,14 +19,23 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
     "empty": ("texts are empty", "gates.max_empty_share"),
     "short": ("texts are too short", "gates.max_short_share"),
     "cut_off": ("texts are cut off", "gates.max_cut_off_share"),
-    "loop": ("texts end in a loop", "gates.max_loop_share"),
+    "loop": ("texts loop", "gates.max_loop_share"),
     "unprintable": ("texts contain unprintable characters", "gates.max_unprintable_share"),
+    "copied": ("texts copy their prompt", "gates.max_copied_share"),
+    "refusal": ("texts refuse", "gates.max_refusal_share"),
+    "wrong_script": ("texts are in another script than the prompts", "gates.max_wrong_script_share"),
+    "thinking": ("texts contain a thinking tag", "gates.max_thinking_share"),
+    "shell": ("texts have no content", "gates.max_shell_share"),
+    "same_text": ("texts equal that of another row", "gates.max_same_share"),
     "relaxed": ("tokens are not the model's top-1 token", "gates.max_relaxed_share"),
     "length_ratio": ("median ratio of new to previous text length", "gates.max_length_ratio"),
     "length_distance": ("distance of new from previous text lengths", "gates.max_length_distance"),
 }
 
 OF_ERRORS = ("errors", "errors_again")
+
+OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "copied", "refusal", "wrong_script",
+            "thinking", "shell", "same_text", "relaxed")
 
 OF_LENGTHS = ("length_ratio", "length_distance")
 

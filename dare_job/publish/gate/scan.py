@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dare_job.config.settings import GateSettings
+from dare_job.decode.engine.loops import number_tokens
 from dare_job.errors import DataError
 from dare_job.job import Job
-from dare_job.publish.gate import checks, lengths
+from dare_job.publish.gate import checks, content, lengths
 from dare_job.publish.gate.checks import Texts
 from dare_job.publish.gate.failures import Failures
 from dare_job.publish.gate.findings import (
@@ -23,32 +25,45 @@ from dare_job.publish.gate.findings import (
     Finding,
 )
 from dare_job.publish.gate.lengths import Sample
+from dare_job.publish.gate.same_texts import SameTexts
+from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import published
+from dare_job.tables import published, stage_inputs
 
 MIN_FAILING_ROWS = 3  # with fewer a check passes: in a low-volume run one row is a large share
 MIN_LENGTH_PAIRS = 50  # fewer pairs of previous and new texts are not compared
 _BATCH = 16_384  # rows
 _FILES = 64  # opened at a time
+_PROMPTS = 100  # by which the script is known
 
 
 class Scan:
-    """Counts of one entity type: ``add`` batches, then read each ``finding``."""
+    """Counts of one entity type: ``add`` batches, then read each ``finding``.
 
-    def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample):
+    Parameters
+    ----------
+    numbers : bool (V,), the model's tokens that are numbers
+    script : that of the prompts, as in ``checks.failing_texts``
+    """
+
+    def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample,
+                 numbers: np.ndarray, script: str | None = None):
         self.texts = self.tokens = self.relaxed_tokens = 0
         self._entity, self._gates, self._failing_rows, self._sample = entity, gates, failing_rows, sample
+        self._numbers, self._script, self._same = numbers, script, SameTexts()
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known_errors: dict[str, str]) -> None:
         """Check a batch with the columns ``checks.COLUMNS``. known_errors: see ``Failures.add``."""
         for check, failed in zip(OF_ERRORS, failures.add(self._entity, batch, known_errors), strict=True):
             self.note(check, failed["entity_id"], None, failed["error"])
-        texts = Texts(batch)
+        texts = Texts(batch, self._numbers)
         self.texts += len(texts)
         self.tokens += int(texts.tokens.sum())
         self.relaxed_tokens += int(texts.relaxed_tokens.sum())
         self._sample.add(texts.ids, texts.tokens, texts.text)
-        for check, (failed, values) in checks.failing_texts(texts, self._gates).items():
+        failing = checks.failing_texts(texts, self._gates, self._script)
+        failing["same_text"] = self._same.add(texts.text, texts.prompts), texts.tokens
+        for check, (failed, values) in failing.items():
             rows = pa.array(failed)
             self.note(check, texts.ids.filter(rows), values[failed], texts.text.filter(rows))
 
@@ -70,6 +85,22 @@ class Scan:
         too_few = over and rows < MIN_FAILING_ROWS
         why = f"fewer than {MIN_FAILING_ROWS} rows" if too_few else None
         return Finding(rows, self.texts, value, limit, over and not too_few, first, why)
+
+
+def script(job: Job, entity: str) -> str | None:
+    """The script of an entity type's prompts, by the first of them in the plan."""
+    folder = stage_inputs.stage_folder(job, "plan", entity)
+    prompts = paths.parquet_dataset(folder).head(_PROMPTS, columns=["prompt"],
+                                                 filter=pc.field("prompt").is_valid())
+    return content.main_script(prompts["prompt"].combine_chunks())
+
+
+def numbers(job: Job) -> np.ndarray:
+    """The tokens of the model's tokenizer that are numbers, bool (V,)."""
+    from transformers import AutoTokenizer
+
+    return number_tokens(AutoTokenizer.from_pretrained(
+        job.model_path, trust_remote_code=job.config.model.trust_remote_code))
 
 
 def readable(batches: Iterable[pa.RecordBatch], folder: AnyPath, fix: str) -> Iterator[pa.RecordBatch]:

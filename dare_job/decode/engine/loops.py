@@ -1,0 +1,125 @@
+"""Recognises texts that loop, as greedy decoding of a small or base model often does.
+
+One definition serves twice: rows are ended while they are written, and the quality gate counts finished
+texts. It looks at token ids alone, so it depends neither on drafts nor on the batch. A run of number tokens
+is read as one token, so that "1. A film. 2. A film." repeats itself. The text so far ends in a loop if, for
+one of WINDOWS, its last tokens
+
+- were all in the text before,
+- are few different ones (MAX_DIFFERENT of the window),
+- and hardly any pair of neighbours is new to the text (MAX_NEW_PAIRS of the window).
+
+That covers exact and almost periodic repetition and any period up to about 48 tokens. Prose whose sentences
+begin alike, and lists, bring new words. It is tested at multiples of STRIDE tokens, and a finished text also
+at its end.
+"""
+
+import numba
+import numpy as np
+
+STRIDE = 16  # tokens
+WINDOWS = (32, 64, 128)  # tokens, a run of number tokens counted as one
+MAX_DIFFERENT, MAX_NEW_PAIRS = 3 / 8, 1 / 16
+_WORD_MARKS = "\u0120\u2581# "  # before a token that begins or continues a word, depending on the tokenizer
+
+
+def number_tokens(tokenizer) -> np.ndarray:
+    """Return which tokens of a tokenizer are numbers, bool (V,): digits alone, or after a space."""
+    vocabulary = tokenizer.get_vocab()
+    numbers = np.zeros(max(vocabulary.values(), default=-1) + 1, np.bool_)
+    numbers[[number for token, number in vocabulary.items()
+             if isinstance(token, str) and token.lstrip(_WORD_MARKS).isdecimal()]] = True
+    return numbers
+
+
+def loop_ends(tokens: np.ndarray, starts: np.ndarray, stops: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the number of tokens with which each text is first found to loop, int32 (N,); 0: it does not.
+
+    Parameters
+    ----------
+    tokens : int32 (T,)
+    starts, stops : int64 (N,), where each text begins and ends, without its end-of-text token
+    numbers : bool (V,), as from ``number_tokens``
+    """
+    ends = np.zeros(len(starts), np.int32)
+    _fill(tokens, starts, stops, numbers, ends)
+    return ends
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(tokens, starts, stops, numbers, ends):
+    for row in range(len(ends)):
+        ends[row] = first_loop(tokens[starts[row]:stops[row]], 0, True, numbers)
+
+
+@numba.njit(cache=True, nogil=True)
+def first_loop(text, after, whole, numbers):
+    """Return the first multiple of STRIDE above ``after`` with which a text, int32 (T,), loops; 0: none.
+
+    whole : test the whole text too
+    """
+    if len(text) < WINDOWS[0]:
+        return 0
+    units, counts = _units(text, numbers)
+    places = _previous_places(units)
+    for length in range((after // STRIDE + 1) * STRIDE, len(text) + 1, STRIDE):
+        if _ends_in_loop(places, counts[length - 1]):
+            return length
+    return len(text) if whole and _ends_in_loop(places, len(units)) else 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _ends_in_loop(places, total):
+    """Return whether the first ``total`` tokens loop; ``places`` int64 (2, T) of the whole text."""
+    for window in WINDOWS:
+        if total < window:
+            return False
+        different = new_pairs = 0
+        known = True
+        for i in range(total - window, total):
+            known = known and places[0, i] >= 0
+            different += places[0, i] < total - window
+            new_pairs += places[1, i] < 0
+        if known and different <= MAX_DIFFERENT * window and new_pairs <= MAX_NEW_PAIRS * window:
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _units(text, numbers):
+    """Return the text with each run of number tokens as one token, -2, and how many there are up to each
+    token of the text.
+    """
+    units, counts = np.empty(len(text), np.int64), np.empty(len(text), np.int64)
+    count = 0
+    for i, token in enumerate(text):
+        number = 0 <= token < len(numbers) and numbers[token]
+        if not (number and count and units[count - 1] == -2):
+            units[count] = -2 if number else token
+            count += 1
+        counts[i] = count
+    return units[:count], counts
+
+
+@numba.njit(cache=True, nogil=True)
+def _previous_places(units):
+    """Return int64 (2, T): where each token, and each pair that ends with it, stood last; -1: nowhere."""
+    places = np.full((2, len(units)), -1, np.int64)
+    size = 64
+    while size < 4 * len(units):
+        size *= 2
+    for pairs in range(2):
+        table = np.full(size, -1, np.int64)  # a hash table with linear probing
+        for i in range(pairs, len(units)):
+            key = np.uint64(units[i] + 3) * np.uint64(0x9E3779B97F4A7C15)
+            if pairs:
+                key = (key ^ np.uint64(units[i - 1] + 3)) * np.uint64(0xBF58476D1CE4E5B9)
+            slot = np.int64((key >> np.uint64(29)) & np.uint64(size - 1))
+            while table[slot] >= 0:
+                j = table[slot]
+                if units[j] == units[i] and (not pairs or units[j - 1] == units[i - 1]):
+                    places[pairs, i] = j
+                    break
+                slot = (slot + 1) & (size - 1)
+            table[slot] = i
+    return places

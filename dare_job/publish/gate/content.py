@@ -1,0 +1,89 @@
+"""Checks of what a text says, by patterns (RE2) over the columns of a batch.
+
+They find texts that answer no prompt: refusals, remains of a thinking block, shells without content, and
+texts in another script.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# A refusal in English. The apology counts only where the text begins with it.
+REFUSALS = (
+    r"\bas an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b",
+    r"\bi( a|['’])m (just |only |merely )?an? (ai|artificial intelligence|(large )?language model)\b",
+    r"^\W*(i( a|['’])m |i |my )?(very |so |truly |sincerely )?(sorry|apologi[sz]e|apologies)\b",
+    r"\bi (can ?not|can['’]t|won['’]t|( a|['’])m (unable|not able) to|am (unable|not able) to) "
+    r"(help|assist|provide|fulfil|complete|comply|answer|create|generate|write|describe|infer|determine)",
+)
+_THINKING = "</?think(ing)?>"
+# The whole text is a heading, or says that there is nothing to say, with or without a heading before it.
+SHELLS = (
+    r"^[^a-z]*([a-z'’ ]*:)?\W*(none|nothing|n/?a|unknown|null|(i )?(do not|don['’]t) know"
+    r"|not (available|applicable|specified|known|provided|enough)[a-z ]*"
+    r"|(no|insufficient) (information|preferences?|data|description|facts?|details?)[a-z ]*)\W*$",
+    r"^[^\n.!?]*:\W*$",
+    r"^\W*#[^\n]*$",
+    r"^\W*\*\*[^*\n]*\*\*\W*$",
+)
+_SHELL_CHARACTERS = 120  # a longer text is none
+# Writing systems that are told apart. Japanese mixes three scripts.
+SCRIPTS = {name: rf"\p{{{name}}}" for name in (
+    "Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Devanagari", "Bengali", "Tamil", "Thai", "Hangul",
+    "Armenian", "Georgian")} | {"Han": r"\p{Han}\p{Hiragana}\p{Katakana}"}
+_MIN_LETTERS, _MIN_SHARE = 8, 0.5  # fewer letters have no script; a text has most letters in its script
+
+
+def matches(text: pa.Array, patterns: Iterable[str]) -> np.ndarray:
+    """(N,) bool: the text matches one of the patterns, upper or lower case."""
+    found = np.zeros(len(text), np.bool_)
+    for pattern in patterns:
+        found |= pc.match_substring_regex(text, pattern, ignore_case=True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def refusals(text: pa.Array, more: Sequence[str]) -> np.ndarray:
+    return matches(text, (*REFUSALS, *more))
+
+
+def thinking(text: pa.Array) -> np.ndarray:
+    return matches(text, [_THINKING])
+
+
+def shells(text: pa.Array) -> np.ndarray:
+    short = pc.less_equal(pc.utf8_length(text), _SHELL_CHARACTERS)
+    return matches(pc.utf8_trim_whitespace(pc.if_else(short, text, "no shell")), SHELLS)
+
+
+def main_script(texts: pa.Array) -> str | None:
+    """The script of SCRIPTS that has most letters of some texts; None if they have no such letter."""
+    letters = {name: pc.sum(_letters(texts, characters)).as_py() or 0
+               for name, characters in SCRIPTS.items()}
+    name = max(letters, key=letters.get)
+    return name if letters[name] else None
+
+
+def foreign_share(text: pa.Array, script: str | None) -> np.ndarray:
+    """(N,) float64: share of the letters that are not of a script; 0 for texts of few letters."""
+    if script is None:
+        return np.zeros(len(text))
+    letters = pc.utf8_length(pc.replace_substring_regex(text, r"\PL+", "")).to_numpy(zero_copy_only=False)
+    own = _letters(text, SCRIPTS[script]).to_numpy(zero_copy_only=False)
+    return np.where(letters >= _MIN_LETTERS, 1 - np.minimum(own, letters) / np.maximum(letters, 1), 0.0)
+
+
+def wrong_script(share: np.ndarray) -> np.ndarray:
+    return share > 1 - _MIN_SHARE
+
+
+def words(text: pa.Array) -> np.ndarray:
+    """(N,) int64: number of words that have letters, as ``generate.copied_words`` counts them."""
+    spaced = pc.utf8_trim(pc.replace_substring_regex(text, r"\PL+", " "), " ")
+    counts = pc.add(pc.count_substring(spaced, " "), pc.cast(pc.not_equal(spaced, ""), pa.int32()))
+    return counts.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _letters(text: pa.Array, characters: str) -> pa.Array:
+    return pc.utf8_length(pc.replace_substring_regex(text, f"[^{characters}]+", ""))

@@ -1,0 +1,100 @@
+"""Checks of what a text says, on texts of real models."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dare_job.config.settings import JobConfig
+from dare_job.generate.copied_words import RUN, copied_words
+from dare_job.publish.gate import content
+from dare_job.publish.gate.same_texts import SameTexts
+
+PROFILE = ("The user's favourite genre is likely to be drama, as many of the movies listed fall under this "
+           "category. None of them is a musical. I'm sure that the user also enjoys artificial intelligence "
+           "as a theme, as in Blade Runner.")
+
+
+@pytest.mark.parametrize(("text", "refuses"), [
+    ("As an AI language model, I do not have personal preferences.", True),
+    ("I'm sorry, but I can't determine what this viewer likes.", True),
+    ("I\u2019m just an AI, and I have not seen these films.", True),
+    ("Unfortunately I cannot provide a profile of this person.", True),
+    ("I apologize for the confusion.", True),
+    (PROFILE, False), ("The viewer likes films in which nobody is sorry, and an AI that turns on us.", False),
+    ("This viewer cannot provide for his family, as in Bicycle Thieves.", False),
+    ("A film about an AI that wants to be a boy.", False)])
+def test_refusals(text, refuses):
+    assert content.refusals(pa.array([text]), []).tolist() == [refuses]
+
+
+def test_further_patterns_are_refusals_too():
+    texts = pa.array(["Als KI kann ich das nicht sagen.", PROFILE])
+    assert content.refusals(texts, ["^als ki\\b"]).tolist() == [True, False]
+    with pytest.raises(ValueError, match="gates.refusal_patterns: '\\(' is no regular expression"):
+        JobConfig.model_validate({"gates": {"refusal_patterns": ["("]}})
+
+
+@pytest.mark.parametrize(("text", "empty"), [
+    ("Preferences: none", True), ("**Preferences:** N/A", True), ("I don't know.", True), ("Facts:", True),
+    ("## Viewer preferences", True), ("**Summary**", True), ("The viewer's preferences: unknown", True),
+    ("No information available", True), ("Preferences:\nNone.", True),
+    (PROFILE, False), ("Likes: drama.", False), ("The viewer likes films that nobody knows.", False),
+    ("None of these films is a comedy, so the viewer likes drama.", False),
+    ("Preferences:\n- drama\n- war", False), ("Nothing but horror: the viewer likes Scream.", False)])
+def test_shells(text, empty):
+    assert content.shells(pa.array([text])).tolist() == [empty]
+
+
+def test_thinking_tags():
+    texts = ["<think>\nThe list", "The user.</think>\nDramas.", "<THINKING>", "I think they like drama.",
+             "a < b"]
+    assert content.thinking(pa.array(texts)).tolist() == [True, True, True, False, False]
+
+
+def test_texts_in_another_script_than_the_prompts():
+    texts = pa.array([PROFILE, "用户喜欢的电影类型是戏剧", "Любит драмы и комедии",
+                      "Likes 七人の侍 (Seven Samurai)", "1984", "七人の侍", "naïve café à la Crème brûlée"])
+    assert content.main_script(texts.slice(0, 1)) == "Latin"
+    latin = content.wrong_script(content.foreign_share(texts, "Latin"))
+    assert latin.tolist() == [False, True, True, False, False, False, False]
+    han = content.wrong_script(content.foreign_share(texts, content.main_script(texts.slice(1, 1))))
+    assert han.tolist() == [True, False, True, True, False, False, True]
+    assert content.main_script(pa.array(["1984", None, ""])) is None
+    assert not content.foreign_share(texts, None).any()
+
+
+TITLES = [f"{first} {second}" for first in ("Red", "Grand", "Silent", "Last") for second in
+          ("River", "Hotel", "Movie", "Garden", "Mountain")]
+PROMPT = "A viewer liked:\n" + "\n".join(f"{n}. {title} ({1980 + n})" for n, title in enumerate(TITLES, 1))
+
+
+@pytest.mark.parametrize(("text", "copied"), [
+    (f"The viewer liked these: {', '.join(TITLES[:RUN // 2])}.", RUN),
+    (f"{PROMPT} and other films.", 2 * len(TITLES) + 3),
+    (f"They like {' '.join(TITLES[:9])}, and also {' '.join(TITLES[10:20])}.", 18 + 20),
+    (f"They like {', '.join(TITLES[:RUN // 2 - 1])}.", 0), (", ".join(reversed(TITLES)), 0), (PROFILE, 0),
+    ("", 0), (None, 0)])
+def test_words_in_long_runs_of_the_prompt_are_copied(text, copied):
+    assert copied_words(["another prompt", PROMPT], [PROFILE, text]).tolist() == [0, copied]
+
+
+def test_words_are_counted_as_they_are_copied():
+    counted = content.words(pa.array(["", "1999 (2)", "One film, two films!", PROMPT]))
+    assert counted.tolist() == [0, 0, 4, 2 * len(TITLES) + 3]
+
+
+def test_same_texts_are_found_over_many_batches():
+    texts = SameTexts()
+    random = np.random.default_rng(0)
+    seen, found, expected = {}, [], []
+    for _ in range(3):
+        drawn = random.integers(0, 30_000, 6_000)
+        prompts = [str(random.integers(0, 3)) for _ in drawn]
+        found += texts.add(pa.array([f" text {n} " for n in drawn]), pa.array(prompts)).tolist()
+        expected += [seen.setdefault(n, prompt) != prompt for n, prompt in zip(drawn, prompts, strict=True)]
+    assert found == expected and sum(found) > 1000
+
+
+def test_empty_texts_and_texts_of_one_prompt_are_not_the_same():
+    texts, prompts = pa.array(["", "", "a b", "a  b ", "a\nb"]), pa.array(["p", "q", "p", "p", None])
+    assert SameTexts().add(texts, prompts).tolist() == [False, False, False, False, True]
