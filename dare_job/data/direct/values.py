@@ -52,7 +52,7 @@ def _parsed(column: pa.Array, pattern: str) -> pa.Array:
 
 
 def utf8(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Text or bytes as valid text with U+FFFD for invalid bytes; and (N,) bool, where there were such bytes."""
+    """Text or bytes as valid text with U+FFFD for invalid bytes; and (N,) bool, where they were."""
     try:
         text = column.cast(pa.binary()).cast(pa.string())
         return text, pa.array(np.zeros(len(text), bool))
