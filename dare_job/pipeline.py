@@ -99,7 +99,7 @@ def _run_stage(job: Job, stage: str) -> dict:
 
 
 def dry_run(job: Job) -> dict:
-    """Run only the stage plan, print an estimate of tokens, time and cost, and return it as the JSON object."""
+    """Run only the stage plan, print an estimate of tokens, time and cost, and return it as JSON values."""
     from dare_job.generate.estimate import cut_off_warning, estimate_run
 
     began = time.perf_counter()

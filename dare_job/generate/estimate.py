@@ -38,8 +38,8 @@ class Part:
 class _Cost:
     """Cost of an entity type's rows: tokens of a row, seconds of one worker per token, and their basis.
 
-    ``probed`` and ``cut_off`` count rows decoded here, and those that reached decode.max_new_tokens; ``load_s``
-    is the time of loading the model for them.
+    ``probed`` and ``cut_off`` count rows decoded here, and those that reached decode.max_new_tokens;
+    ``load_s`` is the time of loading the model for them.
     """
 
     row_tokens: float

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dare_job.data.direct.rows import Row
+from dare_job.generate.previous_text import tokenize_batches
 from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES
@@ -34,29 +37,32 @@ class Previous:
 
 
 def read_previous(job: Job, task: Task, rows: Sequence[Row]) -> dict[str, Previous]:
-    """Previous texts by entity type, where there are any by a model with the same tokenizer."""
+    """Previous texts by entity type, where there are any."""
     found = {}
     for entity in ENTITIES:
         folder = published.previous_folder(job, entity)
-        if folder and published.read_manifest(folder).get("tokenizer") == task.tokenizer:
-            wanted = {row.entity_id for row in rows if row.entity == entity}
-            previous = _read(folder, wanted)
-            if previous:
-                found[entity] = previous
+        wanted = {row.entity_id for row in rows if row.entity == entity}
+        if folder and wanted and (previous := _read(folder, wanted, task)):
+            found[entity] = previous
     return found
 
 
-def _read(folder: AnyPath, wanted: set[str]) -> Previous | None:
+def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
+    """Tokens as they are stored, or of the text again if another tokenizer made them, as in stage pools."""
+    kept = published.read_manifest(folder).get("tokenizer") == task.tokenizer
     own, texts = {}, []
-    columns = ["entity_id", "token_ids"]
-    for batch in published.dataset(folder).to_batches(columns=columns, batch_size=_BATCH):
-        for name, ids in zip(batch["entity_id"].to_pylist(), batch["token_ids"], strict=True):
-            if ids.is_valid and (name in wanted or len(texts) < MAX_TEXTS):
-                tokens = np.asarray(ids.values, np.int32)
-                if name in wanted:
-                    own[name] = tokens
-                if len(texts) < MAX_TEXTS:
-                    texts.append(tokens)
+    column = "token_ids" if kept else "knowledge"
+    names = pa.array(sorted(wanted), pa.string())
+    for batch in published.dataset(folder).to_batches(columns=["entity_id", column], batch_size=_BATCH):
+        batch = batch.filter(pc.is_valid(batch[column]))
+        first = pa.array(np.arange(len(batch)) < MAX_TEXTS - len(texts))
+        batch = batch.filter(pc.or_(first, pc.is_in(batch["entity_id"], names)))
+        for tokens in [batch] if kept else tokenize_batches(
+                [batch], task.model, task.config.model.trust_remote_code):
+            for name, ids in zip(tokens["entity_id"].to_pylist(), tokens["token_ids"], strict=True):
+                one = np.asarray(ids.values, np.int32)
+                own |= {name: one} if name in wanted else {}
+                texts += [one] if len(texts) < MAX_TEXTS else []
     return Previous(own, Index.build(texts), len(texts)) if texts else None
 
 
