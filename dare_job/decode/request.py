@@ -83,8 +83,8 @@ class Result:
     ----------
     token_ids : int32 (tokens,), with the end-of-text token if the model emitted it
     finish_reason : eos; stop (the last token completes a stop string); length (maximum number of tokens, or
-        the end of the model's positions); loop (the text repeats itself); error; timeout (the forward passes of
-        the row's batches took ``row_timeout_s``)
+        the end of the model's positions); loop (the text repeats itself); error; timeout (the forward passes
+        of the row's batches took ``row_timeout_s``)
     error : message if ``finish_reason`` is error or timeout, else None. ``token_ids`` then holds a partial
         text
     prompt_tokens : number of tokens of the prompt

@@ -7,8 +7,6 @@ transformers' ``generate`` (left-padded batches, sorted by length) and the engin
 sample both sample with the same settings.
 
 The baseline is measured after all texts are generated, so a failure here only loses the figure.
-
-``estimate_run`` predicts a run from the previous run's figures, or from a few rows decoded in this process.
 """
 
 import logging
@@ -25,7 +23,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dare_job.data.text_key import text_salt
 from dare_job.decode.engine.stop_strings import length_until_stop
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading
@@ -33,13 +30,13 @@ from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.schemas import ENTITIES, PLAN
+from dare_job.schemas import ENTITIES
 from dare_job.spark import executors
 from dare_job.spark import workers as spark_workers
 from dare_job.spark.session import failure_cause
 from dare_job.spark.tables import read_parquet
 from dare_job.storage.paths import path
-from dare_job.tables import published, stage_inputs
+from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -248,54 +245,3 @@ def _text(row: np.ndarray, ends: list[int]) -> np.ndarray:
     """A row up to and including its first end-of-text token."""
     places = np.flatnonzero(np.isin(row, ends))
     return row[: places[0] + 1 if len(places) else len(row)].astype(np.int32)
-
-
-_PROBED = 4  # rows of each entity type that are decoded if there is no previous run
-
-# tokens per row, seconds per token of one worker, and the basis of these figures
-_Cost = tuple[float, float, str]
-
-
-def estimate_run(job: Job) -> dict:
-    """Estimate rows, tokens and seconds of a run. The stage plan must have finished.
-
-    Uses the previous manifest if it has the same model and text settings. Otherwise it decodes a few rows
-    without drafts in this process, which gives an upper bound.
-    """
-    workers = task_slots(job.spark)
-    tokens = seconds = 0.0
-    rows, bases = {}, []
-    for entity in ENTITIES:
-        plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
-        stale = stage_inputs.rows_to_generate(plan, job.limit)
-        rows[entity] = len(stale)
-        if len(stale):
-            row_tokens, token_s, basis = _previous_cost(job, entity) or _probe(job, entity, stale[:_PROBED])
-            tokens += len(stale) * row_tokens
-            seconds += len(stale) * row_tokens * token_s
-            bases.append(basis)
-    basis = " and ".join(dict.fromkeys(bases)) or "nothing is stale"
-    return {"users": rows["user"], "items": rows["item"], "tokens": round(tokens),
-            "seconds": round(seconds / workers, 1), "workers": workers, "basis": basis}
-
-
-def _previous_cost(job: Job, entity: str) -> _Cost | None:
-    old = published.previous_folder(job, entity)
-    manifest = published.read_manifest(old) if old else {}
-    same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash, entity)
-    if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
-        return None
-    row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
-    return row_tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}"
-
-
-def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
-    """Decode some rows without drafts in this process, with the threads of one worker."""
-    task = Task.of(job)
-    requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
-                for row in rows.to_pylist()]
-    engine = loading.make_engine(task, mode="autoregressive")
-    began = time.perf_counter()
-    tokens = sum(len(result.token_ids) for result in engine.run(requests))
-    seconds = time.perf_counter() - began
-    return tokens / len(requests), seconds / max(1, tokens), f"{_PROBED} rows decoded without drafts"

@@ -96,6 +96,11 @@ def load_task_model(task: Task) -> LoadedModel:
                  task.threads, model_format(task.config))
 
 
+def unload_models() -> None:
+    """Forget the model of this process, so that the next one is not loaded beside it."""
+    _load.cache_clear()
+
+
 def load_count() -> int:
     """Number of models that this process has loaded."""
     return _load.cache_info().misses

@@ -11,7 +11,7 @@ import pytest
 from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, snapshot
 
 from dare_job import errors, pipeline
-from dare_job.generate import baseline, loading, previous_text
+from dare_job.generate import baseline, estimate, loading, previous_text
 from dare_job.publish import report
 from dare_job.publish.report import texts
 from dare_job.schemas import ENTITIES, KNOWLEDGE
@@ -198,23 +198,37 @@ def test_a_second_run_of_a_date_regenerates_and_republishes_nothing(nights, job_
     assert files(nights.out) == before
 
 
+def _part(found, name):
+    return next(part for part in found["parts"] if name in part["name"])
+
+
 def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path, monkeypatch):
-    found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10))
+    found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10, cost={"per_gpu_hour": 3.0}))
     assert (found["users"], found["items"]) == (10, 10)
-    assert found["tokens"] > 20 and found["seconds"] > 0
-    assert "10 users and 10 items need text" in capsys.readouterr().out
+    assert found["tokens"] > 20 and found["seconds"] > _part(found, "decoding")["seconds"] > 0
+    assert found["seconds"] == pytest.approx(sum(part["seconds"] or 0 for part in found["parts"]), abs=0.5)
+    assert found["cost"] == pytest.approx(3 * found["workers"] * found["seconds"] / 3600, rel=0.01)
+    assert _part(found, "embed")["seconds"] is None  # no earlier run
+    assert found["probe"]["rows"] == 8
+    printed = capsys.readouterr().out
+    assert "10 users and 10 items need text" in printed and "without embed, group, route, pools" in printed
     assert not (tmp_path / "out" / "knowledge").exists()
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
-    assert again["users"] == 0 and again["items"] == 1
+    assert again["users"] == 0 and again["items"] == 1 and again["cost"] is None
     same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
     assert same["users"] > 5 and f"figures of {NIGHT_2}" in same["basis"]
-    monkeypatch.setattr(baseline, "task_slots", lambda spark: 8)  # tasks of several cores, or of a GPU
-    on_gpus = baseline.estimate_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
+    assert _part(same, "embed")["seconds"] > 0 and _part(same, "gate")["basis"] == f"run of {NIGHT_2}"
+    monkeypatch.setattr(estimate, "task_slots", lambda spark: 8)  # tasks of several cores, or of a GPU
+    on_gpus = estimate.estimate_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
     assert on_gpus["workers"] == 8
-    assert on_gpus["seconds"] == pytest.approx(same["seconds"] * same["workers"] / 8, abs=0.1)
+    assert _part(on_gpus, "decoding")["seconds"] == pytest.approx(
+        _part(same, "decoding")["seconds"] * same["workers"] / 8, abs=0.1)
     shorter = pipeline.dry_run(job_of(nights.out, NIGHT_3, decode={"max_new_tokens": 8}))
     assert shorter["users"] == 37 - 1 and "decoded without drafts" in shorter["basis"]
     assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
+    assert shorter["probe"]["cut_off"] == shorter["probe"]["rows"] > 0
+    assert "reach decode.max_new_tokens = 8" in estimate.cut_off_warning(shorter, 8)
+    assert estimate.cut_off_warning(same, 192) is None
 
 
 @pytest.mark.slow

@@ -76,10 +76,10 @@ def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
     into.mkdir(parents=True, exist_ok=True)
-    folder = _unpack(path, into / _ARCHIVE)
+    folder = unpack(path, into / _ARCHIVE)
     form = settings.format if settings.format != "auto" else detect_format(folder)
     reader = {"parquet": parquet, "movielens": movielens, "amazon": amazon}[form]
-    inner = _single_subfolder(folder)
+    inner = single_subfolder(folder)
     try:
         return _read_and_check(partial(reader.read, inner, spark), inner, form, into,
                                settings.max_reject_share)
@@ -118,7 +118,7 @@ def _read_and_check(read: Callable[[], Source], path: AnyPath, form: str, into: 
 
 def detect_format(path: AnyPath) -> str:
     """Name of the format of a folder or file. Raises DataError if it is not supported."""
-    form = _format_of(_single_subfolder(path))
+    form = _format_of(single_subfolder(path))
     if form is None:
         raise DataError(f"input.path = {path}: none of the supported formats (Parquet with "
                         "interactions.parquet, MovieLens, Amazon review JSON lines); set input.format")
@@ -139,7 +139,7 @@ def input_identity(settings: InputSettings) -> list[list]:
     """[name, bytes, modification time in ns] of each input file, for a fingerprint."""
     path = paths.path(settings.path or "", "input.path")
     errors.check_access(path, "input.path")
-    folder = _single_subfolder(path)
+    folder = single_subfolder(path)
     files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
     for name in ("interactions", "users", "items") if folder.is_dir() else ():
         table = parquet.table_path(folder, name)
@@ -148,16 +148,16 @@ def input_identity(settings: InputSettings) -> list[list]:
                   for file, (_, *version) in zip(files, paths.file_versions(files), strict=True))
 
 
-def _single_subfolder(path: AnyPath) -> AnyPath:
+def single_subfolder(path: AnyPath) -> AnyPath:
     """Descend while a folder contains nothing but a single folder."""
     if path.is_dir():
         entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
         if len(entries) == 1 and entries[0].is_dir() and parquet.table_path(path, "interactions") is None:
-            return _single_subfolder(entries[0])
+            return single_subfolder(entries[0])
     return path
 
 
-def _unpack(path: AnyPath, into: AnyPath) -> AnyPath:
+def unpack(path: AnyPath, into: AnyPath) -> AnyPath:
     """Unpack a zip archive to ``into`` and return the input's folder in it; other paths are unchanged.
 
     Raises DataError if the archive cannot be read or a member's name leads out of it.

@@ -44,15 +44,15 @@ _REVIEW = ("reviewerID", "user_id", "asin", "parent_asin", "overall", "rating", 
 _REVIEWER = {"reviewerID", "user_id"}  # top-level keys of reviews; metadata may have them only nested
 _PRODUCT = {"asin", "parent_asin"}
 _METADATA = ("asin", "parent_asin", "title", "categories", "category", "main_category", "brand", "store")
-_MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
+MILLISECONDS = 100_000_000_000  # as seconds: the year 5138
 
 _LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad",
             "allowBackslashEscapingAnyCharacter": "true"}
 
-_PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
-_LEAF = r'"((?:[^"\\]|\\.)*)"'  # a string in a list of one or two levels
+PYTHON = re.compile(rb"^\s*\{\s*u?'", re.MULTILINE)
+LEAF = r'"((?:[^"\\]|\\.)*)"'  # a string in a list of one or two levels
 _PEEK_BYTES = 1 << 16
-_RANGE = (0.0, 5.0)
+RANGE = (0.0, 5.0)
 
 
 def _ratings(file: AnyPath, spark: SparkSession) -> DataFrame:
@@ -60,7 +60,7 @@ def _ratings(file: AnyPath, spark: SparkSession) -> DataFrame:
 
     Raises DataError if the order of the fields is ambiguous.
     """
-    rows = [line.split(",") for line in _start(file).decode("utf-8", "replace").splitlines()]
+    rows = [line.split(",") for line in first_bytes(file).decode("utf-8", "replace").splitlines()]
     has_header = bool(rows) and rows[0] == _HEADER
     order = ["user_id", "item_id"] if has_header else _order(file, [row for row in rows if len(row) == 4])
     table = lines(spark, file)
@@ -115,12 +115,12 @@ def json_files(path: AnyPath) -> list[AnyPath]:
 def read(path: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of review and metadata files. Raises DataError if there are no reviews."""
     files = json_files(path)
-    reviews = [file for file in files if _kind(file) == "reviews"]
+    reviews = [file for file in files if file_kind(file) == "reviews"]
     metadata = [file for file in files if file not in reviews]
     if not reviews:
         raise DataError(f"{path} has no file of Amazon reviews (JSON lines with reviewerID or user_id)")
     return Source(_interactions(_parsed(reviews, _REVIEW, spark)), None,
-                  _items(_parsed(metadata, _METADATA, spark)) if metadata else None, _RANGE)
+                  _items(_parsed(metadata, _METADATA, spark)) if metadata else None, RANGE)
 
 
 def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Source:
@@ -128,19 +128,19 @@ def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Sourc
 
     Raises DataError with the file name if a file has other content.
     """
-    if _kind(metadata) != "metadata":
+    if file_kind(metadata) != "metadata":
         raise DataError(f"{metadata} is not Amazon metadata (JSON lines with asin and title, no reviewer): "
                         "set --meta to a file such as meta_Books.json.gz")
     items = _items(_parsed([metadata], _METADATA, spark))
     if reviews.name.endswith(RATINGS_SUFFIXES):
-        return Source(_in_seconds(_ratings(reviews, spark)), None, items, _RANGE)
-    if _kind(reviews) != "reviews":
+        return Source(_in_seconds(_ratings(reviews, spark)), None, items, RANGE)
+    if file_kind(reviews) != "reviews":
         raise DataError(f"{reviews} has no Amazon reviews (JSON lines with reviewerID or user_id, or the "
                         "ratings as .csv): set --reviews to a file such as Books.json.gz")
-    return Source(_interactions(_parsed([reviews], _REVIEW, spark)), None, items, _RANGE)
+    return Source(_interactions(_parsed([reviews], _REVIEW, spark)), None, items, RANGE)
 
 
-def _start(file: AnyPath) -> bytes:
+def first_bytes(file: AnyPath) -> bytes:
     try:
         with file.open("rb") as stored:
             return (gzip.open(stored) if file.suffix == ".gz" else stored).read(_PEEK_BYTES)
@@ -148,9 +148,9 @@ def _start(file: AnyPath) -> bytes:
         raise DataError(f"{file} cannot be read: {error}") from None
 
 
-def _kind(file: AnyPath) -> str | None:
+def file_kind(file: AnyPath) -> str | None:
     """reviews or metadata, by the first readable line, or by key names if no line is readable."""
-    start = _start(file)
+    start = first_bytes(file)
     for line in start.splitlines():
         try:
             record = json.loads(as_json(line.decode("utf-8", "replace")))
@@ -166,7 +166,7 @@ def _kind(file: AnyPath) -> str | None:
 def _lines(file: AnyPath, spark: SparkSession) -> DataFrame:
     """Columns source, line, raw and ``text`` (the line as JSON). Only dict literals need Python."""
     table = lines(spark, file).select("source", "line", "raw")
-    if _PYTHON.search(_start(file)):
+    if PYTHON.search(first_bytes(file)):
         return table.mapInArrow(_convert, "source string, line bigint, raw string, text string")
     return table.withColumn("text", F.col("raw"))
 
@@ -189,13 +189,13 @@ def _interactions(table: DataFrame) -> DataFrame:
 
 def _in_seconds(table: DataFrame) -> DataFrame:
     number = F.col("timestamp").try_cast("bigint")
-    seconds = F.when(number > _MILLISECONDS, F.floor(number / 1000).cast("string"))
+    seconds = F.when(number > MILLISECONDS, F.floor(number / 1000).cast("string"))
     return table.withColumn("timestamp", F.coalesce(seconds, "timestamp"))
 
 
 def _items(table: DataFrame) -> DataFrame:
     listed = F.coalesce("categories", "category")
-    leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(_LEAF), F.lit(1)))
+    leaves = F.when(listed.startswith("["), F.regexp_extract_all(listed, F.lit(LEAF), F.lit(1)))
     leaves = F.coalesce(leaves, F.array_compact(F.array(listed)))
     path = F.array_distinct(F.concat(F.array_compact(F.array("main_category")), leaves))
     attributes = attribute_map(category=_plain_text(F.get(path, F.lit(0))),

@@ -22,19 +22,19 @@ from dare_job.storage.paths import AnyPath
 
 _RATINGS = ("ratings.dat", "u.data", "ratings.csv")
 _ITEMS = ("movies.dat", "u.item", "movies.csv")
-_SEQUENCES = ("sequences_full.txt", "sequences_full.txt.gz")
-MARKS = (*_RATINGS, *_ITEMS, *_SEQUENCES)  # a folder with one of these is MovieLens
-_RATING_FIELDS = ["user_id", "item_id", "rating", "timestamp"]
-_RANGE = (0.5, 5.0)
+SEQUENCES = ("sequences_full.txt", "sequences_full.txt.gz")
+MARKS = (*_RATINGS, *_ITEMS, *SEQUENCES)  # a folder with one of these is MovieLens
+RATING_FIELDS = ["user_id", "item_id", "rating", "timestamp"]
+RANGE = (0.5, 5.0)
 
-_AGES = {"1": "under 18", "18": "18-24", "25": "25-34", "35": "35-44", "45": "45-49", "50": "50-55",
+AGES = {"1": "under 18", "18": "18-24", "25": "25-34", "35": "35-44", "45": "45-49", "50": "50-55",
          "56": "56 and over"}
-_OCCUPATIONS = {str(code): name for code, name in enumerate((
+OCCUPATIONS = {str(code): name for code, name in enumerate((
     "other", "academic or educator", "artist", "clerical or admin", "college or graduate student",
     "customer service", "doctor or health care", "executive or managerial", "farmer", "homemaker",
     "K-12 student", "lawyer", "programmer", "retired", "sales or marketing", "scientist", "self-employed",
     "technician or engineer", "tradesman or craftsman", "unemployed", "writer"))}
-_GENRES_100K = (
+GENRES_100K = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western")
 
@@ -42,17 +42,17 @@ _GENRES_100K = (
 def read(folder: AnyPath, spark: SparkSession) -> Source:
     """Raw tables of a MovieLens folder. Raises DataError if files are missing."""
     if (folder / "u.data").exists() or (folder / "u.item").exists():
-        return _read_100k(_require_files(folder, "u.data", "u.item"), spark)
+        return _read_100k(require_files(folder, "u.data", "u.item"), spark)
     if (folder / "ratings.csv").exists() or (folder / "movies.csv").exists():
-        return _read_latest(_require_files(folder, "ratings.csv", "movies.csv"), spark)
-    _require_files(folder, "movies.dat")
+        return _read_latest(require_files(folder, "ratings.csv", "movies.csv"), spark)
+    require_files(folder, "movies.dat")
     users = folder / "users.dat"
     movies = split_fields(lines(spark, folder / "movies.dat"), "::", ["item_id", "title", "genres"])
     return Source(_interactions_1m(folder, spark), _users_1m(users, spark) if users.exists() else None,
-                  _movies(movies), _RANGE)
+                  _movies(movies), RANGE)
 
 
-def _require_files(folder: AnyPath, *names: str) -> AnyPath:
+def require_files(folder: AnyPath, *names: str) -> AnyPath:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         present = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
@@ -65,7 +65,7 @@ def _read_latest(folder: AnyPath, spark: SparkSession) -> Source:
     ratings = _csv(folder / "ratings.csv", ["userId", "movieId", "rating", "timestamp"], spark)
     movies = _csv(folder / "movies.csv", ["movieId", "title", "genres"], spark)
     return Source(ratings.withColumnsRenamed({"userId": "user_id", "movieId": "item_id"}), None,
-                  _movies(movies.withColumnRenamed("movieId", "item_id")), _RANGE)
+                  _movies(movies.withColumnRenamed("movieId", "item_id")), RANGE)
 
 
 def _csv(path: AnyPath, needed: list[str], spark: SparkSession) -> DataFrame:
@@ -77,8 +77,8 @@ def _csv(path: AnyPath, needed: list[str], spark: SparkSession) -> DataFrame:
 
 def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
     items = split_fields(lines(spark, folder / "u.item"), "|",
-                         ["item_id", "title", "released", "video", "url", *_GENRES_100K])
-    flagged = F.array_compact(F.array(*[F.when(F.col(name) == "1", F.lit(name)) for name in _GENRES_100K]))
+                         ["item_id", "title", "released", "video", "url", *GENRES_100K])
+    flagged = F.array_compact(F.array(*[F.when(F.col(name) == "1", F.lit(name)) for name in GENRES_100K]))
     items = _movies(items.withColumn("genres", F.array_join(flagged, "|")))
     users = None
     if (folder / "u.user").exists():
@@ -87,7 +87,7 @@ def _read_100k(folder: AnyPath, spark: SparkSession) -> Source:
         users = users.withColumn("attributes", attribute_map(
             gender=_gender(F.col("gender")), age=_age_bracket(F.col("age").try_cast("int")),
             occupation=F.col("occupation")))
-    return Source(split_fields(lines(spark, folder / "u.data"), "\t", _RATING_FIELDS), users, items, _RANGE)
+    return Source(split_fields(lines(spark, folder / "u.data"), "\t", RATING_FIELDS), users, items, RANGE)
 
 
 def _movies(table: DataFrame) -> DataFrame:
@@ -110,8 +110,8 @@ def natural_order(title: Column) -> Column:
 def _users_1m(path: AnyPath, spark: SparkSession) -> DataFrame:
     table = split_fields(lines(spark, path), "::", ["user_id", "gender", "age", "occupation", "zip"])
     return table.withColumn("attributes", attribute_map(
-        gender=_gender(F.col("gender")), age=_lookup(_AGES, F.col("age")),
-        occupation=_lookup(_OCCUPATIONS, F.col("occupation"))))
+        gender=_gender(F.col("gender")), age=_lookup(AGES, F.col("age")),
+        occupation=_lookup(OCCUPATIONS, F.col("occupation"))))
 
 
 def _lookup(names: dict[str, str], code: Column) -> Column:
@@ -124,19 +124,19 @@ def _gender(code: Column) -> Column:
 
 def _age_bracket(years: Column) -> Column:
     """The age bracket of the 1M set for an age in years."""
-    bracket = F.when(years < 18, _AGES["1"])
-    for low, name in reversed(_AGES.items()):
+    bracket = F.when(years < 18, AGES["1"])
+    for low, name in reversed(AGES.items()):
         bracket = bracket.when(years >= int(low), name)
     return bracket
 
 
 def _interactions_1m(folder: AnyPath, spark: SparkSession) -> DataFrame:
     if (folder / "ratings.dat").exists():
-        return split_fields(lines(spark, folder / "ratings.dat"), "::", _RATING_FIELDS)
-    for name in _SEQUENCES:
+        return split_fields(lines(spark, folder / "ratings.dat"), "::", RATING_FIELDS)
+    for name in SEQUENCES:
         if (folder / name).exists():
-            return _sequences(_require_files(folder, "item_list.txt", "user_list.txt"), name, spark)
-    raise DataError(f"{folder} has movies.dat but no interactions: it needs ratings.dat or {_SEQUENCES[0]} "
+            return _sequences(require_files(folder, "item_list.txt", "user_list.txt"), name, spark)
+    raise DataError(f"{folder} has movies.dat but no interactions: it needs ratings.dat or {SEQUENCES[0]} "
                     "(or .gz)")
 
 

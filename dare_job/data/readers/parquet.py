@@ -20,7 +20,7 @@ from dare_job.spark.tables import read_parquet
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
-_NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_id",),
+NEEDED = {"interactions": ("user_id", "item_id", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title")}
 _NANOS = "spark.sql.legacy.parquet.nanosAsLong"
 
@@ -57,7 +57,7 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
     """
     if folder.is_file():
         return Source(_interactions(folder, spark))
-    paths = {name: table_path(folder, name) for name in _NEEDED}
+    paths = {name: table_path(folder, name) for name in NEEDED}
     if paths["interactions"] is None:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
     others = [_entities(paths[name], name, spark) if paths[name] else None for name in ("users", "items")]
@@ -66,7 +66,7 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
 
 def find_damage(path: AnyPath) -> DataError | None:
     """Find the damaged file and column after Spark failed, by reading all data; None if all is readable."""
-    tables = [path] if path.is_file() else [table_path(path, name) for name in _NEEDED]
+    tables = [path] if path.is_file() else [table_path(path, name) for name in NEEDED]
     for file in [file for table in tables if table for file in parquet_files(table)]:
         if file.suffix != ".parquet":
             continue
@@ -97,7 +97,7 @@ def _file_groups(path: AnyPath, name: str, spark: SparkSession) -> list[FileGrou
     schemas: dict[tuple, pa.Schema] = {}
     paths = parquet_files(path)
     for file, schema in zip(paths, storage_paths.map_paths(parquet_schema, paths), strict=True):
-        _check_columns(file, schema, _NEEDED[name])
+        check_columns(file, schema, NEEDED[name])
         if any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema):
             spark.conf.set(_NANOS, "true")  # Spark reads the nanoseconds of pandas only as integers
         key = tuple(sorted((field.name, str(field.type)) for field in schema))
@@ -107,7 +107,7 @@ def _file_groups(path: AnyPath, name: str, spark: SparkSession) -> list[FileGrou
             for key, files in groups.items()]
 
 
-def _check_columns(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
+def check_columns(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
     missing = [column for column in needed if column not in schema.names]
     if missing:
         raise DataError(f"{file} has no column {', '.join(missing)} "
@@ -131,7 +131,7 @@ def _event_table(part: FileGroup) -> DataFrame:
 
 
 def _entities(path: AnyPath, name: str, spark: SparkSession) -> DataFrame:
-    return union_tables([_entity_table(part, _NEEDED[name]) for part in _file_groups(path, name, spark)])
+    return union_tables([_entity_table(part, NEEDED[name]) for part in _file_groups(path, name, spark)])
 
 
 def _entity_table(part: FileGroup, needed: tuple[str, ...]) -> DataFrame:

@@ -26,7 +26,8 @@ _BATCH = 1 << 18
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The template engine of the report's pages, which escapes all text of the data."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dare_job.publish.report"),
         autoescape=True,
@@ -50,7 +51,7 @@ def render(out: AnyPath, dt: str) -> str:
     worst = [row for part in collected for row in part.worst.rows()]
     next_date = next((date for date in nights.dates(out) if date > dt), None)
     shown_dates = [next_date, *(each.dt for each in before)]
-    return _environment().get_template("page.html").render(
+    return environment().get_template("page.html").render(
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
         status=_status(points), without_text=sum(part.written[None] for part in collected),

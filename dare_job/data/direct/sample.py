@@ -1,0 +1,144 @@
+"""Draws users with a history and items with a title, in one pass over each table and bounded memory.
+
+The sample is that of the smallest seeded hashes of ids, so it does not depend on the order of the files.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.config.settings import HistorySettings
+from dare_job.data.direct import values
+from dare_job.data.direct.source import DirectSource, Entities, valid_interactions
+from dare_job.data.history import window_size
+
+_NARROWED_AFTER = 8  # batches
+Event = tuple[int, str, float | None]  # timestamp, item id, rating
+
+
+@dataclass(frozen=True)
+class Entity:
+    title: str | None
+    attributes: dict[str, str]
+
+
+@dataclass
+class Interactions:
+    """Interactions of the sampled users before the date.
+
+    Attributes
+    ----------
+    events : by user id
+    complete : no other user has an interaction
+    rows, broken : of the whole table
+    """
+
+    events: dict[str, list[Event]] = field(default_factory=dict)
+    complete: bool = True
+    rows: int = 0
+    broken: int = 0
+
+
+class _SmallestHashes:
+    """Which ids have one of the n smallest hashes of all ids so far."""
+
+    def __init__(self, n: int, seed: int):
+        self._n, self._key, self._limit = n, f"{seed:016d}"[-16:], np.uint64(2**64 - 1)
+        self._kept = np.zeros(0, np.uint64)
+        self.complete = True
+
+    def of(self, ids: pa.Array) -> np.ndarray:
+        """(N,) uint64 hashes."""
+        encoded = ids.dictionary_encode()
+        names = encoded.dictionary.to_numpy(zero_copy_only=False)
+        hashes = pd.util.hash_array(names, hash_key=self._key, categorize=False)
+        return hashes[encoded.indices.to_numpy(zero_copy_only=False)]
+
+    def add(self, hashes: np.ndarray) -> None:
+        self._kept = np.union1d(self._kept, hashes[hashes <= self._limit])
+        if len(self._kept) > self._n:
+            self._kept, self.complete = self._kept[:self._n], False
+            self._limit = self._kept[-1] if self._n else np.uint64(0)
+
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """Names by their hashes."""
+        names = sorted(names)
+        return [names[place] for place in np.argsort(self.of(pa.array(names, pa.string())), kind="stable")]
+
+    def keeps(self, hashes: np.ndarray) -> np.ndarray:
+        """(N,) bool"""
+        return (hashes <= self._limit) & bool(self._n)
+
+
+def interactions(source: DirectSource, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
+    """Interactions before ``end_s`` of n users, chosen by hash, and of the users in ``named``."""
+    smallest, found, kept = _SmallestHashes(n, seed), Interactions(), []
+    names = pa.array(named, pa.string())
+    for raw in source.interactions():
+        batch = valid_interactions(raw, source.rating_range)
+        found.rows, found.broken = found.rows + len(raw), found.broken + len(raw) - len(batch)
+        batch = batch.filter(pc.less(batch["timestamp"], end_s))
+        new = smallest.of(batch["user_id"])
+        smallest.add(new)
+        kept.append((batch, new))
+        if len(kept) > _NARROWED_AFTER:
+            kept = [_narrowed(kept, smallest, names)]
+    found.complete = smallest.complete
+    for row in _narrowed(kept, smallest, names)[0].to_pylist() if kept else ():
+        found.events.setdefault(row["user_id"], []).append((row["timestamp"], row["item_id"], row["rating"]))
+    found.events = {user: found.events[user] for user in smallest.ordered(found.events)}
+    return found
+
+
+def _narrowed(parts: list[tuple], smallest: _SmallestHashes, names: pa.Array) -> tuple:
+    """One batch, with its hashes, of the rows of users who are still sampled."""
+    batch = pa.concat_batches([batch for batch, _ in parts])
+    hashes = np.concatenate([each for _, each in parts])
+    kept = smallest.keeps(hashes) | pc.is_in(batch["user_id"], names).to_numpy(zero_copy_only=False)
+    return batch.filter(pa.array(kept)), hashes[kept]
+
+
+def entities(batches: Iterator[Entities], n: int, seed: int, named: Sequence[str]) -> dict[str, Entity]:
+    """The n titled entities of the smallest hashes in their order, then those in ``named``.
+
+    As in the run, the first row of an id counts, and the id is dropped if that row is broken.
+    """
+    smallest, found = _SmallestHashes(n, seed), {}
+    names = pa.array(named, pa.string())
+    for part in batches:
+        hashes = smallest.of(pc.fill_null(part.ids, ""))
+        titled = values.present(part.ids)
+        if part.titles is not None:
+            titled = pc.and_(titled, values.present(part.titles))
+        smallest.add(hashes[titled.to_numpy(zero_copy_only=False)])
+        wanted = smallest.keeps(hashes) | pc.is_in(part.ids, names).to_numpy(zero_copy_only=False)
+        for place in np.flatnonzero(wanted & values.present(part.ids).to_numpy(zero_copy_only=False)):
+            name = part.ids[place].as_py()
+            if name not in found:
+                found[name] = None if part.broken[place].as_py() else _entity(part, int(place))
+    return {name: found[name] for name in smallest.ordered(found) if found[name] is not None}
+
+
+def _entity(part: Entities, place: int) -> Entity:
+    title = None if part.titles is None else part.titles[place].as_py()
+    return Entity(title, part.attributes(part.rows.slice(place, 1).to_pylist()[0]))
+
+
+def history(events: list[Event], titled: set[str], settings: HistorySettings
+            ) -> list[tuple[str, float | None]]:
+    """The (item id, rating) of a user's prompt, oldest first. See ``data.history.user_histories``."""
+    low = settings.min_rating
+    usable = {event for event in events if event[1] in titled
+              and (low is None or event[2] is None or event[2] >= low)}
+    ordered = sorted(usable, key=lambda event: (event[0], event[1], event[2] is not None, event[2] or 0.0))
+    n = len(ordered)
+    window = n if settings.window == "recent" else window_size(n, settings.share)
+    end = window if settings.window == "old" else n
+    chosen = ordered[:end][-min(window, settings.max_items):] if n else []
+    return [(item, rating) for _, item, rating in chosen]
+
+

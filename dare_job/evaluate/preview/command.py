@@ -1,0 +1,86 @@
+"""Runs a preview: the same rows with each variant, one model in memory at a time. Writes nothing to OUT."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dare_job.data.direct import rows as direct_rows
+from dare_job.data.direct.rows import Row
+from dare_job.decode.request import Result
+from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.preview import decode, results, screen
+from dare_job.evaluate.preview.options import PreviewOptions
+from dare_job.generate import loading, preflight
+from dare_job.job import Job
+from dare_job.observe import progress
+from dare_job.schemas import ENTITIES
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model or prompt set to preview; ``name`` is None if there is nothing to compare with."""
+
+    name: str | None
+    job: Job
+
+
+def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[Variant]:
+    """The variants of the options. Raises ConfigError if models and prompts vary at once.
+
+    Parameters
+    ----------
+    make_job : the job with more settings, by key with the name of their option
+    """
+    if options.models and options.prompts:
+        raise ConfigError("--models and --prompts: compare one of them at a time")
+    if options.models:
+        return [Variant(name, make_job({"model.name": ("--models", name)})) for name in options.models]
+    if options.prompts:
+        return [Variant(name, make_job({f"prompts.{entity}": ("--prompts", name) for entity in ENTITIES}))
+                for name in options.prompts]
+    return [Variant(None, make_job({}))]
+
+
+def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
+    """Preview the variants; returns ``date``, ``variants`` with a summary and rows each."""
+    first = chosen[0].job
+    named = [_named(name) for name in options.ids]
+    for variant in chosen:
+        preflight.check_drafting(variant.job)
+    with progress.doing("reading the input"):
+        entities = direct_rows.choose(first.config, first.space.day, options.limit, named)
+    previews = []
+    for variant in chosen:
+        if previews:
+            loading.unload_models()
+        previews.append(_preview(variant, direct_rows.prompts(entities, variant.job.config)))
+    if len(previews) > 1:
+        screen.show_comparison([preview["summary"] for preview in previews])
+    return {"date": first.space.dt, "input": first.config.input.path, "variants": previews}
+
+
+def _named(name: str) -> tuple[str, str]:
+    entity, colon, identifier = name.partition(":")
+    if entity not in ENTITIES or not colon or not identifier:
+        raise ConfigError(f"--ids {name!r} is not the name of a row; write user:ID or item:ID")
+    return entity, identifier
+
+
+def _preview(variant: Variant, rows: Sequence[Row]) -> dict:
+    name = variant.name or variant.job.config.model.name
+    screen.show_heading(variant)
+    for row in rows:
+        if row.error:
+            screen.show_error(row)
+    able, texts = [row for row in rows if row.prompt], {}
+    if not able:
+        raise DataError(f"no prompt can be rendered: {rows[0].error}")
+
+    def show(row: Row, prompt: str, result: Result, text: str) -> None:
+        texts[row.entity, row.entity_id] = text
+        screen.show_text(row, prompt, result, text, variant.job.config.decode.max_new_tokens)
+
+    written = decode.write(variant.job, able, show)
+    found = results.row_results(rows, written, texts, variant.job.config)
+    summary = results.summary(name, found, written, variant.job.config)
+    screen.show_summary(summary)
+    return {"summary": summary, "advice": results.advice(summary), "rows": found}

@@ -1,0 +1,136 @@
+"""Generates the texts of a preview: the first row alone, so that it is there soon, the others in batches."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from dare_job.data.direct.rows import Row
+from dare_job.decode.request import Request, Result
+from dare_job.evaluate.preview import drafts
+from dare_job.generate import loading
+from dare_job.generate.task import Task
+from dare_job.job import Job
+from dare_job.models import files
+from dare_job.observe import progress
+from dare_job.schemas import MODES_WITHOUT_POOLS
+
+GENEROUS = 2  # times decode.max_new_tokens: where texts would end by themselves
+Name = tuple[str, str]  # entity type and id
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Speed of the same rows with or without drafts."""
+
+    rows: int
+    tokens: int
+    steps: int
+    accepted: int
+    seconds: float
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.tokens / self.seconds if self.seconds and self.tokens else None
+
+
+@dataclass(frozen=True)
+class Written:
+    """Texts of a preview.
+
+    Attributes
+    ----------
+    prompts : prompts as the model reads them, with special tokens, by row
+    results : of decoding without drafts up to the generous limit, by row
+    plain, drafted : speeds of the rows after the first one; drafted: None if nothing could be drafted
+    equal : number of rows whose text is the same with drafts
+    drafts_from : where drafts came from
+    loading_s, first_text_s : seconds until the model was loaded, and the first text was there
+    """
+
+    prompts: dict[Name, str]
+    results: dict[Name, Result]
+    plain: Rate
+    drafted: Rate | None
+    equal: int
+    drafts_from: str
+    loading_s: float
+    first_text_s: float
+
+
+def make_task(job: Job) -> Task:
+    """A task for this process with the generous limit; it starts no Spark."""
+    decode = job.config.decode
+    limit = {"max_new_tokens": GENEROUS * decode.max_new_tokens}
+    config = job.config.model_copy(update={"decode": decode.model_copy(update=limit)})
+    model = job.model_path.absolute()
+    draft = str(job.draft_path.absolute()) if job.draft_path else ""
+    return Task(config, str(model), files.tokenizer_hash(model), "", "", "", "preview", job.space.dt,
+                job.run_id, torch.get_num_threads(), draft=draft)
+
+
+def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str], None]) -> Written:
+    """Generate the texts of rows with a prompt, first without drafts, then with them.
+
+    Parameters
+    ----------
+    show : called with each row, its prompt, its result and its text as soon as it is there
+    """
+    began, task = time.perf_counter(), make_task(job)
+    with progress.doing(f"loading {job.config.model.name}"):
+        tokenizer = loading.load_task_model(task).tokenizer
+    loaded = time.perf_counter()
+    named = {(row.entity, row.entity_id): row for row in rows}
+    requests = {name: _request(row, task) for name, row in named.items()}
+    prompts = {name: tokenizer.decode(request.prompt_ids) for name, request in requests.items()}
+    results: dict[Name, Result] = {}
+
+    def take(result: Result) -> None:
+        results[result.id] = result
+        row = named[result.id]
+        show(row, prompts[result.id], result, loading.decode_text(result.token_ids, task))
+
+    first, *others = requests.values()
+    _decode([first], task, "autoregressive", take, batch_size=1)
+    first_text = time.perf_counter()
+    plain = _decode(others, task, "autoregressive", take)
+    texts = {name: result.token_ids for name, result in results.items() if not result.error}
+    previous = drafts.read_previous(job, task, rows)
+    drafted, again = None, {}
+    if others and (job.config.decode.mode not in MODES_WITHOUT_POOLS or job.draft_path):
+        make = [_drafted(request, named[request.id], previous, texts) for request in others]
+        with progress.doing("measuring the latency of forward passes, once per model and machine"):
+            loading.make_engine(task)
+        drafted = _decode(make, task, None, lambda result: again.update({result.id: result.token_ids}))
+    equal = sum(np.array_equal(ids, results[name].token_ids) for name, ids in again.items())
+    return Written(prompts, results, plain, drafted, equal, drafts.origin(previous, job), loaded - began,
+                   first_text - began)
+
+
+def _request(row: Row, task: Task) -> Request:
+    values = {"entity": row.entity, "entity_id": row.entity_id, "prompt": row.prompt}
+    return replace(loading.make_request(values, task, drafted=False), id=(row.entity, row.entity_id))
+
+
+def _drafted(request: Request, row: Row, previous: dict, texts: dict[Name, np.ndarray]) -> Request:
+    if row.entity in previous:
+        pools, own = drafts.previous_pools(previous[row.entity], row)
+        return replace(request, pools=pools, previous_ids=own)
+    return replace(request, pools=drafts.pool_of_others(texts, row))
+
+
+def _decode(requests: Sequence[Request], task: Task, mode: str | None, take: Callable[[Result], None],
+            batch_size: int | None = None) -> Rate:
+    tokens = steps = accepted = 0
+    words = "writing texts without drafts" if mode else "writing the same texts with drafts"
+    engine = loading.make_engine(task, mode, batch_size)
+    began = time.perf_counter()
+    with progress.counting(words, len(requests), unit="texts") as counter:
+        for result in engine.run(requests):
+            take(result)
+            counter.advance()
+            tokens, steps = tokens + len(result.token_ids), steps + result.target_steps
+            accepted += result.accepted_tokens + result.reused_tokens
+    return Rate(len(requests), tokens, steps, accepted, time.perf_counter() - began)

@@ -1,0 +1,94 @@
+"""Pools for a preview: previous texts if OUT has them, else the other texts of the preview."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.data.direct.rows import Row
+from dare_job.generate.previous_text import tokenize_batches
+from dare_job.generate.task import Task
+from dare_job.job import Job
+from dare_job.schemas import ENTITIES
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+from pools.index import Index
+
+MAX_TEXTS = 2000  # previous texts of each entity type that are indexed
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Previous:
+    """Previous texts of one entity type.
+
+    Attributes
+    ----------
+    own : token ids of the previewed rows' previous texts, by id
+    pool : index of up to MAX_TEXTS previous texts
+    texts : number of texts in ``pool``
+    """
+
+    own: dict[str, np.ndarray]
+    pool: Index
+    texts: int
+
+
+def read_previous(job: Job, task: Task, rows: Sequence[Row]) -> dict[str, Previous]:
+    """Previous texts by entity type, where there are any."""
+    found = {}
+    for entity in ENTITIES:
+        folder = published.previous_folder(job, entity)
+        wanted = {row.entity_id for row in rows if row.entity == entity}
+        if folder and wanted and (previous := _read(folder, wanted, task)):
+            found[entity] = previous
+    return found
+
+
+def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
+    """Tokens as they are stored, or of the text again if another tokenizer made them, as in stage pools."""
+    kept = published.read_manifest(folder).get("tokenizer") == task.tokenizer
+    own, texts = {}, []
+    column = "token_ids" if kept else "knowledge"
+    names = pa.array(sorted(wanted), pa.string())
+    for batch in published.dataset(folder).to_batches(columns=["entity_id", column], batch_size=_BATCH):
+        batch = batch.filter(pc.is_valid(batch[column]))
+        first = pa.array(np.arange(len(batch)) < MAX_TEXTS - len(texts))
+        batch = batch.filter(pc.or_(first, pc.is_in(batch["entity_id"], names)))
+        for tokens in [batch] if kept else tokenize_batches(
+                [batch], task.model, task.config.model.trust_remote_code):
+            for name, ids in zip(tokens["entity_id"].to_pylist(), tokens["token_ids"], strict=True):
+                one = np.asarray(ids.values, np.int32)
+                own |= {name: one} if name in wanted else {}
+                texts += [one] if len(texts) < MAX_TEXTS else []
+    return Previous(own, Index.build(texts), len(texts)) if texts else None
+
+
+def previous_pools(previous: Previous, row: Row) -> tuple[tuple[Index, ...], np.ndarray | None]:
+    """Pools of a row, and its previous text, as in a run without groups."""
+    own = previous.own.get(row.entity_id)
+    if own is None or not len(own):
+        return (previous.pool,), None
+    return (Index.build([own], kind="own"), previous.pool), own
+
+
+def pool_of_others(texts: dict[tuple[str, str], np.ndarray], row: Row) -> tuple[Index, ...]:
+    """A pool of the other previewed texts of the same entity type; none if there are none."""
+    others = [ids for (entity, name), ids in texts.items()
+              if entity == row.entity and name != row.entity_id and len(ids)]
+    return (Index.build(others),) if others else ()
+
+
+def origin(previous: dict[str, Previous], job: Job) -> str:
+    """Where the drafts of a preview come from, in words."""
+    words = []
+    for entity in ENTITIES:
+        if entity in previous:
+            own = len(previous[entity].own)
+            words.append(f"{entity}s: {previous[entity].texts} previous texts, {own} of them the rows' own")
+        else:
+            words.append(f"{entity}s: no previous texts, so the other texts of this preview")
+    mode = job.config.decode.mode
+    return "; ".join(words) + (f"; mode {mode} without groups" if mode != "autoregressive" else "")

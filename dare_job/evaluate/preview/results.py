@@ -1,0 +1,148 @@
+"""What a preview says of its texts: finish reasons, gates, titles named, and the token limit that fits."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dare_job.config.settings import JobConfig
+from dare_job.data.direct.rows import Row
+from dare_job.decode.request import Result
+from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
+from dare_job.publish.gate import checks, grounding
+from dare_job.publish.gate.findings import CHECKS
+from dare_job.schemas import KNOWLEDGE
+
+_ENDED_SHARE = 0.95  # of the texts: the limit is proposed if so many ended by themselves
+_STEP = 16  # a proposed limit is a multiple of it
+_SPARE = 1.1  # a proposed limit over the longest text
+_CUT_OFF_SHARE = 0.5  # of the texts: nearly all are cut off
+
+
+def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> list[dict]:
+    """One dictionary per row: prompt, text, tokens, finish reason, failed gates, titles named.
+
+    Parameters
+    ----------
+    texts : text by (entity type, id), decoded up to the generous limit
+    """
+    failing = _failing_gates(rows, written, texts, config)
+    return [_row_result(row, written, texts, config, failing) for row in rows]
+
+
+def _row_result(row: Row, written: Written, texts: dict, config: JobConfig, failing: dict) -> dict:
+    name = (row.entity, row.entity_id)
+    shown = {"entity": row.entity, "entity_id": row.entity_id, "prompt": written.prompts.get(name),
+             "error": row.error}
+    result = written.results.get(name)
+    if result is None:
+        return shown
+    found = grounding.named(texts[name], row.titles, row.values)
+    return shown | {
+        "error": result.error, "text": texts[name], "tokens": len(result.token_ids),
+        "prompt_tokens": result.prompt_tokens, "finish_reason": result.finish_reason,
+        "cut_off": is_cut_off(result, config.decode.max_new_tokens), "gates": failing[name], "named": found}
+
+
+def is_cut_off(result: Result, limit: int) -> bool:
+    """Whether ``decode.max_new_tokens`` = ``limit`` would cut the text off."""
+    return result.error is None and (len(result.token_ids) > limit or result.finish_reason == "length")
+
+
+def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> dict:
+    """Names of the checks that each text fails as ``decode.max_new_tokens`` would leave it."""
+    names = [name for row in rows if (name := (row.entity, row.entity_id)) in written.results]
+    failing = {name: [] for name in names}
+    for entity in {entity for entity, _ in names}:
+        chosen = [name for name in names if name[0] == entity and not written.results[name].error]
+        batch = _knowledge(chosen, written, texts, config.decode.max_new_tokens)
+        for check, (failed, _) in checks.failing_texts(checks.Texts(batch), config.gates).items():
+            for place in np.flatnonzero(failed):
+                failing[chosen[place]].append(check)
+    return failing
+
+
+def _knowledge(names: Sequence[tuple[str, str]], written: Written, texts: dict, limit: int) -> pa.RecordBatch:
+    """Rows of KNOWLEDGE, as far as checks read them, cut to ``limit`` tokens."""
+    schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
+    rows = []
+    for name in names:
+        result = written.results[name]
+        cut = is_cut_off(result, limit)
+        rows.append({
+            "entity_id": name[1], "knowledge": texts[name], "token_ids": result.token_ids[:limit].tolist(),
+            "tokens": min(limit, len(result.token_ids)), "error": None, "prompt_sha256": "",
+            "finish_reason": "length" if cut else result.finish_reason,
+            "relaxed_tokens": result.relaxed_tokens})
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def summary(name: str, rows: list[dict], written: Written, config: JobConfig) -> dict:
+    """The result of one variant."""
+    texts = [row for row in rows if "text" in row and not row["error"]]
+    gates = [finding for entity in ("user", "item") for finding in _findings(entity, texts, config)]
+    return {
+        "name": name, "rows": len(rows), "texts": len(texts),
+        "errors": sum(row["error"] is not None for row in rows),
+        "finish_reasons": dict(Counter(row["finish_reason"] for row in texts)),
+        "median_tokens": statistics.median(row["tokens"] for row in texts) if texts else None,
+        "cut_off": sum(row["cut_off"] for row in texts), "max_new_tokens": config.decode.max_new_tokens,
+        "decoded_up_to": GENEROUS * config.decode.max_new_tokens,
+        "proposed_max_new_tokens": proposed_limit(texts),
+        "gates": gates, "would_publish": not any(finding["over"] for finding in gates),
+        "naming_share": sum(bool(row["named"]) for row in texts) / len(texts) if texts else None,
+        "named_median": statistics.median(len(row["named"]) for row in texts) if texts else None,
+        "speed": {"without_drafts": _speed(written.plain), "with_drafts": _speed(written.drafted),
+                  "equal_texts": written.equal, "drafts": written.drafts_from},
+        "loading_s": round(written.loading_s, 2), "first_text_s": round(written.first_text_s, 2)}
+
+
+def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
+    """Checks that texts of an entity type failed: rows, share, limit, and whether it is above the limit."""
+    of = [row for row in texts if row["entity"] == entity]
+    counts = Counter(check for row in of for check in row["gates"])
+    found = []
+    for check, rows in counts.items():
+        setting = CHECKS[check][1]
+        limit = getattr(config.gates, setting.partition(".")[2])
+        found.append({"entity": entity, "check": check, "rows": rows, "of": len(of), "share": rows / len(of),
+                      "setting": setting, "limit": limit,
+                      "over": limit is not None and rows > limit * len(of)})
+    return found
+
+
+def _speed(rate: Rate | None) -> dict | None:
+    if rate is None or rate.tokens_per_s is None:
+        return None
+    return {"rows": rate.rows, "tokens": rate.tokens, "tokens_per_s": round(rate.tokens_per_s, 1),
+            "accepted_per_step": round(rate.accepted / rate.steps, 2) if rate.steps else None}
+
+
+def proposed_limit(texts: list[dict]) -> int | None:
+    """A limit for ``decode.max_new_tokens`` that cuts no text off that ended by itself.
+
+    None if too few texts ended by themselves: then the prompt has to ask for shorter texts.
+    """
+    ended = [row["tokens"] for row in texts if row["finish_reason"] == "eos"]
+    if not ended or len(ended) < _ENDED_SHARE * len(texts):
+        return None
+    return math.ceil(_SPARE * max(ended) / _STEP) * _STEP
+
+
+def advice(result: dict) -> list[str]:
+    """What to change, in words, for a ``summary``."""
+    words, limit, texts = [], result["max_new_tokens"], result["texts"]
+    if texts and result["cut_off"] > _CUT_OFF_SHARE * texts:
+        words.append(f"{result['cut_off']} of {texts} texts reach decode.max_new_tokens = {limit} and would "
+                     "be cut off: raise it, or ask for shorter texts in the prompt")
+    if result["proposed_max_new_tokens"] is not None:
+        words.append(f"decode.max_new_tokens = {result['proposed_max_new_tokens']} would cut off none of "
+                     f"the texts that ended by themselves (now {limit})")
+    elif texts:
+        ended = result["finish_reasons"].get("eos", 0)
+        words.append(f"no decode.max_new_tokens is proposed: only {ended} of {texts} texts ended by "
+                     f"themselves within {result['decoded_up_to']} tokens")
+    return words

@@ -1,0 +1,126 @@
+"""Shows a preview on the terminal: prompt and text side by side, or one above the other if it is narrow."""
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from dare_job.data.direct.rows import Row
+from dare_job.decode.request import Result
+from dare_job.evaluate.preview import results
+from dare_job.publish.gate import grounding
+from dare_job.publish.gate.findings import CHECKS
+
+_SIDE_BY_SIDE = 100  # columns of a terminal that shows prompt and text beside each other
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False)
+
+
+def show_heading(variant) -> None:
+    config = variant.job.config
+    _console().print(Rule(Text(f"{config.model.name}, prompts {config.prompts.user} and "
+                               f"{config.prompts.item}, mode {config.decode.mode}")))
+
+
+def show_error(row: Row) -> None:
+    _console().print(Text(f"{row.entity}:{row.entity_id}  no prompt: {row.error}", style="red"))
+
+
+def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> None:
+    """A row's prompt and text, and one line of facts."""
+    console = _console()
+    console.print(Text(f"{row.entity}:{row.entity_id}", style="bold"))
+    left, right = Text(clean(prompt), style="dim"), Text(clean(result.error or text))
+    if console.width >= _SIDE_BY_SIDE:
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(ratio=1)
+        table.add_column(ratio=1)
+        table.add_row(left, right)
+        console.print(table)
+    else:
+        console.print(left, right, sep="\n")
+    found = grounding.named(text, row.titles, row.values)
+    facts = [f"finish reason: {result.finish_reason}", f"{result.prompt_tokens} prompt tokens",
+             f"{len(result.token_ids)} tokens"]
+    facts += [f"cut off at {limit}"] if results.is_cut_off(result, limit) else []
+    facts.append(f"names {', '.join(found)}" if found else "names no title or attribute of its row")
+    console.print(Text(f"{', '.join(facts)}\n", style="italic"))
+
+
+def clean(text: str) -> str:
+    """Without control characters, which would steer the terminal."""
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else "\ufffd" for letter in text)
+
+
+def show_summary(summary: dict) -> None:
+    """Finish reasons, tokens, speed, gates and advice."""
+    console = _console()
+    for line in [*facts(summary), *results.advice(summary)]:
+        console.print(Text(clean(line)), soft_wrap=True)
+
+
+def facts(summary: dict) -> list[str]:
+    """The summary of a variant in lines."""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in summary["finish_reasons"].items()) or "none"
+    lines = [f"{summary['texts']} texts, {summary['errors']} errors; finish reasons up to "
+             f"{summary['decoded_up_to']} tokens: {reasons}; median {number(summary['median_tokens'])} "
+             f"tokens; decode.max_new_tokens = {summary['max_new_tokens']} cuts off {summary['cut_off']}",
+             f"model loaded after {summary['loading_s']:.1f} s, first text after "
+             f"{summary['first_text_s']:.1f} s",
+             _speed_words(summary["speed"])]
+    if summary["naming_share"] is not None:
+        lines.append(f"{summary['naming_share']:.0%} of the texts name a title or attribute of their row, "
+                     f"median {number(summary['named_median'])}")
+    lines += [gate_words(finding) for finding in summary["gates"]] or ["no text fails a check of the gate"]
+    return [*lines, "shares of so few rows say little: the gate of a run decides on all its texts"]
+
+
+def _speed_words(speed: dict) -> str:
+    plain, drafted = speed["without_drafts"], speed["with_drafts"]
+    if plain is None:
+        return "speed: one row alone is not measured"
+    words = f"{plain['tokens_per_s']} tokens/s without drafts"
+    if drafted:
+        words += (f", {drafted['tokens_per_s']} with drafts ({number(drafted['accepted_per_step'])} accepted "
+                  f"per step; {speed['equal_texts']} of {drafted['rows']} texts are equal)")
+    return f"{words}; {plain['rows']} rows in this process; drafts from {speed['drafts']}"
+
+
+def gate_words(finding: dict) -> str:
+    """One failed check in words."""
+    limit = "the check is off" if finding["limit"] is None else f"{finding['setting']} = {finding['limit']}"
+    return (f"gate: {finding['rows']} of {finding['of']} {finding['entity']} {CHECKS[finding['check']][0]} "
+            f"({finding['share']:.0%}), {limit}{': above the limit' if finding['over'] else ''}")
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def comparison(summaries: list[dict]) -> tuple[list[str], list[list[str]]]:
+    """Names of columns, and one row for each variant."""
+    columns = ["variant", "finish reasons", "median tokens", "cut off", "checks failed", "tokens/s",
+               "with drafts", "name true titles"]
+    lines = []
+    for each in summaries:
+        plain, drafted = each["speed"]["without_drafts"], each["speed"]["with_drafts"]
+        share = each["naming_share"]
+        lines.append([
+            each["name"], ", ".join(f"{count} {reason}" for reason, count in each["finish_reasons"].items()),
+            number(each["median_tokens"]), f"{each['cut_off']} of {each['texts']}",
+            ", ".join(f"{one['check']} {one['rows']} of {one['of']} {one['entity']}s"
+                      for one in each["gates"]) or "none",
+            number(plain and plain["tokens_per_s"]), number(drafted and drafted["tokens_per_s"]),
+            "–" if share is None else f"{share:.0%}"])
+    return columns, lines
+
+
+def show_comparison(summaries: list[dict]) -> None:
+    """A table with one row for each variant."""
+    columns, lines = comparison(summaries)
+    table = Table(*columns, box=None, pad_edge=False)
+    for line in lines:
+        table.add_row(*[Text(clean(cell)) for cell in line])
+    _console().print(table)

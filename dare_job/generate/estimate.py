@@ -1,0 +1,164 @@
+"""Estimates a whole run before it starts: rows, tokens, seconds of each part, GPU hours and cost.
+
+Decoding is estimated from the previous run's figures if model and text settings are the same; otherwise from
+a few rows that are decoded without drafts in this process, which gives an upper bound. Other parts are
+measured here, or taken from the previous run; a part of which nothing is known is named and not included.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from dare_job.data.text_key import text_salt
+from dare_job.generate import loading
+from dare_job.generate.baseline import sample_size
+from dare_job.generate.row_assignment import task_slots
+from dare_job.generate.task import Task
+from dare_job.job import Job
+from dare_job.schemas import ENTITIES, PLAN
+from dare_job.tables import published, stage_inputs
+
+PROBED = 4  # rows of each entity type that are decoded if no previous run tells their cost
+_BEFORE = ("embed", "group", "route", "pools")
+_AFTER = ("gate", "publish", "encode")
+_CUT_OFF_SHARE = 0.5  # of the probed texts: nearly all texts will be cut off
+
+
+@dataclass(frozen=True)
+class Part:
+    """Estimated seconds of a part of the run; None: not known and not included."""
+
+    name: str
+    seconds: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Cost of an entity type's rows: tokens of a row, seconds of one worker per token, and their basis.
+
+    ``probed`` and ``cut_off`` count rows decoded here, and those that reached decode.max_new_tokens;
+    ``load_s`` is the time of loading the model for them.
+    """
+
+    row_tokens: float
+    token_s: float
+    basis: str
+    probed: int = 0
+    cut_off: int = 0
+    load_s: float = 0.0
+
+
+def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
+    """Estimate a run. The stage plan must have finished.
+
+    Parameters
+    ----------
+    plan_s : measured seconds from the start of Spark to the end of the stage plan
+
+    Returns
+    -------
+    users, items, tokens, seconds (of the whole run), workers, basis (of decoding), parts, probe (rows and
+    cut_off), gpu_hours and cost (None without ``cost.per_gpu_hour``)
+    """
+    workers, rows, costs = task_slots(job.spark), {}, {}
+    for entity in ENTITIES:
+        plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+        stale = stage_inputs.rows_to_generate(plan, job.limit)
+        rows[entity] = len(stale)
+        if len(stale):
+            costs[entity] = _previous_cost(job, entity) or _probe(job, entity, stale[:PROBED])
+    tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
+    busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
+    basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "nothing is stale"
+    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE)]
+    if costs:
+        parts += _generate(job, sum(rows.values()), list(costs.values()), workers)
+        parts.append(Part("decoding", busy_s / workers, basis))
+    parts += _stages(job, _AFTER)
+    seconds = sum(part.seconds or 0.0 for part in parts)
+    hours, price = workers * seconds / 3600, job.config.cost.per_gpu_hour
+    return {
+        "users": rows["user"], "items": rows["item"], "tokens": round(tokens), "seconds": round(seconds, 1),
+        "workers": workers, "basis": basis,
+        "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
+        "probe": {"rows": sum(cost.probed for cost in costs.values()),
+                  "cut_off": sum(cost.cut_off for cost in costs.values())},
+        "gpu_hours": round(hours, 4), "cost": None if price is None else round(hours * price, 4)}
+
+
+def cut_off_warning(estimate: dict, limit: int) -> str | None:
+    """What to change if nearly all probed texts reach ``decode.max_new_tokens`` = ``limit``."""
+    rows, cut_off = estimate["probe"]["rows"], estimate["probe"]["cut_off"]
+    if cut_off <= _CUT_OFF_SHARE * rows:
+        return None
+    return (f"{cut_off} of {rows} probe texts reach decode.max_new_tokens = {limit} and would be cut off: "
+            "raise it, or ask for shorter texts in the prompt; `dare-job preview` shows them")
+
+
+def _stages(job: Job, stages: tuple[str, ...]) -> list[Part]:
+    """Stages whose time the previous run tells. They depend on all rows, not on the stale ones."""
+    manifest = _previous_manifest(job, ENTITIES[0])
+    seconds = {stage: manifest.get("seconds", {}).get(stage) for stage in stages}
+    known = {stage: value for stage, value in seconds.items() if value is not None}
+    unknown = [stage for stage in stages if stage not in known
+               and (stage != "encode" or job.config.encode.model)]
+    parts = []
+    if known:
+        parts.append(Part(", ".join(known), sum(known.values()), f"run of {manifest['date']}"))
+    if unknown:
+        parts.append(Part(", ".join(unknown), None, "not included: no earlier run tells their time"))
+    return parts
+
+
+def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Part]:
+    """What the stage generate does beside decoding the rows."""
+    manifest = _previous_manifest(job, ENTITIES[0])
+    generate_s = manifest.get("seconds", {}).get("generate")
+    busy_s = sum(((manifest.get("workers") or {}).get("busy_s") or {}).values())
+    if not any(cost.probed for cost in costs) and generate_s and busy_s:
+        busiest = busy_s / max(1, (manifest["workers"] or {}).get("workers") or 1)
+        return [Part("loading of the model, shard plan, baseline", max(0.0, generate_s - busiest),
+                     f"run of {manifest['date']}")]
+    load_s = max(cost.load_s for cost in costs)
+    parts = [Part("loading of the model, in each worker at once", load_s or None,
+                  "measured now" if load_s else "not included: no earlier run tells its time")]
+    if job.config.baseline.rows and rows:
+        batch = job.config.decode.batch_size
+        size = sample_size(job.config.baseline.rows, rows, batch)
+        row_s = sum(cost.row_tokens * cost.token_s for cost in costs) / len(costs)
+        used = max(1, min(workers, size // (2 * batch)))
+        parts.append(Part("baseline", 2 * size * row_s / used, f"{size} rows with two methods, as decoding"))
+    return parts
+
+
+def _previous_manifest(job: Job, entity: str) -> dict:
+    old = published.previous_folder(job, entity)
+    return published.read_manifest(old) if old else {}
+
+
+def _previous_cost(job: Job, entity: str) -> _Cost | None:
+    manifest = _previous_manifest(job, entity)
+    same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash, entity)
+    if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
+        return None
+    row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
+    return _Cost(row_tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}")
+
+
+def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
+    """Decode some rows without drafts in this process, with the threads of one worker."""
+    task, began = Task.of(job), time.perf_counter()
+    loading.load_task_model(task)
+    load_s = time.perf_counter() - began
+    requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
+                for row in rows.to_pylist()]
+    engine = loading.make_engine(task, mode="autoregressive")
+    began = time.perf_counter()
+    results = list(engine.run(requests))
+    seconds = time.perf_counter() - began
+    tokens = sum(len(result.token_ids) for result in results)
+    cut_off = sum(result.finish_reason == "length" for result in results)
+    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{PROBED} rows decoded without drafts",
+                 len(results), cut_off, load_s)
