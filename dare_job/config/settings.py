@@ -225,6 +225,12 @@ class MetricsSettings(Section):
 _LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
+class CostSettings(Section):
+    per_gpu_hour: float | None = Field(None, ge=0, description="Price of one worker (GPU) for an hour, in "
+                                       "your currency, for the costs in report, dry run and tune. null: no "
+                                       "costs")
+
+
 class JobConfig(Section):
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
@@ -252,6 +258,7 @@ class JobConfig(Section):
     recommend: RecommendSettings = RecommendSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    cost: CostSettings = CostSettings()
 
     @model_validator(mode="after")
     def _sampled_text_is_exact(self):

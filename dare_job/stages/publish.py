@@ -58,7 +58,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "published": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": figures.stage_seconds(job.space),
+        "seconds": figures.stage_seconds(job.space), "stages": figures.stage_spans(job.space),
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
@@ -69,7 +69,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates, "waves": generated["waves"][entity],
-        **{name: generated[name] for name in ("beams", "busy_s", "workers")},
+        **{name: generated[name] for name in ("beams", "busy_s", "workers", "baseline_span")},
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
