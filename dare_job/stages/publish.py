@@ -116,7 +116,7 @@ def run(job: Job) -> dict:
 
 
 def _publish(job: Job) -> dict:
-    began = time.perf_counter()
+    start, began = time.time(), time.perf_counter()
     with progress.doing("comparing with the published snapshot"):
         stage_inputs.require_plan(job)
         generated = stage_inputs.require_generated(job)
@@ -134,7 +134,11 @@ def _publish(job: Job) -> dict:
             with progress.doing(f"counting rows of the {entity} snapshot"):
                 manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
                                                   gates[entity])
-            manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
+            seconds = round(time.perf_counter() - began, 3)
+            manifests[entity]["seconds"]["publish"] = seconds
+            earlier = [span for span in manifests[entity]["stages"] if span["end"] < start]
+            manifests[entity]["stages"] = [
+                *earlier, {"stage": "publish", "start": round(start, 3), "end": round(start + seconds, 3)}]
         _make_visible(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
 

@@ -36,6 +36,13 @@ def seconds(value: float | None) -> str:
     raise AssertionError
 
 
+def money(value: float | None) -> str:
+    """An amount in the user's currency, with at least three significant digits: 1,240.50; 0.00314."""
+    if value is None:
+        return "–"
+    return f"{value:,.2f}" if abs(value) >= 1 or not value else f"{value:.3g}"
+
+
 def milliseconds(value: float | None) -> str:
     if value is None:
         return "–"
