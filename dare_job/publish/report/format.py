@@ -37,10 +37,10 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """An amount in the user's currency, with at least three significant digits: 1,240.50; 0.00314."""
+    """An amount in the user's currency: 1,240.50; small amounts with two significant digits: 0.0031."""
     if value is None:
         return "–"
-    return f"{value:,.2f}" if abs(value) >= 1 or not value else f"{value:.3g}"
+    return f"{value:,.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
 
 
 def milliseconds(value: float | None) -> str:

@@ -154,10 +154,13 @@ def read_any(out: AnyPath, dt: str) -> tuple[Night, str]:
     for entity in ENTITIES:
         try:
             text = (folder(out, entity, dt) / MANIFEST).read_text(encoding="utf-8")
-            manifests[entity] = dict(json.loads(text))
+            manifest = json.loads(text)
+            if not isinstance(manifest, dict):
+                raise ValueError("not an object")
+            manifests[entity] = manifest
         except OSError:
             status.append(f"{entity}s are not published")
-        except (ValueError, TypeError):
+        except ValueError:
             status.append(f"the {entity}s' manifest is damaged")
     if len(status) == len(ENTITIES) and not manifests:
         status = [f"not published: `dare-job run --date {dt}` continues it"]

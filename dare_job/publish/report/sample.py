@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dare_job.errors import DareJobError
 from dare_job.publish.gate import findings
-from dare_job.publish.report import changes, nights
+from dare_job.publish.report import changes, format, nights
 from dare_job.publish.report.changes import Piece
 from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night
@@ -91,7 +91,7 @@ def summary(shown: list[Shown]) -> str:
     if compared:
         same = sum(share == 0 for share in compared)
         words += (f"; of {len(compared)} with a previous text {same} came out the same, and the median has "
-                  f"{median(compared):.0%} new words")
+                  f"{format.share(median(compared))} new words")
     if (failed := [each for each in new if each.failed]):
         words += f"; {len(failed)} failed a check of the quality gate"
     return words
@@ -135,7 +135,8 @@ def _compare(dt: str, entity: str, row: dict, old: dict | None, has_previous: bo
     words = changes.words(old["knowledge"], row["knowledge"])
     share = 1.0 if words is None else changes.changed_share(words)
     alike = words is not None and share < _REWRITTEN
-    return Shown(**common, state=f"{share:.0%} new words, {asked}", text=words if alike else [("same", text)],
+    return Shown(**common, state=f"{format.share(share)} new words, {asked}",
+                 text=words if alike else [("same", text)],
                  previous=None if alike else changes.shorten(old["knowledge"]), failed=failed, share=share)
 
 
@@ -174,7 +175,7 @@ def _failed(out: AnyPath, dt: str, entity: str, ids: list[str]) -> dict[str, lis
     file = atomic.current(out / "_work" / f"dt={dt}" / "gate") / findings.NAME
     if not file.exists():
         return None
-    chosen = (pc.field("entity") == entity) & pc.field("entity_id").isin(ids)
+    chosen = (pc.field("entity") == entity) & pc.field("entity_id").isin(pa.array(ids, pa.string()))
     table = published.dataset_of_files([file], findings.ROWS).to_table(
         columns=["entity_id", "check"], filter=chosen)
     failed: dict[str, list[str]] = {}

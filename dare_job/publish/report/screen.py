@@ -5,7 +5,8 @@ from rich.console import Console
 
 from dare_job.observe.progress import duration
 from dare_job.publish.gate import findings
-from dare_job.publish.report import texts
+from dare_job.publish.report import cost, texts
+from dare_job.publish.report.nights import Night
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 from dare_job.workspace import Workspace, report_page
@@ -31,7 +32,7 @@ def show(space: Workspace, manifests: dict, summary: dict, console: Console | No
     if failed := failures(space, manifests):
         console.print(f"\nNot generated: {failed}", markup=False, soft_wrap=True)
     console.print()
-    for line in _details(manifests, summary):
+    for line in _details(manifests, summary) + _cost(Night(space.dt, manifests)):
         console.print(line, markup=False, soft_wrap=True)
     if row:
         console.print("\nOne of these texts:")
@@ -105,6 +106,11 @@ def _details(manifests: dict, summary: dict) -> list[str]:
         lines.append(f"Verification for {summary['choice']['target']}: {summary['choice']['why']}")
     lines.append(f"Quality gate passed: {gate_words(summary['gates'])}")
     return lines + [line for line in [uneven(manifests["user"].get("workers"))] if line]
+
+
+def _cost(night: Night) -> list[str]:
+    money = cost.of(night)
+    return [cost.words(money)] if money else []
 
 
 def gate_words(worst: dict[str, float | None]) -> str:

@@ -133,7 +133,7 @@ def _row(axis: Axis, label: str, spans: list[Span], name: str) -> _Row:
 def _bar(axis: Axis, span: Sequence[float], name: str, label: str) -> Markup:
     """A bar on the line y = 0 of its row, with a tooltip."""
     x = axis.x(span[0])
-    return svg.rect(x, 3, max(axis.x(span[1]) - x, 0.8), _ROW - 5, name,
+    return svg.rect(x, 3, max(axis.x(span[1]) - x - 0.7, 0.8), _ROW - 5, name,
                     f"{label}, {format.seconds(span[1] - span[0])} from {_clock(span[0])}")
 
 
