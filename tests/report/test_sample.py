@@ -117,7 +117,8 @@ def test_text_that_came_with_the_input_is_the_previous_text_of_a_first_run(tmp_p
     published.publish(out, [published.plain("a"), published.plain("b")], [], previous=str(knowledge))
     found = by_id(out)
     assert (found["a"].share, found["b"].state) == (0.0, "new row")
-    for path in knowledge.iterdir():
-        path.unlink()
+    (knowledge / "p.parquet").write_bytes(b"damaged")
+    assert by_id(out)["a"].state == "first text"
+    (knowledge / "p.parquet").unlink()
     knowledge.rmdir()
     assert by_id(out)["a"].state == "first text"

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from dare_job.errors import DareJobError
 from dare_job.publish.report import format, nights, plot, svg
 from dare_job.publish.report.collect import Collected, add_lengths
 from dare_job.publish.report.nights import Night
@@ -48,12 +49,15 @@ def of(out: AnyPath, night: Night, before: Night | None, collected: list[Collect
 
 
 def _of_date(folder: AnyPath, dt: str) -> np.ndarray:
-    """Number of texts that a date generated, by tokens."""
-    lengths = np.zeros(1, np.int64)
-    columns = ["generated_dt", "tokens"]
-    for batch in published.dataset(folder).to_batches(columns=columns, batch_size=1 << 16, batch_readahead=2):
-        new: pa.Array = pc.fill_null(pc.equal(batch["generated_dt"], dt), False)
-        lengths = add_lengths(lengths, batch["tokens"].filter(new))
+    """Number of texts that a date generated, by tokens; none if its files cannot be read."""
+    lengths, columns = np.zeros(1, np.int64), ["generated_dt", "tokens"]
+    try:
+        for batch in published.dataset(folder).to_batches(columns=columns, batch_size=1 << 16,
+                                                          batch_readahead=2):
+            new = pc.fill_null(pc.equal(batch["generated_dt"], dt), False)
+            lengths = add_lengths(lengths, batch["tokens"].filter(new))
+    except (DareJobError, OSError, pa.ArrowException):
+        return np.zeros(1, np.int64)
     return lengths
 
 

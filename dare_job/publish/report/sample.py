@@ -100,11 +100,11 @@ def summary(shown: list[Shown]) -> str:
 def _shown(out: AnyPath, night: Night, part: Collected, rows: list[dict]) -> list[Shown]:
     ids = [row["entity_id"] for row in rows]
     previous = _previous_folder(out, night, part.entity)
-    old = published.rows_by_id(previous, ids, _BEFORE) if previous else {}
+    old = _old_rows(previous, ids)
     planned = _planned(out, night.dt, part.entity, ids)
     before = _planned(out, previous.name[3:], part.entity, ids) if previous else {}
     failed = _failed(out, night.dt, part.entity, ids)
-    return [_compare(night.dt, part.entity, row, old.get(row["entity_id"]), previous is not None,
+    return [_compare(night.dt, part.entity, row, (old or {}).get(row["entity_id"]), old is not None,
                      planned.get(row["entity_id"]), before.get(row["entity_id"]),
                      failed if failed is None else failed.get(row["entity_id"], []))
             for row in published.rows_at(part.folder, [row["number"] for row in rows], _ROW)
@@ -153,12 +153,16 @@ def _previous_folder(out: AnyPath, night: Night, entity: str) -> AnyPath | None:
     named = night.manifests.get(entity, {}).get("previous")
     if not named:
         return None
-    folder = nights.folder(out, entity, named.rstrip("/").rpartition("dt=")[2])
-    if folder.is_dir() or folder.name[3:] == named:
-        return folder if folder.is_dir() else None
-    with suppress(DareJobError, OSError):  # text that came with the input
-        place = paths.path(named)
-        return place if place.is_dir() else None
+    folder = nights.folder(out, entity, named.rstrip("/").rpartition("dt=")[2])  # OUT may have been moved
+    with suppress(DareJobError, OSError):
+        return next((place for place in (folder, paths.path(named)) if place.is_dir()), None)
+    return None
+
+
+def _old_rows(folder: AnyPath | None, ids: list[str]) -> dict[str, dict] | None:
+    """Previous rows by id; None if there is no previous snapshot, or it cannot be read."""
+    with suppress(DareJobError, OSError, pa.ArrowException):
+        return folder and published.rows_by_id(folder, ids, _BEFORE)
     return None
 
 
