@@ -6,7 +6,7 @@ import numpy as np
 import published
 import pytest
 
-from dare_job.publish.report import cost, format, lengths, nights, timeline
+from dare_job.publish.report import cost, format, highlights, lengths, nights, timeline
 from dare_job.publish.report.collect import collect
 from dare_job.publish.report.nights import Night
 
@@ -61,6 +61,13 @@ def test_of_many_workers_the_busiest_the_least_busy_and_some_between_are_shown()
 
 def test_older_manifests_have_no_timeline():
     assert timeline.of(night(stages=None)) is None and timeline.of(Night(published.DAY, {"user": {}})) is None
+
+
+def test_workers_that_waited_need_attention():
+    workers = {"workers": 8, "imbalance": 1.34, "waited_s": 3700.0, "spans": {}}
+    (point,) = highlights._cost(night(workers=workers))
+    assert (point.level, point.section) == ("warn", "timeline") and "busiest of 8 workers" in point.message
+    assert list(highlights._cost(night())) == []
 
 
 def test_cost_is_that_of_the_hours_for_which_workers_were_held():

@@ -124,7 +124,7 @@ def gate_words(worst: dict[str, float | None]) -> str:
 
 def uneven(workers: dict | None) -> str | None:
     """A line about workers that waited for the slowest one, if that took long; None for old manifests."""
-    if not workers or (workers["imbalance"] or 1) <= _IMBALANCE or workers["waited_s"] < _IDLE_S:
+    if not workers or (workers.get("imbalance") or 1) <= _IMBALANCE or workers["waited_s"] < _IDLE_S:
         return None
     return (f"Uneven work: the busiest of {workers['workers']} workers decoded {workers['imbalance']:.2f} "
             f"times as long as the average, and the others waited {duration(workers['waited_s'])} in total; "
