@@ -27,7 +27,7 @@ def bars(chart: str, name: str) -> list[tuple[float, float]]:
 
 def test_bars_lie_where_stages_and_workers_ran():
     found = timeline.of(night())
-    px = (860 - 150 - 76) / 160  # of a second: 161 s, of which one lies between two stages
+    px = (860 - 150 - 76) / 161  # of a second
     plan, generate, publish = bars(found.chart, "current")
     assert plan[0] == pytest.approx(150) and generate[0] == pytest.approx(150 + 30 * px, abs=2)
     assert generate[1] == pytest.approx(120 * px, abs=3) and publish[1] == pytest.approx(10 * px, abs=2)
