@@ -5,6 +5,7 @@
     OUT/features/ids/entity=user|item/     ids of all entities that ever had features
     OUT/candidates/dt=D/                   top K items of each user (same layout)
     OUT/reports/dt=D/index.html            report of a published date (dare_job/publish/report)
+    OUT/reports/index.html                 all dates, with links to their reports
     OUT/_work/dt=D/<stage>/                output of a stage, complete once it contains ``_done.json``
 """
 
@@ -228,6 +229,11 @@ def write_json(path: AnyPath, value) -> None:
     """Write a JSON file atomically."""
     with paths.atomic_writer(path, f".{path.name}.partial") as file:
         file.write(json.dumps(value, indent=1, sort_keys=True, default=str).encode())
+
+
+def reports_index(out: AnyPath) -> AnyPath:
+    """Path of the index of all reports."""
+    return out / "reports" / "index.html"
 
 
 def report_page(out: AnyPath, dt: str) -> AnyPath:

@@ -96,6 +96,18 @@ def test_what_is_written_is_read_by_the_job(corpus, tmp_path):
         assert "--text 'a b: c'" in comments[0] and f"{found['ratio_to_default']:.3f} times" in comments[3]
 
 
+def test_a_price_gives_the_cost_of_a_million_tokens(corpus, tmp_path):
+    found = run(options(corpus, tmp_path, per_gpu_hour=3.6, nodes=(4,)))
+    for row in (found["default"], *found["by_batch"].values()):
+        assert row["cost_per_million_tokens"] == pytest.approx(1000 / row["tokens_per_s"], rel=1e-3)
+    one = found["by_batch"]["1"]
+    plain = 1000 / one["plain_tokens_per_s"]
+    assert one["plain_cost_per_million_tokens"] == pytest.approx(plain, rel=1e-3)
+    text = (tmp_path / "tuned.yaml").read_text()
+    assert "at 3.6 per GPU hour" in text and f"# batch 1: {one['cost_per_million_tokens']:.4g}, auto" in text
+    assert load(tmp_path / "tuned.yaml").decode.nodes == found["best"]["decode"]["nodes"]
+
+
 def test_a_smaller_pool_that_is_better_is_written(corpus, tmp_path):
     """Held-out texts and the ten next follow one rule of successors, the others another."""
     frame, rng = pandas.read_csv(corpus / "new.csv"), np.random.default_rng(1)

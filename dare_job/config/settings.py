@@ -269,9 +269,9 @@ _LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
 class CostSettings(Section):
-    per_gpu_hour: float | None = Field(None, ge=0, description="Price of an hour of one GPU (on a CPU: of "
-                                       "one worker), in your currency; estimates and reports then show "
-                                       "costs. null: no costs")
+    per_gpu_hour: float | None = Field(None, ge=0, description="Price of one worker (GPU) for an hour, in "
+                                       "your currency, for the costs in report, dry run and tune. null: no "
+                                       "costs")
 
 
 class JobConfig(Section):
@@ -299,9 +299,9 @@ class JobConfig(Section):
     gates: GateSettings = GateSettings()
     encode: EncodeSettings = EncodeSettings()
     recommend: RecommendSettings = RecommendSettings()
-    cost: CostSettings = CostSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    cost: CostSettings = CostSettings()
 
     @model_validator(mode="after")
     def _sampled_text_is_exact(self):

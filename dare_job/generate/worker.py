@@ -147,7 +147,8 @@ class Collector:
             raise _Stopped
         file, beams = _path(first, self._task), self._beams.pop(chunk)
         chunk_files.write(file, _with_copied_words(entries), busy_s,
-                          maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task)},
+                          maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task),
+                                 "ended": round(time.time(), 3)},
                           **{"beams": beams} if beams else {})
         self._began = time.perf_counter()
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}

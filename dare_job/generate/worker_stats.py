@@ -1,6 +1,7 @@
 """Worker utilization and beam statistics of the stage generate, read from the footers of its chunk files."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dare_job.generate.shard_plan import ShardPlan
@@ -9,6 +10,10 @@ from dare_job.tables import chunk_files
 
 if TYPE_CHECKING:
     from dare_job.decode.request import Result
+
+
+MAX_SPANS = 1000  # of all workers together
+_Span = list[float]  # start and end in seconds since 1970, shard, wave
 
 
 def committed_files(work: ShardPlan) -> set[AnyPath]:
@@ -26,16 +31,25 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     imbalance : busy seconds of the busiest worker / mean busy seconds, summed per wave, as waves are barriers
     waited_s : seconds that the mean worker waited for the busiest one, over all waves
     batch_size : smallest batch size that a worker was reduced to
+    spans : by worker, [start, end, shard, wave] of the time that it decoded, in seconds since 1970, at most
+        MAX_SPANS; also those of earlier commands
     """
     seconds: dict[int, Counter[str]] = defaultdict(Counter)
     sizes: dict[str, int] = {}
-    new = list(committed_files(work) - before)
-    for path, records in zip(new, map_paths(chunk_files.read_records, new), strict=True):
+    spans: dict[str, list[_Span]] = defaultdict(list)
+    files = committed_files(work)
+    if not files - before:
+        return None
+    for path, records in zip(files, map_paths(chunk_files.read_records, files), strict=True):
         if maker := records.get("maker"):
-            worker, batch_size = maker["worker"], maker["batch_size"]
+            worker, batch_size, busy_s = maker["worker"], maker["batch_size"], records["totals"]["busy_s"]
             shard, _ = chunk_files.numbers(path)
-            seconds[_wave(work, shard)][worker] += records["totals"]["busy_s"]
-            sizes[worker] = min(batch_size, sizes.get(worker, batch_size))
+            wave = _wave(work, shard)
+            if ended := maker.get("ended"):
+                spans[worker].append([round(ended - busy_s, 3), ended, shard, wave])
+            if path not in before:
+                seconds[wave][worker] += busy_s
+                sizes[worker] = min(batch_size, sizes.get(worker, batch_size))
     if not sizes:
         return None
     busiest = sum(max(busy.values()) for busy in seconds.values())
@@ -43,7 +57,30 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     return {"workers": len(sizes), "imbalance": round(busiest / mean, 3) if mean else None,
             "waited_s": round(busiest - mean, 1), "batch_size": min(sizes.values()),
             "busy_s": {worker: round(sum(busy[worker] for busy in seconds.values()), 2)
-                       for worker in sorted(sizes)}}
+                       for worker in sorted(sizes)},
+            "spans": merged_spans(spans)}
+
+
+def merged_spans(spans: dict[str, list[_Span]], max_spans: int = MAX_SPANS) -> dict[str, list[_Span]]:
+    """Join each worker's consecutive spans of one shard; if more than ``max_spans`` remain, those with the
+    shortest gaps as well."""
+    gap_s, merged = 1.0, {worker: _joined(parts, 1.0, True) for worker, parts in sorted(spans.items())}
+    while sum(map(len, merged.values())) > max(max_spans, len(merged)):
+        merged = {worker: _joined(parts, gap_s, False) for worker, parts in merged.items()}
+        gap_s *= 2
+    return merged
+
+
+def _joined(spans: Iterable[_Span], gap_s: float, same_shard: bool) -> list[_Span]:
+    """Join consecutive spans with gaps of at most ``gap_s``, which keep the first one's shard and wave."""
+    joined: list[_Span] = []
+    for span in sorted(spans):
+        near = joined and span[0] - joined[-1][1] <= gap_s
+        if near and (not same_shard or span[2] == joined[-1][2]):
+            joined[-1][1] = max(joined[-1][1], span[1])
+        else:
+            joined.append(list(span))
+    return joined
 
 
 def _wave(work: ShardPlan, shard: int) -> int:

@@ -1,6 +1,6 @@
 """The metrics of a run and their help texts; read from the run's files, so any command can report them.
 
-Also measures the duration of stages, in ``OUT/_work/dt=D/logs/seconds.json``.
+Also measures stages, in ``OUT/_work/dt=D/logs``: ``seconds.json``, and start and end in ``spans.json``.
 """
 
 import calendar
@@ -52,7 +52,8 @@ HELP = {
 }
 _COUNTS = {"rows": "rows", "rows_written": "written", "rows_carried": "carried", "row_errors": "errors"}
 _SUMS = ("tokens", "relaxed_tokens", "scored_tokens", "target_steps")
-_SECONDS = "seconds.json"
+_SECONDS, _SPANS = "seconds.json", "spans.json"
+_MAX_SPANS = 100
 
 
 @dataclass(frozen=True)
@@ -153,14 +154,30 @@ def stage_seconds(space: Workspace) -> dict[str, float]:
         return {}
 
 
+def stage_spans(space: Workspace) -> list[dict]:
+    """``stage, start, end`` (seconds since 1970) of each time a stage of the date ran, in the order of start.
+
+    At most the last _MAX_SPANS, of all commands. Empty if nothing is known.
+    """
+    try:
+        record = json.loads((space.logs / _SPANS).read_text(encoding="utf-8"))
+        return [{"stage": str(span["stage"]), "start": float(span["start"]), "end": float(span["end"])}
+                for span in record]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+
+
 @contextmanager
 def count_seconds(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
     """Add the duration of the block to the stage; yields a function that saves the duration so far."""
-    before, began = stage_seconds(space), time.monotonic()
+    before, earlier = stage_seconds(space), stage_spans(space)[1 - _MAX_SPANS:]
+    start, began = time.time(), time.monotonic()
 
     def beat() -> None:
-        seconds = before.get(stage, 0.0) + time.monotonic() - began
-        _write_seconds(space.logs, before | {stage: round(seconds, 3)})
+        seconds = time.monotonic() - began
+        _save(space.logs, _SECONDS, before | {stage: round(before.get(stage, 0.0) + seconds, 3)})
+        span = {"stage": stage, "start": round(start, 3), "end": round(start + seconds, 3)}
+        _save(space.logs, _SPANS, [*earlier, span])
 
     try:
         yield beat
@@ -168,7 +185,7 @@ def count_seconds(space: Workspace, stage: str) -> Iterator[Callable[[], None]]:
         beat()
 
 
-def _write_seconds(folder: AnyPath, seconds: dict[str, float]) -> None:
+def _save(folder: AnyPath, name: str, record) -> None:
     with errors.suppress_store_errors(OSError):  # only the statistics are lost
         make_folder(folder)
-        write_json(folder / _SECONDS, seconds)
+        write_json(folder / name, record)

@@ -59,7 +59,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     return {
         "date": job.space.dt, "entity": entity, "run_id": job.run_id, "schema_version": SCHEMA_VERSION,
         "published": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": figures.stage_seconds(job.space),
+        "seconds": figures.stage_seconds(job.space), "stages": figures.stage_spans(job.space),
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
@@ -71,7 +71,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates, "waves": generated["waves"][entity],
-        **{name: generated[name] for name in ("beams", "busy_s", "workers")},
+        **{name: generated[name] for name in ("beams", "busy_s", "workers", "baseline_span")},
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
@@ -118,7 +118,7 @@ def run(job: Job) -> dict:
 
 
 def _publish(job: Job) -> dict:
-    began = time.perf_counter()
+    start, began = time.time(), time.perf_counter()
     with progress.doing("comparing with the published snapshot"):
         stage_inputs.require_plan(job)
         generated = stage_inputs.require_generated(job)
@@ -136,7 +136,11 @@ def _publish(job: Job) -> dict:
             with progress.doing(f"counting rows of the {entity} snapshot"):
                 manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
                                                   gates[entity])
-            manifests[entity]["seconds"]["publish"] = round(time.perf_counter() - began, 3)
+            seconds = round(time.perf_counter() - began, 3)
+            manifests[entity]["seconds"]["publish"] = seconds
+            earlier = [span for span in manifests[entity]["stages"] if span["end"] < start]
+            manifests[entity]["stages"] = [
+                *earlier, {"stage": "publish", "start": round(start, 3), "end": round(start + seconds, 3)}]
         _make_visible(job.space, {entity: folder for entity, (folder, _) in staged.items()}, manifests)
     return manifests
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dare_job.errors import DataError
@@ -147,14 +148,32 @@ def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.
     return ds.dataset(names, filesystem=locations[0][0], schema=schema, format="parquet")
 
 
-def rows_at(folder: AnyPath, numbers: Sequence[int], columns: Sequence[str] = KNOWLEDGE.names) -> list[dict]:
+def numbers_of(folder: AnyPath, ids: Sequence[str], schema: pa.Schema = KNOWLEDGE) -> dict[str, int]:
+    """Numbers of the rows with these ids, in the order of the folder's files. Reads only the ids."""
+    wanted, numbers, first = pa.array(ids, pa.string()), {}, 0
+    for batch in dataset(folder, schema).to_batches(columns=["entity_id"]) if len(ids) else ():
+        found = pc.is_in(batch["entity_id"], value_set=wanted).to_numpy(zero_copy_only=False).nonzero()[0]
+        numbers |= {batch["entity_id"][int(n)].as_py(): first + int(n) for n in found}
+        first += batch.num_rows
+    return numbers
+
+
+def rows_by_id(folder: AnyPath, ids: Sequence[str], columns: Sequence[str],
+               schema: pa.Schema = KNOWLEDGE) -> dict[str, dict]:
+    """Some columns of the rows with these ids; ids that the folder lacks are left out."""
+    numbers = numbers_of(folder, ids, schema)
+    return dict(zip(numbers, rows_at(folder, list(numbers.values()), columns, schema), strict=True))
+
+
+def rows_at(folder: AnyPath, numbers: Sequence[int], columns: Sequence[str] = KNOWLEDGE.names,
+            schema: pa.Schema = KNOWLEDGE) -> list[dict]:
     """Rows of a folder by their numbers in the order of its files; only files with such rows are read."""
     rows, first = {}, 0
-    for fragment in dataset(folder).get_fragments():
+    for fragment in dataset(folder, schema).get_fragments() if len(numbers) else ():
         count = fragment.count_rows()
         inside = [number for number in numbers if first <= number < first + count]
         if inside:
-            scanner = fragment.scanner(schema=KNOWLEDGE, columns=list(columns), batch_size=1024,
+            scanner = fragment.scanner(schema=schema, columns=list(columns), batch_size=1024,
                                        batch_readahead=1)
             taken = scanner.take(pa.array([number - first for number in inside], pa.int64()))
             rows |= zip(inside, taken.to_pylist(), strict=True)

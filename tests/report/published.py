@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job.models.files import resolve, tokenizer_hash
-from dare_job.schemas import KNOWLEDGE, ROUTES
+from dare_job.schemas import KNOWLEDGE, PLAN, ROUTES
 from dare_job.workspace import MANIFEST, write_json
 
 DAY = "2026-01-09"
@@ -54,6 +54,40 @@ def failed(identifier: str, error: str, dt: str = DAY) -> dict:
     return {"entity_id": identifier, "error": error, "run_id": f"run-{dt}", "finish_reason": "error"}
 
 
+def plain(identifier: str, words: str = WORDS, dt: str = DAY, **columns) -> dict:
+    """A generated row without token ids: one token a word, and nothing drafted."""
+    tokens = len(words.split())
+    return {
+        "entity_id": identifier, "knowledge": words, "tokens": tokens, "finish_reason": "eos",
+        "generated_dt": dt, "source_run_id": f"run-{dt}", "run_id": f"run-{dt}", "target_steps": tokens,
+        "pool_kind": "global", "pool": "global", "prompt_sha256": "s", "text_key": "k", "decode_ms": 4.0,
+        "scored_tokens": 0, "accepted_tokens": 0, "relaxed_tokens": 0, "slot_steps": 1.0 * tokens} | columns
+
+
+def plan(out: Path, entity: str, prompts: dict[str, str], dt: str = DAY, stale: bool = True) -> None:
+    """The stage plan's table."""
+    folder = out / "_work" / f"dt={dt}" / "plan" / f"entity={entity}"
+    folder.mkdir(parents=True)
+    rows = [{"entity_id": name, "prompt": prompt, "stale": stale, "strict": False, "interactions": 3}
+            for name, prompt in prompts.items()]
+    for part in range(2):
+        pq.write_table(pa.Table.from_pylist(rows[part::2], schema=PLAN), folder / f"part-{part}.parquet")
+
+
+def times(began: float = 1767312000.0) -> dict:
+    """Keys of a manifest about time and money: three stages, and two workers of which one waits."""
+    return {
+        "seconds": {"plan": 30.0, "generate": 120.0, "publish": 10.0},
+        "stages": [{"stage": "plan", "start": began, "end": began + 30},
+                   {"stage": "generate", "start": began + 30, "end": began + 150},
+                   {"stage": "publish", "start": began + 151, "end": began + 161}],
+        "workers": {"workers": 2, "slots": 2, "imbalance": 1.2, "waited_s": 20.0, "batch_size": 4, "spans": {
+            "host-a:11": [[began + 40, began + 80, 0, 1], [began + 80, began + 130, 2, 1]],
+            "host-b:12": [[began + 40, began + 90, 1, 1]]}},
+        "baseline_span": [began + 130, began + 148], "new_tokens": [0, 64],
+        "settings": {"cost": {"per_gpu_hour": 3.0}}}
+
+
 def publish(out: Path, users: list[dict], items: list[dict], dt: str = DAY, **manifest) -> None:
     """Write a date as the stage publish leaves it; ``manifest`` overrides keys of both manifests."""
     for entity, rows in (("user", users), ("item", items)):
@@ -91,7 +125,8 @@ def rich(out: Path) -> Path:
     """Eight dates; the last has three kinds of pool, reused tokens, errors, waves, gates."""
     for before in range(7, 0, -1):
         rows = [text(f"u{n:03d}", dt=day(before)) for n in range(40 + before)]
-        publish(out, rows, [text(f"i{n}", dt=day(before)) for n in range(12)], day(before))
+        publish(out, rows, [text(f"i{n}", dt=day(before)) for n in range(12)], day(before), **times())
+    plan(out, "user", {f"u{n:03d}": f"Titles:\n1. Film {n}\n2. Old film" for n in range(47)}, day(1))
     users = [text(f"u{n:03d}", f"{WORDS} " * (2 + n % 5), kind=KINDS[n % 3], accepted=2 + n % 6 - n % 3,
                   scored=n % 4 * 5, decode_ms=20.0 * 1.1 ** (n % 40)) for n in range(60)]
     users += [text(HOSTILE_ID, f"{HOSTILE} {WORDS}", accepted=0, decode_ms=9000.0)]
@@ -105,7 +140,10 @@ def rich(out: Path) -> Path:
     gates = {"empty": gate | {"rows": 0, "value": 0.0, "limit": 0.01, "first": []},
              "short": gate | {"value": 0.011, "limit": 0.012},
              "length_ratio": gate | {"value": None, "limit": 1.3, "why": "no text"}}
-    publish(out, users, items, waves=waves, gates=gates)
+    previous = str(out / "knowledge" / "entity=user" / f"dt={day(1)}")
+    publish(out, users, items, waves=waves, gates=gates, previous=previous, **times())
+    plan(out, "user", {HOSTILE_ID: HOSTILE, **{f"u{n:03d}": f"Titles:\n1. New film\n2. Film {n}"
+                                               for n in range(60)}})
     route(out, "user", [
         {"entity_id": "u000", "pool": "global", "pool_kind": "global", "reason": "few <b>words</b>"}])
     return out

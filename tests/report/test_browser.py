@@ -8,8 +8,8 @@ from dare_job import workspace
 from dare_job.publish import report
 
 WIDTHS = (1366, 900, 400)
-SECTIONS = ("cost", "week", "gates", "accepted", "latency", "pools", "router", "errors", "slowest", "worst",
-            "texts", "age", "run")
+SECTIONS = ("cost", "week", "gates", "texts", "lengths", "timeline", "accepted", "latency", "pools", "router",
+            "errors", "slowest", "worst", "drafted", "age", "run")
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +83,35 @@ def test_links_lead_somewhere(page):
     assert len(inside) > 10 and all(page.locator(href).count() == 1 for href in inside)
     page.click("nav a[href='#texts']")
     assert abs(page.locator("#texts").bounding_box()["y"]) < 40
-    page.click("header a[href$='index.html']")
+    page.click("header span a[href$='index.html']")
     assert page.title() == f"Knowledge of {published.day(1)} – dare-job"
-    page.click("header a[href$='index.html']")
+    page.click("header span a[href$='index.html']")
     assert page.title() == f"Knowledge of {published.DAY} – dare-job"
+
+
+def test_the_index_lists_all_dates_and_leads_to_their_reports(page):
+    page.click("text=all dates")
+    assert page.title() == "Published dates – dare-job"
+    assert page.locator("tbody tr").count() == 8 and page.locator("tbody a").count() == 2
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 768})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click(f"text={published.DAY}")
+    assert page.title() == f"Knowledge of {published.DAY} – dare-job" and page.said == []
+
+
+def test_texts_stand_beside_their_prompts(page):
+    rows = page.locator(".samples > details")
+    assert rows.count() == 50
+    prompt, text = rows.first.locator(".beside > div").all()
+    assert prompt.bounding_box()["y"] == text.bounding_box()["y"]
+    assert prompt.bounding_box()["x"] < text.bounding_box()["x"]
+    last = rows.nth(49)
+    assert not last.locator(".beside").is_visible()
+    last.locator("summary").first.click()
+    assert last.locator(".beside").is_visible()
+    page.set_viewport_size({"width": 400, "height": 768})
+    assert prompt.bounding_box()["y"] < text.bounding_box()["y"]
 
 
 def test_hostile_text_is_shown_and_does_nothing(page):

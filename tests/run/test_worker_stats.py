@@ -17,9 +17,10 @@ def work(tmp_path):
     return ShardPlan(tmp_path, "f", 5, 9, 0, token="cut-1", waves=[[2, 2], [7, 3]])
 
 
-def write(work: ShardPlan, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8) -> None:
+def write(work: ShardPlan, shard: int, chunk: int, worker: str | None, busy_s: float, size: int = 8,
+          **maker) -> None:
     entity = work.entities[shard % 2]
-    records = {"maker": {"worker": worker, "batch_size": size}} if worker else {}
+    records = {"maker": {"worker": worker, "batch_size": size, **maker}} if worker else {}
     chunk_files.write(entity / chunk_files.name(shard, chunk), [text("u0", "done")], busy_s, **records)
 
 
@@ -34,7 +35,28 @@ def test_each_wave_waits_for_its_own_busiest_worker(work):
     write(work, 3, 0, "b:1", 20.0)
     found = worker_stats.utilization_record(work, before)
     assert found == {"workers": 2, "imbalance": 1.5, "waited_s": 30.0, "batch_size": 2,
-                     "busy_s": {"a:1": 70.0, "b:1": 50.0}}  # (30 + 60) / (20 + 40)
+                     "busy_s": {"a:1": 70.0, "b:1": 50.0}, "spans": {}}  # (30 + 60) / (20 + 40)
+
+
+def test_spans_of_workers_include_earlier_commands_and_join_the_chunks_of_a_shard(work):
+    write(work, 0, 0, "a:1", 50.0, ended=1050.0)  # of a run that was killed
+    before = worker_stats.committed_files(work)
+    write(work, 0, 1, "a:1", 10.0, ended=2010.0)
+    write(work, 0, 2, "a:1", 5.0, ended=2015.5)
+    write(work, 2, 0, "a:1", 20.0, ended=2036.0)
+    write(work, 1, 0, "b:1", 30.0, ended=2030.0)
+    found = worker_stats.utilization_record(work, before)
+    assert found["spans"] == {
+        "a:1": [[1000.0, 1050.0, 0, 1], [2000.0, 2015.5, 0, 1], [2016.0, 2036.0, 2, 2]],
+        "b:1": [[2000.0, 2030.0, 1, 1]]}
+    assert found["busy_s"] == {"a:1": 35.0, "b:1": 30.0}
+
+
+def test_too_many_spans_are_joined_over_the_shortest_gaps():
+    spans = {"a": [[float(10 * n), 10 * n + 9.5, n, 1] for n in range(500)],
+             "b": [[0.0, 10.0, 500, 1], [4000.0, 4100.0, 501, 1]]}
+    assert worker_stats.merged_spans(spans) == spans
+    assert worker_stats.merged_spans(spans, 3) == {"a": [[0.0, 4999.5, 0, 1]], "b": spans["b"]}
 
 
 def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):

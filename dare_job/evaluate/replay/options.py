@@ -101,6 +101,8 @@ class TuneOptions(Source):
     threads: int = option("Threads that draft; 0: all processors.", 0, min=0, panel=_LATENCY)
     rows: int | None = option("Rows to plan waves for. Default: the texts.", None, min=1,
                               panel=_SEARCH)
+    per_gpu_hour: float | None = option(
+        "Price of one worker (GPU) for an hour, for costs: cost.per_gpu_hour of a run.", None, min=0)
     curve: Any = None
     curve_name: str = ""
     command: str = "dare-job tune"

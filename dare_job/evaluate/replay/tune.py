@@ -37,6 +37,8 @@ def run(options: Options) -> dict:
         trials = Trials(corpus, screened, counter.advance)
         chosen = search.search(trials, objective, space, say)
         result = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
+    if options.per_gpu_hour is not None:
+        tuned.add_costs(result, options.per_gpu_hour)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
               f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
     options.out.write_text(tuned.document(result, chosen, source, options.command), encoding="utf-8")

@@ -113,6 +113,32 @@ def _at_batch(trials: Trials, objective: Objective, space: Space, chosen: Choice
             "ratio": round(choice.tokens_per_s / autoregressive, 4)}
 
 
+def add_costs(result: dict, per_gpu_hour: float) -> None:
+    """Add the cost of a million tokens, in the currency of the price of a GPU's hour, to each computed rate.
+
+    Of decoding alone: prompts, loading and waiting are not counted.
+    """
+    def of(tokens_per_s: float) -> float:
+        return round(per_gpu_hour / 3600 / tokens_per_s * 1e6, 6)
+
+    result["per_gpu_hour"] = per_gpu_hour
+    for row in (result["default"], *result["by_batch"].values()):
+        row["cost_per_million_tokens"] = of(row["tokens_per_s"])
+        if "plain_tokens_per_s" in row:
+            row["plain_cost_per_million_tokens"] = of(row["plain_tokens_per_s"])
+
+
+def _cost_lines(result: Mapping) -> list[str]:
+    """Comments about ``add_costs``; none without a price."""
+    if "per_gpu_hour" not in result:
+        return []
+    lines = [f"# Computed cost of decoding a million tokens, at {result['per_gpu_hour']:g} per GPU hour:"]
+    for batch, row in result["by_batch"].items():
+        lines.append(f"# batch {batch}: {row['cost_per_million_tokens']:.4g}, autoregressive "
+                     f"{row['plain_cost_per_million_tokens']:.4g}")
+    return lines
+
+
 def _by_size(trials: Trials, chosen: Choice, sizes: Sequence[int], nodes: int) -> dict[int, Trial]:
     """Trials by texts in the global pool, without other pools, as in a first run."""
     by_size = {}
@@ -142,7 +168,8 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
         f"(95 % {low:.3f} to {high:.3f}).",
         *(f"# Batch {batch}: nodes {row['nodes']}, {row['tokens_per_s']:.0f} tokens/s expected, "
           f"{row['ratio']:.2f} times autoregressive decoding."
-          for batch, row in result["by_batch"].items() if batch != str(choice.batch))]
+          for batch, row in result["by_batch"].items() if batch != str(choice.batch)),
+        *_cost_lines(result)]
     chosen = yaml.safe_dump(settings(choice), sort_keys=False)
     return "\n".join(lines) + "\n" + chosen + _waves(result["waves"])
 

@@ -1,7 +1,10 @@
 """The report of a published date: OUT/reports/dt=D/index.html, one self-contained page.
 
     collect.py  one pass over the rows     nights.py  manifests of this date and of earlier ones
-    svg.py      inline charts              page.py    renders templates/
+    sample.py   texts beside prompts       changes.py what changed in them since the date before
+    svg.py      inline charts              lengths.py, timeline.py  larger charts
+    cost.py     hours and money            page.py    renders templates/
+    date_index.py  OUT/reports/index.html, one row per date
 """
 
 import logging
@@ -10,22 +13,24 @@ import time
 
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.workspace import MANIFEST, report_page
+from dare_job.workspace import MANIFEST, report_page, reports_index
 
 _LOG = logging.getLogger("dare_job")
 
 
 def write(out: AnyPath, dt: str) -> AnyPath:
-    """Write the report of a published date atomically, replacing an older one.
+    """Write the report of a published date atomically, replacing an older one, then the index of all dates.
 
     Raises DataError if the date is not published or its manifest is damaged.
     """
+    from dare_job.publish.report import date_index
     from dare_job.publish.report.page import render
 
     target, page = report_page(out, dt), render(out, dt)
     paths.make_folder(target.parent)
     with paths.atomic_writer(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
         file.write(page.encode(errors="replace"))
+    date_index.write_or_warn(out)
     return target
 
 
@@ -46,13 +51,17 @@ def write_again(out: AnyPath, dt: str | None) -> AnyPath:
 
 
 def write_or_warn(out: AnyPath, dt: str) -> None:
-    """Write the report after publishing. Errors are logged as warnings.
+    """Write the report after publishing, and the index of all dates. Errors are logged as warnings.
 
     A report that is newer than the manifests of the date is kept.
     """
+    from dare_job.publish.report import date_index
+
     began = time.monotonic()
     try:
         if _is_newest(out, dt):
+            if not reports_index(out).exists():
+                date_index.write_or_warn(out)
             return
         target = write(out, dt)
     except Exception as error:

@@ -4,12 +4,14 @@ Memory grows with the number of pools and of distinct errors (up to a limit), no
 that an older snapshot lacks are null.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.util import hash_array
 
 from dare_job.observe import progress
 from dare_job.publish.error_reasons import ErrorReasons
@@ -18,7 +20,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
 LISTED = 8  # slowest rows, rows with the lowest acceptance
-SAMPLED = 64  # rows from which example texts are chosen
+SAMPLED = 64  # rows of each entity type from which sample texts are chosen
 MIN_STEPS = 16  # acceptance of shorter texts is not compared
 
 _COUNTS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens")
@@ -80,8 +82,10 @@ class Collected:
     fresh : number of texts generated on this date
     written : rows by the date on which their text was generated
     finished : texts generated on this date, by finish_reason
+    lengths : number of texts generated on this date by tokens, (longest + 1,)
     slowest, worst, sampled : rows of texts generated on this date, as dicts of _COLUMNS with ``entity`` and
-        ``number``, the row's number in the snapshot
+        ``number``, the row's number in the snapshot. ``sampled`` depends only on the ids and the date.
+    carried : a sample of the rows with a text of an earlier date
     """
 
     def __init__(self, entity: str, folder: AnyPath, dt: str):
@@ -89,10 +93,12 @@ class Collected:
         self.rows = self.fresh = 0
         self.written, self.finished = Counter(), Counter()
         self.reasons = ErrorReasons()
-        self.slowest, self.worst, self.sampled = Top(LISTED), Top(LISTED), Top(SAMPLED)
+        self.lengths = np.zeros(1, np.int64)
+        self.slowest, self.worst = Top(LISTED), Top(LISTED)
+        self.sampled, self.carried = Top(SAMPLED), Top(SAMPLED)
         self._kinds: dict[str, Kind] = {}
         self._pools = _POOLS.empty_table()
-        self._random = np.random.default_rng(0)
+        self._hash_key = hashlib.sha256(dt.encode()).hexdigest()[:16]
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch of _COLUMNS."""
@@ -101,22 +107,30 @@ class Collected:
         _add(self.written, batch["generated_dt"])
         self.reasons.add(batch["entity_id"], batch["error"])
         new = pc.fill_null(pc.equal(batch["generated_dt"], self._dt), False)
-        numbers = first + np.flatnonzero(new.to_numpy(zero_copy_only=False))
-        batch = batch.filter(new)
+        old = pc.and_(pc.is_valid(batch["generated_dt"]), pc.invert(new))
+        self._offer(batch.filter(old), first + _places(old), {self.carried: self._order})
+        numbers, batch = first + _places(new), batch.filter(new)
         self.fresh += batch.num_rows
+        self.lengths = add_lengths(self.lengths, batch["tokens"])
         _add(self.finished, batch["finish_reason"])
         kinds = batch["pool_kind"].fill_null("none")
         for name in kinds.unique().to_pylist():
             kind = self._kinds.setdefault(name, Kind(self.entity, name))
             kind.add(batch.filter(pc.equal(kinds, name)))
         self._add_pools(batch)
+        self._offer(batch, numbers, {self.slowest: _slowness, self.worst: _low_acceptance,
+                                     self.sampled: self._order})
 
+    def _offer(self, batch: pa.RecordBatch, numbers: np.ndarray,
+               tops: dict[Top, Callable[[pa.RecordBatch], np.ndarray]]) -> None:
+        """Offer a batch with row ``numbers`` (rows,) to each of ``tops``, with the sort keys of its function.
+        """
         def row(n: int) -> dict:
             values = batch.slice(n, 1).to_pylist()[0]
             return values | {"entity": self.entity, "number": int(numbers[n])}
 
-        for top, keys in zip((self.slowest, self.worst, self.sampled), self._keys(batch), strict=True):
-            top.offer(keys, row)
+        for top, keys_of in tops.items():
+            top.offer(keys_of(batch), row)
 
     def kinds(self) -> list[Kind]:
         """Most texts first; the kind of texts without a pool is "none"."""
@@ -127,19 +141,13 @@ class Collected:
         return self._pools.to_pylist()
 
     def texts(self, rows: list[dict]) -> list[dict]:
-        """The complete rows (KNOWLEDGE) of ``slowest``, ``worst`` or ``sampled`` rows."""
+        """The complete rows (KNOWLEDGE) of rows of a ``Top``."""
         return published.rows_at(self.folder, [row["number"] for row in rows])
 
-    def _keys(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sort keys (rows,) of slowness, low acceptance and the random sample; NaN: not eligible."""
-        took, steps, accepted = (_floats(batch[name])
-                                 for name in ("decode_ms", "target_steps", "accepted_tokens"))
-        steps[steps < MIN_STEPS] = np.nan
-        low_acceptance = -accepted / steps + steps * 1e-9  # longer texts first among equal ones
-        low_acceptance[_floats(pc.is_valid(batch["pool_kind"])) == 0] = np.nan
-        sample = self._random.random(batch.num_rows)
-        sample[np.isnan(_floats(pc.list_value_length(batch["step_tokens"])))] = np.nan
-        return took, low_acceptance, sample
+    def _order(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Sort keys (rows,) of the random sample: hashes of the ids, seeded with the date."""
+        ids = batch["entity_id"].to_numpy(zero_copy_only=False)
+        return hash_array(ids, hash_key=self._hash_key, categorize=False).astype(np.float64)
 
     def _add_pools(self, batch: pa.RecordBatch) -> None:
         rows = pa.table(batch.filter(pc.is_valid(batch["pool"])))
@@ -158,6 +166,30 @@ def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
             collected.add(batch)
             counter.advance(batch.num_rows)
     return collected
+
+
+def add_lengths(lengths: np.ndarray, tokens: pa.Array) -> np.ndarray:
+    """Add numbers of tokens to ``lengths``, the number of texts by tokens; returns the sums."""
+    counts = np.bincount(tokens.drop_null().to_numpy(), minlength=len(lengths))
+    counts[:len(lengths)] += lengths
+    return counts
+
+
+def _slowness(batch: pa.RecordBatch) -> np.ndarray:
+    return _floats(batch["decode_ms"])
+
+
+def _low_acceptance(batch: pa.RecordBatch) -> np.ndarray:
+    """Sort keys (rows,), the fewest accepted tokens per step first; NaN: too short, or without drafts."""
+    steps, accepted = (_floats(batch[name]) for name in ("target_steps", "accepted_tokens"))
+    steps[steps < MIN_STEPS] = np.nan
+    keys = -accepted / steps + steps * 1e-9  # longer texts first among equal ones
+    keys[_floats(pc.is_valid(batch["pool_kind"])) == 0] = np.nan
+    return keys
+
+
+def _places(mask: pa.Array) -> np.ndarray:
+    return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
 
 
 def _floats(values: pa.Array) -> np.ndarray:

@@ -36,6 +36,13 @@ def seconds(value: float | None) -> str:
     raise AssertionError
 
 
+def money(value: float | None) -> str:
+    """An amount in the user's currency: 1,240.50; small amounts with two significant digits: 0.0031."""
+    if value is None:
+        return "–"
+    return f"{value:,.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
+
+
 def milliseconds(value: float | None) -> str:
     if value is None:
         return "–"

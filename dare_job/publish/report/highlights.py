@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dare_job.publish.report import format
 from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night, Unusual
+from dare_job.publish.report.screen import uneven
 
 _CUT_OFF = 0.05  # share of the generated texts that hit decode.max_new_tokens
 
@@ -64,6 +65,8 @@ def _cost(night: Night) -> Iterator[Point]:
         yield Point("warn", f"Slower than autoregressive decoding: {format.times(night.speedup)}.", "cost")
     elif night.total("counts", "written") and not night.baseline:
         yield Point("note", "This run measured no baseline, so its cost cannot be compared.", "cost")
+    if line := uneven(night.first("workers")):
+        yield Point("warn", f"{line}.", "timeline")
 
 
 def _unusual(night: Night, before: list[Night], unusual: list[Unusual]) -> Iterator[Point]:

@@ -1,6 +1,7 @@
 """Statistics of published dates from their manifests, and which of them are unusual."""
 
 import difflib
+import json
 import statistics
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,6 +62,22 @@ class Night:
     @property
     def speedup(self) -> float | None:
         return _ratio(self.autoregressive_s, self.worker_s)
+
+    @property
+    def held_s(self) -> float | None:
+        """Seconds for which workers were held: their number times the wall-clock time of the stage generate.
+        """
+        workers, seconds = self.first("workers") or {}, self.first("seconds") or {}
+        number, generate_s = workers.get("slots", workers.get("workers")), seconds.get("generate")
+        if not number or generate_s is None:
+            return None
+        return max(number * generate_s, self.worker_s or 0.0)
+
+    @property
+    def stages_s(self) -> float | None:
+        """Wall-clock seconds of all stages until the date was published."""
+        seconds = self.first("seconds")
+        return sum(seconds.values()) if seconds else None
 
     def share(self, name: str, of: str) -> float | None:
         return _ratio(self.total("totals", name), self.total("totals", of))
@@ -129,6 +146,27 @@ def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
 def read(out: AnyPath, dt: str) -> Night:
     """Read a published date. Raises DataError if it is not published or a manifest is damaged."""
     return Night(dt, {entity: published.read_manifest(snapshot(out, entity, dt)) for entity in ENTITIES})
+
+
+def read_any(out: AnyPath, dt: str) -> tuple[Night, str]:
+    """The manifests of a date that can be read, and its status: "published", or what is missing."""
+    manifests, status = {}, []
+    for entity in ENTITIES:
+        try:
+            text = (folder(out, entity, dt) / MANIFEST).read_text(encoding="utf-8")
+            manifest = json.loads(text)
+            if not isinstance(manifest, dict):
+                raise ValueError("not an object")
+            manifests[entity] = manifest
+        except OSError:
+            status.append(f"{entity}s are not published")
+        except ValueError:
+            status.append(f"the {entity}s' manifest is damaged")
+    if len(status) == len(ENTITIES) and not manifests:
+        status = [f"not published: `dare-job run --date {dt}` continues it"]
+    if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
+        status.append("users and items are from different runs")
+    return Night(dt, manifests), ", ".join(status) or "published"
 
 
 def dates(out: AnyPath) -> list[str]:

@@ -9,7 +9,17 @@ from rich.filesize import decimal
 
 from dare_job import workspace
 from dare_job.publish.gate.findings import OF_LENGTHS
-from dare_job.publish.report import format, highlights, nights, svg, texts
+from dare_job.publish.report import (
+    cost,
+    format,
+    highlights,
+    lengths,
+    nights,
+    sample,
+    svg,
+    texts,
+    timeline,
+)
 from dare_job.publish.report.collect import MIN_STEPS, Collected, collect
 from dare_job.publish.report.nights import MEASURES, Night
 from dare_job.schemas import ENTITIES, ROUTES
@@ -26,7 +36,7 @@ _BATCH = 1 << 18
 
 
 @cache
-def environment() -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
     """The template engine of the report's pages, which escapes all text of the data."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dare_job.publish.report"),
@@ -37,8 +47,13 @@ def environment() -> jinja2.Environment:
     )
     environment.filters.update(
         count=format.count, rate=format.rate, share=format.share, seconds=format.seconds,
-        milliseconds=format.milliseconds)
+        milliseconds=format.milliseconds, money=format.money, times=format.times)
     return environment
+
+
+def render_template(name: str, **values) -> str:
+    """A page of templates/ as HTML."""
+    return _environment().get_template(name).render(values)
 
 
 def render(out: AnyPath, dt: str) -> str:
@@ -51,7 +66,10 @@ def render(out: AnyPath, dt: str) -> str:
     worst = [row for part in collected for row in part.worst.rows()]
     next_date = next((date for date in nights.dates(out) if date > dt), None)
     shown_dates = [next_date, *(each.dt for each in before)]
-    return environment().get_template("page.html").render(
+    shown = sample.choose(out, night, collected)
+    return render_template(
+        "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
+        lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
         status=_status(points), without_text=sum(part.written[None] for part in collected),

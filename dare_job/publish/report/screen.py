@@ -5,7 +5,8 @@ from rich.console import Console
 
 from dare_job.observe.progress import duration
 from dare_job.publish.gate import findings
-from dare_job.publish.report import texts
+from dare_job.publish.report import cost, texts
+from dare_job.publish.report.nights import Night
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 from dare_job.workspace import Workspace, report_page
@@ -31,7 +32,7 @@ def show(space: Workspace, manifests: dict, summary: dict, console: Console | No
     if failed := failures(space, manifests):
         console.print(f"\nNot generated: {failed}", markup=False, soft_wrap=True)
     console.print()
-    for line in _details(manifests, summary):
+    for line in _details(manifests, summary) + _cost(Night(space.dt, manifests)):
         console.print(line, markup=False, soft_wrap=True)
     if row:
         console.print("\nOne of these texts:")
@@ -107,6 +108,11 @@ def _details(manifests: dict, summary: dict) -> list[str]:
     return lines + [line for line in [uneven(manifests["user"].get("workers"))] if line]
 
 
+def _cost(night: Night) -> list[str]:
+    money = cost.of(night)
+    return [cost.words(money)] if money else []
+
+
 def gate_words(worst: dict[str, float | None]) -> str:
     """The checks that found something, and the length ratio if lengths were compared."""
     shares = [f"{check.replace('_', ' ')} {value:.2%}" for check, value in worst.items()
@@ -118,7 +124,7 @@ def gate_words(worst: dict[str, float | None]) -> str:
 
 def uneven(workers: dict | None) -> str | None:
     """A line about workers that waited for the slowest one, if that took long; None for old manifests."""
-    if not workers or (workers["imbalance"] or 1) <= _IMBALANCE or workers["waited_s"] < _IDLE_S:
+    if not workers or (workers.get("imbalance") or 1) <= _IMBALANCE or workers["waited_s"] < _IDLE_S:
         return None
     return (f"Uneven work: the busiest of {workers['workers']} workers decoded {workers['imbalance']:.2f} "
             f"times as long as the average, and the others waited {duration(workers['waited_s'])} in total; "

@@ -38,6 +38,18 @@ def text(x: float, y: float, content: str, name: str = "", anchor: str = "middle
         name, x, y, anchor, content)
 
 
+def path(points: Sequence[tuple[float, float]], name: str, tooltip: str = "") -> Markup:
+    """Points joined by lines."""
+    title = Markup("<title>{}</title>").format(tooltip) if tooltip else ""
+    return Markup('<path class="{}" d="M{}">{}</path>').format(
+        name, " L".join(f"{x:.1f},{y:.1f}" for x, y in points), title)
+
+
+def moved(x: float, y: float, parts: Sequence[Markup]) -> Markup:
+    """Elements moved by (x, y)."""
+    return Markup('<g transform="translate({:.1f} {:.1f})">{}</g>').format(x, y, Markup("").join(parts))
+
+
 def _bar(x: float, width: float, height: float, name: str, tooltip: str) -> Markup:
     """A bar of a chart of _HEIGHT, on its base line. height: as a share of the highest bar."""
     tall = max((_BASE - 1) * height, 1) if height else 0
@@ -59,6 +71,29 @@ def nights(title: str, dates: Sequence[str], values: Sequence[float | None], lab
             name = "current" if n == len(values) - 1 else "past"
             parts.append(_bar(step * n + 1.5, step - 3, value / highest, name, tooltip))
     return svg(200, _HEIGHT, f"{title}: {', '.join(described)}", parts, "nights")
+
+
+def trend(title: str, dates: Sequence[str], values: Sequence[float | None], labels: Sequence[str]) -> Markup:
+    """A line over dates; a date without the value interrupts it. The newest value has a dot."""
+    known = [value for value in values if value is not None]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    step, scale = 194 / max(len(values) - 1, 1), (_BASE - 6) / ((high - low) or 1.0)
+    parts, run = [line(0, _BASE + 0.5, 200, _BASE + 0.5, "axis")], []
+    for n, value in enumerate([*values, None]):
+        if value is not None:
+            run.append((3 + step * n, _BASE - (value - low) * scale))
+            continue
+        if run:
+            parts.append(path(run if len(run) > 1 else [*run, run[0]], "outline"))
+        run = []
+    for n, (value, label) in enumerate(zip(values, labels, strict=True)):
+        if value is not None and (n == len(values) - 1 or len(values) <= 31):
+            name = "current" if n == len(values) - 1 else "past"
+            y = _BASE - (value - low) * scale
+            parts.append(rect(3 + step * n - 2, y - 2, 4, 4, name, f"{dates[n]} {label}"))
+    parts += [text(0, _HEIGHT - 2, dates[0], "tick", "start"),
+              text(200, _HEIGHT - 2, dates[-1], "tick", "end")] if len(dates) > 1 else []
+    return svg(200, _HEIGHT, f"{title} from {dates[0]} to {dates[-1]}, newest {labels[-1]}", parts, "nights")
 
 
 def accepted(histogram: Histogram, longest: int) -> Markup:

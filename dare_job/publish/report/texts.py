@@ -172,7 +172,7 @@ def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[dict]:
     """
     examples = []
     for part in collected:
-        ranked = sorted(part.sampled.rows(), key=_acceptance)
+        ranked = sorted((row for row in part.sampled.rows() if row["step_tokens"]), key=_acceptance)
         if not ranked:
             continue
         chosen = {"typical": ranked[len(ranked) // 2], "least drafted": ranked[0]}

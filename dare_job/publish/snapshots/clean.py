@@ -22,11 +22,19 @@ from datetime import date
 
 from dare_job.errors import DataError, InfrastructureError
 from dare_job.generate import shard_plan
+from dare_job.publish.report import date_index
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, lock, paths, versions
 from dare_job.storage.paths import AnyPath, dated_folders, folder_date, is_local
 from dare_job.tables import published
-from dare_job.workspace import DONE, MANIFEST, SHARD_PLAN, Workspace, done_record
+from dare_job.workspace import (
+    DONE,
+    MANIFEST,
+    SHARD_PLAN,
+    Workspace,
+    done_record,
+    reports_index,
+)
 
 
 def hide(space: Workspace) -> None:
@@ -77,6 +85,8 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
         with lock.held_for_cleaning(out / "_work"):
             decisions = [_move(out, decision) for decision in decide(out, keep)]
         _delete(out, [decision.date for decision in decisions if decision.goes])
+        if reports_index(out).exists():
+            date_index.write_or_warn(out)
     gone = [decision for decision in decisions if decision.goes]
     return {"out": str(out), "keep": keep, "dry_run": dry_run,
             "bytes": sum(decision.bytes for decision in gone),

@@ -1,6 +1,5 @@
 """Lists the published dates of an output folder, one line per date."""
 
-import json
 from datetime import date
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from dare_job.publish.snapshots.diff import changes
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic
 from dare_job.storage.paths import AnyPath, dated_folders, map_paths
-from dare_job.workspace import MANIFEST, Workspace, generation_started
+from dare_job.workspace import Workspace, generation_started
 
 _NAMED = 2  # changed settings named in the table; if there are more, their number is shown
 
@@ -35,7 +34,7 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
         raise DataError(f"{out} has no published text; name the output folder of a run: --out FOLDER")
     rows, before = [], None
     folders = [nights.folder(out, ENTITIES[0], dt) for dt in sorted(names)]
-    for night, status in map_paths(lambda folder: _read(out, folder.name[3:]), folders):
+    for night, status in map_paths(lambda folder: nights.read_any(out, folder.name[3:]), folders):
         rows.append({"date": night.dt, "status": status, **_figures(night),
                      "changes": _changes(before, night.manifests)})
         before = night.manifests or before
@@ -60,26 +59,8 @@ def print_history(rows: list[dict], console: Console) -> None:
                   "decoding in the same run; then the changes since the date before[/dim]", soft_wrap=True)
 
 
-def _read(out: AnyPath, dt: str) -> tuple[Night, str]:
-    """The manifests of a date that can be read, and its status."""
-    manifests, status = {}, []
-    for entity in ENTITIES:
-        try:
-            text = (nights.folder(out, entity, dt) / MANIFEST).read_text(encoding="utf-8")
-            manifests[entity] = json.loads(text)
-        except OSError:
-            status.append(f"{entity}s are not published")
-        except ValueError:
-            status.append(f"the {entity}s' manifest is damaged")
-    if len(status) == len(ENTITIES) and not manifests:
-        status = [f"not published: `dare-job run --date {dt}` continues it"]
-    if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
-        status.append("users and items are from different runs")
-    return Night(dt, manifests), ", ".join(status) or "published"
-
-
 def _figures(night: Night) -> dict:
-    rate, seconds = night.first("tokens_per_s"), night.first("seconds")
+    rate = night.first("tokens_per_s")
     baseline = night.baseline and night.baseline["tokens_per_s"]
     return {
         "run_id": night.first("run_id"), "published": night.first("published"),
@@ -88,7 +69,7 @@ def _figures(night: Night) -> dict:
         "accepted_per_step": _rounded(night.share("accepted_tokens", "target_steps"), 4),
         "tokens_per_s": rate, "baseline_tokens_per_s": baseline,
         "ratio": _rounded(rate / baseline if rate and baseline else None, 4),
-        "seconds": _rounded(sum(seconds.values()) if seconds else None, 1)}
+        "seconds": _rounded(night.stages_s, 1)}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
