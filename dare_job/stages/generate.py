@@ -51,9 +51,10 @@ def run(job: Job) -> dict:
     if job.config.decode.mode == "beam":
         beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
     with progress.doing("reading the totals of finished chunks"):
+        used = _utilization(job, work, files)
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-                  "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
-                  "beams": beams, "baseline": baseline.measure_baseline(job, work)}
+                  "waves": wave_index.wave_record(work), "workers": used, "beams": beams,
+                  "baseline": baseline.measure_baseline(job, work, used and used["workers"])}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record

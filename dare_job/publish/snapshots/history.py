@@ -80,7 +80,7 @@ def _read(out: AnyPath, dt: str) -> tuple[Night, str]:
 
 def _figures(night: Night) -> dict:
     rate, seconds = night.first("tokens_per_s"), night.first("seconds")
-    baseline = night.baseline and night.baseline["tokens_per_s"]
+    baseline = night.baseline_rate
     return {
         "run_id": night.first("run_id"), "published": night.first("published"),
         **{name: night.total("counts", name) for name in ("rows", "written", "carried", "errors")},
