@@ -19,6 +19,7 @@ from dare_job.storage import lock
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath, path
 from dare_job.tables import chunk_files, published, stage_inputs
+from dare_job.tables.open_chunks import OpenChunks
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.index import Index
@@ -150,7 +151,9 @@ def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> 
     lock.require_held()
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", wave_index.wave_name(work, wave), work.waves[wave - 1][0])
-    watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave))
+    open_chunks = OpenChunks(work.folder, work.token)
+    open_chunks.clear()
+    watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave), open_chunks)
     with small_batches(job), watched:
         hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
             shard_plan.remaining_rows(job, work, wave), write, from_arrow_schema(CHUNKS)).collect())
