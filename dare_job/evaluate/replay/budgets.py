@@ -51,23 +51,42 @@ class Steps:
         return np.array(forwards) + self.drafting_ms
 
 
-DraftingCost = tuple[float, float] | None  # milliseconds per row, per draft token; None: measured
+@dataclass(frozen=True)
+class Drafting:
+    """Time of drafting: of one thread, shared by ``threads``.
+
+    Attributes
+    ----------
+    us : microseconds (per row, per draft token); None: as measured, with the draft budget
+    """
+
+    us: tuple[float, float] | None = None
+    threads: int = 1
+
+    def ms(self, started: float, rows: int, nodes: int) -> float:
+        """Milliseconds for so many rows and nodes, or since ``started`` (``time.thread_time``)."""
+        if self.us is None:
+            return 1e3 * (time.thread_time() - started) / self.threads
+        return (self.us[0] * rows + self.us[1] * nodes) / self.threads / 1e3
+
+
+_MEASURED = Drafting()
 
 
 def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
-          settings: DraftSettings, cost: DraftingCost = None) -> Steps:
+          settings: DraftSettings, drafting: Drafting = _MEASURED) -> Steps:
     """Replay with up to ``nodes`` draft nodes for every row in each step."""
-    return _run(texts, pools, batch, nodes, settings, None, cost)
+    return _run(texts, pools, batch, nodes, settings, None, drafting)
 
 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
-              settings: DraftSettings, curve: LatencyCurve, cost: DraftingCost = None) -> Steps:
+              settings: DraftSettings, curve: LatencyCurve, drafting: Drafting = _MEASURED) -> Steps:
     """Replay with the nodes that the draft budget selects, at most ``nodes`` of one row."""
-    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes), cost)
+    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes), drafting)
 
 
 def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: DraftBudget | None,
-         cost: DraftingCost) -> Steps:
+         drafting: Drafting) -> Steps:
     """texts int32 (tokens,), the first token known; ``batch`` rows at once, replaced as they end."""
     context = np.zeros((batch, max(text.size for text in texts)), np.int32)
     sizes, known = np.zeros(batch, np.int64), np.ones(batch, np.int64)
@@ -82,20 +101,20 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: 
             rows += 1
         if not rows:
             break
-        clock = _Clock(cost)
+        started = time.thread_time()
         row_pools = [pools[number] for number in active]
         drafts = _draft(context[:rows], known[:rows], sizes[:rows], row_pools, nodes, settings, budget)
         drafted = int(drafts.sizes.sum())
-        drafting_ms = clock.ms(rows, drafted) if drafts.nodes else 0.0
+        drafting_ms = drafting.ms(started, rows, drafted) if drafts.nodes else 0.0
         if budget is not None and drafts.nodes:
             drafts = budget.select(drafts, drafting_ms)
-            drafting_ms = clock.ms(rows, drafted)
+            drafting_ms = drafting.ms(started, rows, drafted)
         tree = build(context[np.arange(rows), known[:rows] - 1], drafts, sizes[:rows] - known[:rows] - 1)
         result = _verify(tree, context[:rows], known[:rows], sizes[:rows])
         if budget is not None:
-            clock = _Clock(cost)
+            started = time.thread_time()
             budget.observe(tree, result)
-            drafting_ms += clock.ms(0, 0)
+            drafting_ms += drafting.ms(started, 0, 0)
         tokens = result.counts + 1
         known[:rows] += tokens
         record.append((rows, len(tree.tokens) - rows, drafting_ms, int(tokens.sum())))
@@ -106,18 +125,6 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: 
             active[row] = active[rows]
             active.pop()
     return Steps(*map(np.array, zip(*record, strict=True)), tuple(members))
-
-
-class _Clock:
-    """Milliseconds since it was made: of this thread, or of a known cost."""
-
-    def __init__(self, cost: DraftingCost):
-        self._cost, self._started = cost, time.thread_time()
-
-    def ms(self, rows: int, nodes: int) -> float:
-        if self._cost is None:
-            return 1e3 * (time.thread_time() - self._started)
-        return self._cost[0] * rows + self._cost[1] * nodes
 
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,

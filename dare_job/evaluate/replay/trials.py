@@ -69,14 +69,6 @@ class Objective:
         threads = min(self.threads, batch, 1 + batch * nodes // NODES_PER_THREAD)
         return self.curve.ms(batch, nodes + 1) + draft_us * batch / threads / 1e3
 
-    def drafting_cost(self, batch: int) -> tuple[float, float] | None:
-        """Milliseconds of drafting per row and per draft token; None: as measured."""
-        if self.drafting is None:
-            return None
-        row_us, node_us = self.drafting
-        threads = min(self.threads, batch)
-        return row_us / threads / 1e3, node_us / threads / 1e3
-
     def tokens_per_s(self, batch: int, nodes: int, trial: Trial) -> float:
         """Computed throughput: each row gets its accepted tokens and one more per step."""
         return 1e3 * batch * (trial.accepted_per_step + 1) / self.step_ms(batch, nodes, trial.draft_us)
