@@ -85,10 +85,9 @@ class TuneOptions(Source):
     out: Path = option("File for the settings, a --config of later runs.", Path("tuned.yaml"),
                        flag="--save")
     screen: int = option("Texts to screen settings; others confirm.", 100, panel=_SEARCH)
-    config: Sequence[Path] = option("Configuration of the run: its settings are compared with, and its "
-                                    "decode.batch_size is tuned for; repeatable. Default: the defaults, and "
-                                    "the largest batch size.", (), repeatable=True, panel=_SEARCH,
-                                    parse=lambda _, texts: list(map(Path, texts)))
+    config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
+                                    "default settings, with the largest --batch.", (), repeatable=True,
+                                    parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
     batch: Sequence[int] = option("Batch sizes to report. Default: those of the curve.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",

@@ -22,7 +22,10 @@ def run(options: Options) -> dict:
     """
     config = load(options.config)
     batches = sorted(set(options.batch)) or list(options.curve.batches)
-    batch = config.decode.batch_size if options.config else batches[-1]
+    batch = config.decode.batch_size if options.config else max(options.batch, default=None)
+    batch_is_given = batch is not None
+    if batch is None:  # the default; a curve of other batch sizes ends nearest to it
+        batch = min(max(config.decode.batch_size, batches[0]), batches[-1])
     budgets = _check(options, batch)
     corpus = sources.load(options)
     if len(corpus.test) < 4:
@@ -40,7 +43,7 @@ def run(options: Options) -> dict:
     with progress.counting("replays", max_replays, unit="replays") as counter:
         trials = Trials(corpus, screened, counter.advance)
         chosen = search.search(trials, objective, space, say)
-        result, winner = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
+        result, winner = tuned.figures(trials, objective, space, chosen, sizes, options.rows, batch_is_given)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
               f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
     options.out.write_text(tuned.document(result, source, options.command), encoding="utf-8")

@@ -62,10 +62,10 @@ def default_point(pool: tuple[str, ...], texts: int, decode: DecodeSettings, poo
     return Point(pool, decode.context, decode.depth, lam, *limits)
 
 
-def settings(batch: int, chosen: Rate) -> dict[str, dict]:
+def settings(chosen: Rate, batch: int | None) -> dict[str, dict]:
     """The choice by sections and keys of the settings; a pool of all texts has no limit."""
     point = chosen.point
-    decode = {"batch_size": batch, "nodes": chosen.nodes, "depth": point.depth,
+    decode = {**({"batch_size": batch} if batch else {}), "nodes": chosen.nodes, "depth": point.depth,
               "context": point.context, "blend_lambda": "learned" if point.lam is None else point.lam}
     limits = {"max_texts": point.group_texts, "max_global_texts": point.global_texts}
     pools = {name: value for name, value in limits.items() if value is not None}
@@ -73,7 +73,7 @@ def settings(batch: int, chosen: Rate) -> dict[str, dict]:
 
 
 def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, sizes: Sequence[int],
-            rows: int | None) -> tuple[dict, Rate]:
+            rows: int | None, batch_is_given: bool) -> tuple[dict, Rate]:
     """The result that the command prints, and the settings to write.
 
     The result has the settings, every batch size, the settings before ("default"), and the waves of a first
@@ -83,6 +83,7 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     ----------
     sizes : sizes of the global pool, whose acceptance determines the waves
     rows : of the first run; None: as many as there are texts
+    batch_is_given : whether the batch size is written; otherwise that of the run's configuration stays
     """
     batched = Batched(trials, objective, chosen.batch)
     default = batched(space.start, space.start_nodes)
@@ -94,7 +95,8 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     texts = len(trials.corpus.test) + len(trials.corpus.rest)
     waves = recommend(rows or texts, tokens, accepted) if chosen.nodes else None
     return {
-        "best": settings(chosen.batch, tuned), **_rate(tuned, batched(tuned.point, 0)),
+        "best": settings(tuned, chosen.batch if batch_is_given else None),
+        **_rate(tuned, batched(tuned.point, 0)),
         "by_batch": {str(batch): _at_batch(trials, objective, space, tuned.point, batch)
                      for batch in space.batches},
         "pool_sizes": {str(size): {"accepted_per_step": trial.accepted_per_step, "tokens_per_s": round(
@@ -140,7 +142,7 @@ def document(result: Mapping, source: str, command: str) -> str:
     source : the replayed texts and the latency curve, in words
     """
     low, high = result["ratio_ci95"]
-    chosen = result["best"]["decode"]["batch_size"]
+    chosen = result["default"]["batch_size"]
     lines = [
         *(f"# {' '.join(line.split())}" for line in (command, source)),
         f"# Batch {chosen}: {result['accepted_per_step']:.2f} accepted per step, "
