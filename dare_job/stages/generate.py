@@ -157,6 +157,7 @@ def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> 
     with small_batches(job), watched:
         hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
             shard_plan.remaining_rows(job, work, wave), write, from_arrow_schema(CHUNKS)).collect())
+    open_chunks.clear()
     shard_plan.raise_failure(work.folder)
     wave_index.require_complete(work, wave)
 

@@ -38,9 +38,10 @@ class OpenChunks:
         self._changed: dict[str, tuple[float, float]] = {}  # file name -> its at_s, when it was first seen
 
     def clear(self) -> None:
-        """Delete the files of an earlier command. Call it before workers start."""
-        for file in self._folder.glob("*.json"):
-            file.unlink(missing_ok=True)
+        """Delete the files of dead workers. Call it while no worker runs."""
+        for pattern in ("*.json", ".*.partial"):
+            for file in self._folder.glob(pattern):
+                file.unlink(missing_ok=True)
 
     def totals(self) -> Totals:
         """Sum over all workers that still write."""
