@@ -21,7 +21,8 @@ from dare_job.errors import ConfigError
 _MODULES = {
     "sample": "sampling.command", "beam": "beam.command", "recommend": "recommend.command",
     "budget": "budget", "decode": "decode.command", "dare": "dare.command", "pools": "pools.command",
-    "modes": "modes", "overhead": "overhead", "growth": "growth", "ctr-input": "ctr_input",
+    "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
+    "ctr-input": "ctr_input",
     "train-profiles": "profiles.train", "train-profiles-drafter": "profiles.drafter", "gpu": "gpu.command"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 

@@ -231,22 +231,26 @@ def test_how_much_old_text_is_scored(decode, verify, score):
 
 
 def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):
-    """Finished rows and those that are being decoded; after a commit only the latter; in the end nothing."""
+    """Finished rows and those that are being decoded, without those of committed chunks; in the end nothing.
+
+    Four rows are a chunk. It is committed when a row of the next chunk is finished.
+    """
     monkeypatch.setattr(live_progress, "_LOCAL_S", 0.01)
-    chunks, seen = open_chunks.OpenChunks(task.folder, RECORD["token"]), []
+    chunks, expected = open_chunks.OpenChunks(task.folder, RECORD["token"]), iter((0, 1, 2, 3, 4, 1, 2, 3))
 
     class Watching(FakeEngine):
         def run(self, requests):
-            for number, found in enumerate(super().run(requests)):
-                time.sleep(0.3)
-                total = chunks.totals()
-                seen.append((number, total.rows, total.tokens))
-                assert total.busy_s > 0
+            for found in super().run(requests):
+                rows, until = next(expected), time.monotonic() + 20
+                while (total := chunks.totals()).rows != rows or not total.busy_s:
+                    assert time.monotonic() < until, (rows, total)
+                    time.sleep(0.01)
+                assert total.tokens == 3 * rows + 7
                 yield found
 
     monkeypatch.setattr(loading, "make_engine", lambda task, batch_size=2: Watching(batch_size, set()))
     list(worker.write_shard(batches(8, 4), task.task))
-    assert seen == [(n, n % 4, 3 * (n % 4) + 7) for n in range(8)]
+    assert next(expected, None) is None
     assert chunks.totals() == chunk_files.Totals() and not any((task.folder / "open").iterdir())
 
 
