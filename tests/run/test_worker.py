@@ -251,6 +251,7 @@ def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):
     monkeypatch.setattr(loading, "make_engine", lambda task, batch_size=2: Watching(batch_size, set()))
     list(worker.write_shard(batches(8, 4), task.task))
     assert next(expected, None) is None
+    assert not [row["error"] for rows in written(task.folder).values() for row in rows if row["error"]]
     assert chunks.totals() == chunk_files.Totals() and not any((task.folder / "open").iterdir())
 
 
