@@ -9,17 +9,10 @@ Weights that are changed, moved or cast later need a new ``PrepackedLayers``. A 
 can be copied; the copy is prepacked on first use.
 """
 
-import os
 from contextlib import contextmanager
 
 import torch
 from torch.nn.functional import linear
-
-# oneDNN keeps a compiled primitive for each shape of a product, 1024 by default, and trees have almost any
-# number of queries. It reads the variable at its first product. The shapes of a step recur in each layer.
-CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-PRIMITIVES = "64"
-os.environ.setdefault(CAPACITY, PRIMITIVES)
 
 MAX_BYTES = 4 * 2**30  # of prepacked copies; larger models are not prepacked
 CACHED_BYTES = 24 * 2**20  # of weights that are assumed to stay in the processor's cache
