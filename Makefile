@@ -2,6 +2,7 @@
 # make test   set everything up and run the tests; make test-slow: those that take minutes;
 #             make test-release: long sweeps, before a release
 # make real   set everything up and write two nights with a small pretrained LLM
+# make install EXTRAS=encode,gguf   add optional parts to .venv (pyproject.toml lists them)
 # make airflow   set everything up and bring up Airflow with the DAGs, a local Spark and the sample
 # Options: DEVICE=cpu|gpu (default: gpu where nvidia-smi finds one), PYTHON=..., OUT=folder of the demo
 
@@ -11,7 +12,7 @@ export PYTHON
 DARE := .venv/bin/dare-job
 PYTEST := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo real test test-slow test-release airflow lint clean
+.PHONY: demo real install test test-slow test-release airflow lint clean
 
 demo:
 	@sh conf/setup.sh $(DEVICE)
@@ -22,6 +23,10 @@ demo:
 real:
 	@sh conf/setup.sh $(DEVICE) gguf
 	@sh conf/real.sh $(OUT)
+
+install:
+	@sh conf/setup.sh $(DEVICE) $(EXTRAS)
+	@echo "installed; activate the environment with: . .venv/bin/activate"
 
 test:
 	@sh conf/setup.sh $(DEVICE) airflow,test

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [EXTRA,...]`. Run by `make demo`, `make test`, `make airflow`.
+# Sets up everything in .venv: `conf/setup.sh [cpu|gpu] [EXTRA,...]`. Run by `make demo`, `make install`, `make test`,
+# `make airflow`. Extras that .venv has already are kept.
 # Installs exactly one of the extras cpu and gpu: both packages provide the module faiss.
 set -eu
 cd "$(dirname "$0")/.."
 device=${1:-auto}
-extras=${2:+,$2}
 venv=.venv
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
@@ -42,8 +42,16 @@ find_python() {
       { echo "$name"; return; }
   done
 }
-stamp=$(cat pyproject.toml conf/constraints.txt conf/setup.sh | cksum | tr ' ' -)-$device$extras
-case $(cat $venv/.installed 2>/dev/null) in "$stamp"*) exit 0 ;; esac  # with more extras is as good
+# .installed: checksum, device and extras of the last installation, such as 123-456-cpu,airflow,test
+stamp=$(cat pyproject.toml conf/constraints.txt conf/setup.sh | cksum | tr ' ' -)-$device
+installed=$(cat $venv/.installed 2>/dev/null || true)
+extras=
+case $installed in *-"$device" | *-"$device",*) extras=${installed#*-"$device"} ;; esac
+missing=
+for extra in $(echo "${2:-}" | tr ',' ' '); do
+  case "$extras," in *",$extra,"*) ;; *) extras=$extras,$extra missing=1 ;; esac
+done
+case $installed in "$stamp" | "$stamp",*) [ -n "$missing" ] || exit 0 ;; esac
 if ! [ -x $venv/bin/python ]; then
   python=$(find_python)
   [ -n "$python" ] || stop "no Python 3.11 to 3.13 found: install one, or name it: make PYTHON=/path/to/python demo"
@@ -70,4 +78,4 @@ $pip install -q $index -c conf/constraints.txt -e ".[$device$extras]" >$log 2>&1
   { tail -n 20 $log >&2; stop "pip failed: its messages are above and in $log"; }
 $venv/bin/python -c 'import dare_job, faiss, pyspark, torch, transformers' ||
   stop "the installation is not complete: see $log"
-echo "$stamp" >$venv/.installed
+echo "$stamp$extras" >$venv/.installed

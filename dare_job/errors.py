@@ -86,3 +86,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, RowError):
         return str(error)
     return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+
+
+def install_hint(extra: str) -> str:
+    """How to install an optional part of dare-job, which no package index has."""
+    return f"install dare-job with its extra {extra} (in a clone: make install EXTRAS={extra})"

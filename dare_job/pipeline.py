@@ -18,6 +18,7 @@ from dare_job.publish.report import dry_run as dry_run_screen
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, lock
+from dare_job.tables import published
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
@@ -128,7 +129,6 @@ def summarise(job: Job, manifests: dict) -> dict:
 
     steps = total("totals", "target_steps")
     slots = total("totals", "slot_steps")
-    baseline = manifests["user"]["baseline"]
     return {
         "date": job.space.dt, "out": str(job.space.out), "written": total("counts", "written"),
         "errors": total("counts", "errors"), "skipped_fresh": total("counts", "skipped_fresh"),
@@ -137,7 +137,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         "scored_tokens": total("totals", "scored_tokens"),
         "relaxed_tokens": total("totals", "relaxed_tokens"), "guarded_rows": total("counts", "guarded"),
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
-        "baseline_tokens_per_s": _rounded(baseline["tokens_per_s"] if baseline else None),
+        "baseline_tokens_per_s": _rounded(published.baseline_rate(manifests["user"])),
         "gates": findings.worst({entity: manifests[entity]["gates"] for entity in ENTITIES}),
         "choice": manifests["user"]["choice"],
     }

@@ -21,9 +21,9 @@ from dare_job.errors import ConfigError
 _MODULES = {
     "sample": "sampling.command", "beam": "beam.command", "recommend": "recommend.command",
     "budget": "budget", "decode": "decode.command", "dare": "dare.command", "pools": "pools.command",
-    "modes": "modes", "overhead": "overhead", "growth": "growth", "ctr-input": "ctr_input",
-    "train-profiles": "profiles.train", "train-profiles-drafter": "profiles.drafter",
-    "writer-texts": "profiles.writer", "gpu": "gpu.command"}
+    "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
+    "ctr-input": "ctr_input", "train-profiles": "profiles.train",
+    "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer", "gpu": "gpu.command"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 

@@ -160,9 +160,11 @@ class SparkSettings(Section):
 
 
 class BaselineSettings(Section):
-    rows: NotNegative = Field(32, description="Rows that are also decoded autoregressively, to measure "
-                      "the speedup: at most a quarter of the run's rows, or one batch if that is more. "
-                      "0: no measurement")
+    rows: NotNegative | Literal["auto"] = Field(
+        "auto", description="Rows that are also decoded autoregressively, to measure the speedup: at most a "
+        "quarter of the run's rows, or one batch for each worker if that is more. auto: 32, or one batch for "
+        "each worker if that is more. Workers without a GPU are compared only if all have a full batch. "
+        "0: no measurement")
 
 
 class LimitSettings(Section):

@@ -87,7 +87,9 @@ class EngineSettings:
         None, "Modes dare, resd and autoregressive: penalty of tokens that the prompt or the text already "
         "holds, as in generate. null: as in the model's generation config",
         ge=MIN_PENALTY, le=MAX_PENALTY)
-    batch_size: int = setting(8, "Number of rows decoded together on one device", ge=1, le=65536)
+    batch_size: int = setting(
+        8, "Number of rows decoded together on one device. In float32 it changes no strict text; in bfloat16 "
+        "and float16 it changes some texts, where two tokens are almost equally probable", ge=1, le=65536)
     nodes: int = setting(16, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
                          ge=0)
     depth: int = setting(12, "Maximum length of a draft path, in tokens", ge=1, le=64)

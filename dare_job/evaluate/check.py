@@ -1,6 +1,7 @@
 """``dare-job check``: compares the engine's greedy tokens with those of transformers."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,9 +86,11 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
 
     Returns
     -------
-    dict : "equal", "rows" and "first_difference". In float32 all tokens must be equal. In bfloat16 and
-        float16 a row may differ after a near-tie: two logits within 3 % and 0.4 % of the largest logit.
-        ``first_difference`` is a real difference if there is one, else the first near-tie or None
+    dict : "equal", "rows", "rows_that_differ", "by_batch" and "first_difference". In float32 all tokens must
+        be equal. In bfloat16 and float16 a row may differ after a near-tie: two logits within 3 % and 0.4 %
+        of the largest logit. ``rows_that_differ`` counts rows with another text than ``generate``'s in any of
+        the settings, ``by_batch`` has the number for each. ``first_difference`` is a real difference if there
+        is one, else the first near-tie or None
     """
     console = console or Console(stderr=True)
     path = resolve(model, revision, trust_remote_code)
@@ -110,7 +113,15 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
         ]
     _report(console, differences, len(texts))
     wrong = [d for d in differences if not d["near_tie"]]
-    return {"equal": not wrong, "rows": len(texts), "first_difference": (wrong or differences or [None])[0]}
+    return {"equal": not wrong, "rows": len(texts), "rows_that_differ": len({d["row"] for d in differences}),
+            "by_batch": _by_batch(differences), "first_difference": (wrong or differences or [None])[0]}
+
+
+def _by_batch(differences: Sequence[dict]) -> list[dict]:
+    """Number of rows that differ, for each number of rows decoded at once and of draft nodes."""
+    counts = Counter((d["batch"], d["nodes"]) for d in differences)
+    return [{"batch": batch, "nodes": nodes, "rows_that_differ": counts[batch, nodes]}
+            for batch, nodes in _BATCHES]
 
 
 def _context(target: Target) -> str:
@@ -196,6 +207,11 @@ def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
     if all(d["near_tie"] for d in differences):
         but = f" but for {len(differences)} near-ties" if differences else ""
         console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, with and without drafts")
+    if differences:
+        each = ", ".join(f"{one['rows_that_differ']} (batch {one['batch']}, {one['nodes']} nodes)"
+                         for one in _by_batch(differences))
+        console.print(f"{len({d['row'] for d in differences})} of {rows} rows have another text than "
+                      f"generate's: {each}")
     for d in differences[:10]:
         kind = "near-tie" if d["near_tie"] else "[red]different[/red]"
         console.print(f"{kind}: row {d['row']}, position {d['position']} (batch {d['batch']}, {d['nodes']} "

@@ -2,9 +2,11 @@
 
 Rates are new tokens per second of *one worker's* decoding time (prompts, retrieval and steps, without
 loading and writing files), summed over workers. The baseline runs in Spark tasks like the run's own: same
-threads, same batch size, and as many concurrent workers as the sample fills. It is the faster of
-transformers' ``generate`` (left-padded batches, sorted by length) and the engine without drafts. In mode
-sample both sample with the same settings.
+threads, same batch size, and as many concurrent workers as the run had, each with a full batch. If the sample
+is too small for that, workers on CPUs would share the machine with fewer others than in the run, so the rates
+are not comparable. The baseline is the faster of transformers' ``generate`` (left-padded batches, sorted by
+length) and the engine without drafts; both include the prompts. In mode sample both sample with the same
+settings.
 
 The baseline is measured after all texts are generated, so a failure here only loses the figure.
 """
@@ -15,6 +17,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial, reduce
 
 import numpy as np
@@ -43,29 +46,51 @@ _LOG = logging.getLogger("dare_job")
 ENGINE, GENERATE = "engine", "generate"  # the two methods
 GREEDY = {"do_sample": False, "num_beams": 1}
 _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
+_USUAL_ROWS = 32
 _STATS = pa.schema([("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])
 
 
-def measure_baseline(job: Job, plan) -> dict | None:
+@dataclass(frozen=True)
+class Sample:
+    """Baseline rows, and the workers that decode them at the same time in batches of ``batch_size``."""
+
+    rows: int
+    workers: int
+    batch_size: int
+
+
+def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict | None:
     """Rates by method and ``tokens_per_s`` of the faster one. Measured once per shard plan and settings.
 
     None if there are no rows or the measurement failed. A warning gives the reason of a failure.
+
+    Parameters
+    ----------
+    run_workers : number of the run's workers; None: one for each task slot
+
+    Returns
+    -------
+    rows, workers, batch_size : of the sample
+    run_workers, comparable : concurrent workers of the run, and whether its rate may be divided by this one
+    rates, method, tokens_per_s : of each method, the faster method, its rate
     """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
     fingerprint = digest([plan.fingerprint, plan.rows, settings.model_dump(), job.config.seed,
                           job.config.decode.batch_size])
     if not is_done(folder, fingerprint):
-        measured = _try_measure(job, plan) if settings.rows and plan.rows else None
+        slots = task_slots(job.spark)
+        run_workers = min(slots, run_workers or slots)
+        measured = _try_measure(job, plan, run_workers) if settings.rows and plan.rows else None
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
 
 
-def _try_measure(job: Job, plan) -> dict | None:
+def _try_measure(job: Job, plan, run_workers: int) -> dict | None:
     try:
         with executors.one_line_errors(), progress.doing(_ACTIVITY):
-            return _measure(job, plan)
+            return _measure(job, plan, run_workers)
     except Exception as error:
         expected = isinstance(error, DareJobError)
         _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline. All texts "
@@ -74,19 +99,16 @@ def _try_measure(job: Job, plan) -> dict | None:
         return None
 
 
-def _measure(job: Job, plan) -> dict | None:
+def _measure(job: Job, plan, run_workers: int) -> dict | None:
     task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
-    settings, batch = job.config.baseline, job.config.decode.batch_size
-    rows = _generated(job, plan)
+    size = sample_size(job.config.baseline.rows, plan.rows, job.config.decode.batch_size, run_workers)
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
-    size = sample_size(settings.rows, plan.rows, batch)
-    sample = rows.orderBy(order, "entity_id").limit(size)
-    workers = max(1, min(task_slots(job.spark), size // (2 * batch)))
+    sample = _generated(job, plan).orderBy(order, "entity_id").limit(size.rows)
 
     def decode(batches):
         yield from decode_baseline(batches, task)
 
-    stats = spark_workers.map_in_dedicated_workers(sample.repartition(workers), decode,
+    stats = spark_workers.map_in_dedicated_workers(sample.repartition(size.workers), decode,
                                                    from_arrow_schema(_STATS)).collect()
     tokens, seconds = Counter(), Counter()
     for row in stats:
@@ -95,16 +117,24 @@ def _measure(job: Job, plan) -> dict | None:
     rates = {method: tokens[method] / seconds[method] for method in seconds}
     if not rates:
         return None
-    return {"rows": size, "workers": workers, "batch_size": batch, "rates": rates,
+    own_device = float(job.spark.conf.get("spark.task.resource.gpu.amount", "0")) >= 1
+    fewer_workers = size.workers < run_workers and not own_device
+    return {**asdict(size), "run_workers": run_workers, "comparable": not fewer_workers, "rates": rates,
             "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
 
 
-def sample_size(requested: int, rows: int, batch: int) -> int:
-    """Number of baseline rows: at most a quarter of the run's, but at least a full batch if requested.
+def sample_size(requested: int | str, rows: int, batch: int, run_workers: int) -> Sample:
+    """A quarter of the run's ``rows`` or a full batch for each worker, but at most ``requested`` rows.
 
-    A batch that is not full would make autoregressive decoding look slower than it is.
+    A batch that is not full would make autoregressive decoding look slower than it is. A run with fewer rows
+    than batch slots has smaller batches, and so has its sample. If the requested rows do not fill the batches
+    of all workers, fewer workers decode them. "auto": 32 rows, or more if the batches of all workers need it.
     """
-    return min(requested, max(rows // 4, batch))
+    batch = min(batch, -(-rows // run_workers))
+    full = min(rows, run_workers * batch)
+    size = min(max(_USUAL_ROWS, full) if requested == "auto" else requested, max(rows // 4, full))
+    workers = run_workers if size >= full else max(1, size // batch)
+    return Sample(size, workers, min(batch, -(-size // workers)))
 
 
 def _generated(job: Job, plan):

@@ -134,6 +134,7 @@ class Watchdog:
                  end: Callable[[int], None] = os._exit):
         self._limit_s, self._note, self._end = limit_s, note, end
         self._engine: Watched | None = None  # the engine that is computing
+        self.engine: Watched | None = None  # the engine whose results are being read
         self._turns = 0  # number of times that an engine started computing
         self._stop = threading.Event()
 
@@ -153,16 +154,20 @@ class Watchdog:
 
     def watch(self, engine: Watched, results: Iterator[T]) -> Iterator[T]:
         """Yield ``results`` and watch the engine while it computes each of them."""
-        while True:
-            self._turns += 1
-            self._engine = engine
-            try:
-                result = next(results, None)
-            finally:
-                self._engine = None
-            if result is None:
-                return
-            yield result
+        self.engine = engine
+        try:
+            while True:
+                self._turns += 1
+                self._engine = engine
+                try:
+                    result = next(results, None)
+                finally:
+                    self._engine = None
+                if result is None:
+                    return
+                yield result
+        finally:
+            self.engine = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -21,14 +21,17 @@ from dare_job.generate import decoding, hangs, loading, shard_plan, worker_stats
 from dare_job.generate.copied_words import copied_words
 from dare_job.generate.decoding import decode_rows
 from dare_job.generate.hangs import Watchdog
+from dare_job.generate.live_progress import LiveProgress
 from dare_job.generate.task import CHUNKS, Task
 from dare_job.observe import log
 from dare_job.schemas import MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage.paths import AnyPath, is_local, path
 from dare_job.tables import chunk_files
+from dare_job.tables.chunk_files import Totals
 
 _LOG = logging.getLogger("dare_job")
+_SHOWN = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
 
 
 class _Stopped(Exception):
@@ -66,11 +69,14 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
             "seconds": round(time.perf_counter() - began, 3), "gpu": workers.task_gpu(),
             "loads": loading.load_count()})
         collector = Collector(task)
-        with watchdog.running():
+        live = LiveProgress(folder, shard, task.plan_token, collector.uncommitted, watchdog)
+        with watchdog.running(), live.running():
             for row, result in decode_rows(collector.watched(chain([first], rows)), task, watchdog,
                                            hangs.hang_reasons(task, shard)):
-                yield from collector.add(row, knowledge_row(row, result, task),
-                                         worker_stats.beam_totals(result))
+                for chunk in collector.add(row, knowledge_row(row, result, task),
+                                           worker_stats.beam_totals(result)):
+                    live.committed()
+                    yield chunk
             yield from collector.finish()
         _LOG.info("the shard is finished", extra={"seconds": round(time.perf_counter() - began, 3)})
     except DareJobError as error:
@@ -115,6 +121,7 @@ class Collector:
         self._waiting: Counter[int] = Counter()  # chunk -> rows in decoding
         self._ready: dict[int, list[tuple[dict, dict]]] = defaultdict(list)
         self._beams: dict[int, Counter[str]] = defaultdict(Counter)
+        self._totals: dict[int, Totals] = defaultdict(Totals)  # of ``_ready``
         self._newest = -1
         self._began = time.perf_counter()
 
@@ -131,6 +138,7 @@ class Collector:
         self._waiting[row["chunk"]] -= 1
         self._beams[row["chunk"]].update(beams)
         self._ready[row["chunk"]].append((row, finished))
+        self._totals[row["chunk"]] += _totals_of(finished)
         for chunk in [chunk for chunk in self._ready if chunk != self._newest and not self._waiting[chunk]]:
             yield self._commit(chunk)
 
@@ -138,6 +146,10 @@ class Collector:
         """Commit the remaining chunks after all rows have been added."""
         for chunk in sorted(self._ready):
             yield self._commit(chunk)
+
+    def uncommitted(self) -> Totals:
+        """Totals of the finished rows that no chunk file has yet. Safe to call from another thread."""
+        return sum(list(self._totals.values()), Totals(busy_s=time.perf_counter() - self._began))
 
     def _commit(self, chunk: int) -> pa.RecordBatch:
         busy_s = time.perf_counter() - self._began
@@ -151,10 +163,17 @@ class Collector:
                                  "ended": round(time.time(), 3)},
                           **{"beams": beams} if beams else {})
         self._began = time.perf_counter()
+        self._totals.pop(chunk)
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}
         _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=CHUNKS)
+
+
+def _totals_of(finished: dict) -> Totals:
+    """Totals of a row of KNOWLEDGE, as far as progress shows them."""
+    counted = {name: finished.get(name) or 0 for name in _SHOWN}
+    return Totals(rows=1, errors=int(finished.get("error") is not None), **counted)
 
 
 def _with_copied_words(entries: list[tuple[dict, dict]]) -> list[dict]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dare_job.errors import ModelError, describe
+from dare_job.errors import ModelError, describe, install_hint
 from dare_job.storage.local_copy import make_once, user_cache
 
 
@@ -34,8 +34,8 @@ def _convert(file: Path, folder: Path) -> None:
         import accelerate  # noqa: F401
         import gguf  # noqa: F401
     except ImportError as error:
-        raise ModelError(f"{file} needs the package {error.name}: install gguf and accelerate into its "
-                         "environment (.venv), with -c conf/constraints.txt") from None
+        raise ModelError(f"{file} needs the package {error.name}: "
+                         f"{install_hint('gguf')}") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = AutoModelForCausalLM.from_pretrained(

@@ -131,7 +131,7 @@ def _sums(entity: str, counts: dict, totals: dict, accepted: float | None) -> It
 
 def _rates(totals: dict) -> Iterator[Figure]:
     """Rates of a manifest or of the report of the stage generate, which have the same keys."""
-    rate, baseline = totals.get("tokens_per_s"), (totals.get("baseline") or {}).get("tokens_per_s")
+    rate, baseline = totals.get("tokens_per_s"), published.baseline_rate(totals)
     if rate:
         yield Figure("tokens_per_second", rate)
     if baseline:

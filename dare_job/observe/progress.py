@@ -19,6 +19,7 @@ import pyarrow as pa
 from dare_job.storage import errors
 from dare_job.storage.paths import AnyPath
 from dare_job.tables.chunk_files import Tally, Totals
+from dare_job.tables.open_chunks import OpenChunks
 
 _WINDOW_S = 120.0  # rates cover at least this much of the past, or half of it if that is longer
 _SILENT_S = 2.0  # shorter work reports nothing
@@ -34,7 +35,7 @@ class Pace:
     """
 
     def __init__(self):
-        self._samples: list[tuple[float, int, int]] = []  # (s, rows, tokens) whenever rows had changed
+        self._samples: list[tuple[float, int, int]] = []  # (s, rows, tokens) whenever one had changed
         self._before: tuple[float, float] | None = None
 
     def begin(self, now: float, rows: int, tokens: int) -> None:
@@ -45,11 +46,11 @@ class Pace:
 
     def note(self, now: float, rows: int, tokens: int) -> None:
         """Record the number of finished rows and tokens."""
-        if self._samples and rows > self._samples[-1][1]:
+        if self._samples and (rows, tokens) > self._samples[-1][1:]:
             self._samples.append((now, rows, tokens))
 
     def rates(self, now: float) -> tuple[float, float] | None:
-        """Recent rows and tokens per second; None before anything is finished."""
+        """Recent rows and tokens per second; None before there is a token."""
         if len(self._samples) < 2:
             return self._before
         window = max(_WINDOW_S, (now - self._samples[0][0]) / 2)
@@ -58,7 +59,10 @@ class Pace:
         began, rows, tokens = self._samples[start]
         _, last_rows, last_tokens = self._samples[-1]
         seconds = max(1e-9, now - began)
-        return (last_rows - rows) / seconds, (last_tokens - tokens) / seconds
+        row_rate = (last_rows - rows) / seconds
+        if self._before and last_rows == self._samples[0][1]:  # no row of this part is finished
+            row_rate = self._before[0]
+        return row_rate, (last_tokens - tokens) / seconds
 
     def left_s(self, now: float, rows: int) -> float | None:
         """Seconds that ``rows`` more rows take at the recent rate."""
@@ -154,9 +158,13 @@ def reporting(every_s: float | None = None,
 
 
 @contextmanager
-def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing") -> Iterator[None]:
-    """Report how many of ``rows`` rows are committed under ``folders`` while the block runs."""
-    with _from(lambda reporter: _committed(reporter, Tally(folders), rows, what)):
+def watching(folders: Iterable[AnyPath], rows: int, what: str = "writing",
+             open_chunks: OpenChunks | None = None) -> Iterator[None]:
+    """Report how many of ``rows`` rows are finished while the block runs.
+
+    These are the rows committed under ``folders`` and, if given, those of ``open_chunks``.
+    """
+    with _from(lambda reporter: _finished(reporter, Tally(folders), rows, what, open_chunks)):
         yield
 
 
@@ -199,13 +207,17 @@ def _from(make_source: Callable[[Reporter], Source]) -> Iterator[None]:
         reporter.source = before
 
 
-def _committed(reporter: Reporter, tally: Tally, rows: int, what: str) -> Source:
-    """Read the files that workers commit, possibly on other machines."""
+def _finished(reporter: Reporter, tally: Tally, rows: int, what: str,
+              open_chunks: OpenChunks | None) -> Source:
+    """Read the files that workers write, possibly on other machines."""
     totals = tally.update()
     reporter.pace.begin(time.monotonic(), totals.rows, totals.tokens)
 
     def read(elapsed_s: float) -> Reading:
-        totals, now = tally.update(), time.monotonic()
+        totals = tally.update()
+        if open_chunks:  # read second: a chunk that is committed in between counts once or not yet
+            totals += open_chunks.totals()
+        now = time.monotonic()
         reporter.pace.note(now, totals.rows, totals.tokens)
         rates, left = reporter.pace.rates(now), reporter.pace.left_s(now, rows - totals.rows)
         fields = {"rows": totals.rows, "rows_total": rows, "errors": totals.errors, "tokens": totals.tokens,

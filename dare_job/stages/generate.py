@@ -21,6 +21,7 @@ from dare_job.storage import lock
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath, path
 from dare_job.tables import chunk_files, published, stage_inputs
+from dare_job.tables.open_chunks import OpenChunks
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools.errors import PoolError
 from pools.index import Index
@@ -54,11 +55,11 @@ def run(job: Job) -> dict:
     if job.config.decode.mode == "beam":
         beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
     with progress.doing("reading the totals of finished chunks"):
+        used = _utilization(job, work, files)
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
-                  "waves": wave_index.wave_record(work), "workers": _utilization(job, work, files),
-                  "beams": beams}
+                  "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
         began = time.time()
-        record["baseline"] = baseline.measure_baseline(job, work)
+        record["baseline"] = baseline.measure_baseline(job, work, used and used["workers"])
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
@@ -155,10 +156,13 @@ def _write_wave(job: Job, work: shard_plan.ShardPlan, wave: int, task: Task) -> 
     lock.require_held()
     if len(work.waves) > 1:
         _LOG.info("%s: %d rows", wave_index.wave_name(work, wave), work.waves[wave - 1][0])
-    watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave))
+    open_chunks = OpenChunks(work.folder, work.token)
+    open_chunks.clear()
+    watched = progress.watching(work.entities, work.rows, wave_index.wave_name(work, wave), open_chunks)
     with small_batches(job), watched:
         hangs.retry_after_hangs(work.folder, work.token, lambda: workers.map_in_dedicated_workers(
             shard_plan.remaining_rows(job, work, wave), write, from_arrow_schema(CHUNKS)).collect())
+    open_chunks.clear()
     shard_plan.raise_failure(work.folder)
     wave_index.require_complete(work, wave)
 

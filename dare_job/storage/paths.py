@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, install_hint
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -72,8 +72,8 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
         from fsspec import register_implementation
         from upath import UPath
     except ImportError as error:
-        raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: install dare-job with its "
-                          f"extra {scheme} (docs/how-to/object-stores.md)") from None
+        raise ConfigError(f"{setting}: {scheme}:// needs the package {error.name}: {install_hint(scheme)}; "
+                          "see docs/how-to/object-stores.md") from None
     if scheme == "hdfs":
         register_implementation("hdfs", "dare_job.storage.hdfs.HdfsFileSystem", clobber=True)
     url = UPath(f"{scheme}://{rest}", **options)

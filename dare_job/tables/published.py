@@ -74,6 +74,15 @@ def read_manifest(folder: AnyPath) -> dict:
         raise DataError(f"{path} is damaged ({error}): publish that date again") from None
 
 
+def baseline_rate(record: dict) -> float | None:
+    """Tokens per second of the baseline in a manifest or in the record of the stage generate.
+
+    None without a baseline, and if it had fewer concurrent workers than the run, which cannot be compared.
+    """
+    baseline = record.get("baseline") or {}
+    return baseline.get("tokens_per_s") if baseline.get("comparable", True) else None
+
+
 def current_manifest(folder: AnyPath, fingerprint: str) -> dict | None:
     """A snapshot's manifest if it has this fingerprint and its files are complete, else None."""
     manifest = read_manifest(folder)

@@ -44,6 +44,7 @@ def test_an_equal_model(folder, tmp_path):
     file.write_text('{"prompt": "Write it"}\n\n{"prompt": "and again, longer"}\n')
     result, shown = _check(folder, file, 5, max_new_tokens=24)
     assert result["equal"] and result["rows"] == 5 and result["first_difference"] is None
+    assert result["rows_that_differ"] == 0 and "another text" not in shown
     assert "MistralForCausalLM" in shown and "equal" in shown
     json.dumps(result)
 
@@ -63,7 +64,9 @@ def test_a_difference_is_reported(folder, monkeypatch):
     first = result["first_difference"]
     assert not result["equal"] and (first["row"], first["position"], first["written"]) == (2, 7, 3)
     assert first["logit_gap"] > 0 and not first["near_tie"]
-    assert "row 2, position 7" in shown
+    assert "row 2, position 7" in shown and "1 of 4 rows have another text than generate's" in shown
+    assert result["rows_that_differ"] == 1
+    assert [one["rows_that_differ"] for one in result["by_batch"]] == [1, 1, 1, 1]
 
 
 def test_prompts_files(tmp_path):

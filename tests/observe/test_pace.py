@@ -38,3 +38,15 @@ def test_a_wave_goes_at_the_pace_of_the_one_before_until_it_has_rows_of_its_own(
     assert pace.rates(140) == (pytest.approx(50 / 130), pytest.approx(500 / 130))
     pace.note(150, 450, 4_500)
     assert pace.rates(150) == (20, 200)
+
+
+def test_tokens_have_a_rate_before_the_first_row_is_finished():
+    pace = Pace()
+    pace.begin(0, 0, 0)
+    pace.note(10, 0, 300)
+    assert pace.rates(10) == (0, 30) and pace.left_s(10, 100) is None
+    pace.note(20, 10, 700)
+    assert pace.rates(20)[1] == 35 and pace.left_s(20, 100) == 200
+    pace.begin(30, 10, 700)
+    pace.note(40, 10, 900)
+    assert pace.rates(40) == (pytest.approx(10 / 30), 20)  # rows of the part before, tokens of this one

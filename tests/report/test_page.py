@@ -14,6 +14,7 @@ from dare_job.cli.snapshots import report as report_command
 from dare_job.errors import DataError
 from dare_job.publish import report
 from dare_job.publish.report import page
+from dare_job.publish.snapshots import history
 
 
 def written(out) -> str:
@@ -155,3 +156,14 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
         report.write_again(tmp_path, published.DAY)
     with pytest.raises(DataError, match="no published date"):
         report.write_again(tmp_path / "empty", None)
+
+
+def test_a_baseline_with_fewer_workers_is_not_compared(tmp_path):
+    measured = {"rows": 8, "workers": 1, "batch_size": 8, "run_workers": 4, "comparable": False,
+                "tokens_per_s": 200.0, "method": "engine", "rates": {"engine": 200.0}}
+    published.publish(tmp_path, [published.text("a")], [], baseline=measured)
+    seen = words(written(tmp_path))
+    assert "The baseline had 1 worker and the run 4" in seen and "to at least 32" in seen
+    assert "the baseline had fewer workers" in seen and "no baseline" not in seen
+    (line,) = history.history(tmp_path)
+    assert (line["baseline_tokens_per_s"], line["ratio"]) == (None, None)

@@ -88,7 +88,7 @@ def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
         assert all(row == few[entity][name] | {"run_id": "limit-None"} for name, row in early.items())
     before = files(out)
     assert alone(2, baseline={"rows": 0})[0] == full and files(out) == before
-    measured, _ = alone(baseline={"rows": 4})  # rows that were all written before are enough
+    measured, _ = alone(baseline={"rows": 12})  # rows that were all written before are enough
     assert measured["baseline_tokens_per_s"] > 0 and files(out) == before
 
 
@@ -119,10 +119,14 @@ def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
     assert "This run measured no baseline" in page
 
 
-@pytest.mark.parametrize(("asked", "rows", "batch", "found"), [
-    (32, 360, 8, 32), (32, 50, 8, 12), (32, 9, 8, 8), (4, 60, 8, 4), (64, 200, 32, 50), (0, 60, 4, 0)])
-def test_a_baseline_is_a_small_part_of_a_small_night(asked, rows, batch, found):
-    assert baseline.sample_size(asked, rows, batch) == found
+@pytest.mark.parametrize(("asked", "rows", "batch", "workers", "found"), [
+    (32, 360, 8, 2, (32, 2, 8)), (32, 50, 8, 1, (12, 1, 8)), (32, 32, 8, 2, (16, 2, 8)),
+    (32, 9, 8, 2, (9, 2, 5)), (32, 1, 8, 1, (1, 1, 1)), (64, 200, 32, 1, (50, 1, 32)),
+    ("auto", 360, 8, 2, (32, 2, 8)), ("auto", 100_000, 32, 8, (256, 8, 32)), ("auto", 20, 32, 2, (20, 2, 10)),
+    (4, 60, 8, 1, (4, 1, 4)), (32, 100_000, 32, 8, (32, 1, 32)), (32, 60, 8, 6, (32, 4, 8))])
+def test_a_baseline_has_the_workers_and_batches_of_the_run(asked, rows, batch, workers, found):
+    """Except with too few requested rows (the last line): fewer workers with full batches."""
+    assert baseline.sample_size(asked, rows, batch, workers) == baseline.Sample(*found)
 
 
 def test_old_text_is_accepted_and_changes_no_text(nights, alone):

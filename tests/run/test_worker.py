@@ -1,6 +1,7 @@
 """One task of generate with a made-up engine: chunks, bad rows, and exceptions in a whole batch."""
 
 import json
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,9 +13,9 @@ import pytest
 from dare_job import errors
 from dare_job.config.settings import JobConfig
 from dare_job.decode.request import BeamStatistics, Request, Result
-from dare_job.generate import loading, shard_plan, worker, worker_stats
+from dare_job.generate import live_progress, loading, shard_plan, worker, worker_stats
 from dare_job.generate.task import Task
-from dare_job.tables import chunk_files
+from dare_job.tables import chunk_files, open_chunks
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
 
@@ -40,6 +41,9 @@ class FakeEngine:
 
     def active_ids(self) -> list:
         return []
+
+    def unfinished(self) -> dict:
+        return {"tokens": 7, "target_steps": 5}
 
 
 @pytest.fixture
@@ -224,3 +228,41 @@ def test_how_much_old_text_is_scored(decode, verify, score):
     config = JobConfig.model_validate({"decode": decode, "verify": verify})
     task = Task(config, "m", "t", "f", "p", "", "c", "2026-01-02", "run-1", 1)
     assert loading._score(task, config.decode.mode) == score
+
+
+def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):
+    """Finished rows and those that are being decoded, without those of committed chunks; in the end nothing.
+
+    Four rows are a chunk. It is committed when a row of the next chunk is finished.
+    """
+    monkeypatch.setattr(live_progress, "_LOCAL_S", 0.01)
+    chunks, expected = open_chunks.OpenChunks(task.folder, RECORD["token"]), iter((0, 1, 2, 3, 4, 1, 2, 3))
+
+    class Watching(FakeEngine):
+        def run(self, requests):
+            for found in super().run(requests):
+                rows, until = next(expected), time.monotonic() + 20
+                while (total := chunks.totals()).rows != rows or not total.busy_s:
+                    assert time.monotonic() < until, (rows, total)
+                    time.sleep(0.01)
+                assert total.tokens == 3 * rows + 7
+                yield found
+
+    monkeypatch.setattr(loading, "make_engine", lambda task, batch_size=2: Watching(batch_size, set()))
+    list(worker.write_shard(batches(8, 4), task.task))
+    assert next(expected, None) is None
+    assert not [row["error"] for rows in written(task.folder).values() for row in rows if row["error"]]
+    assert chunks.totals() == chunk_files.Totals() and not any((task.folder / "open").iterdir())
+
+
+def test_a_report_of_another_plan_or_of_a_dead_worker_does_not_count(tmp_path, monkeypatch):
+    chunks, two = open_chunks.OpenChunks(tmp_path, "now"), chunk_files.Totals(rows=2, tokens=50)
+    open_chunks.write(tmp_path, 1, "now", two)
+    open_chunks.write(tmp_path, 2, "before", two)
+    assert chunks.totals() == two
+    monkeypatch.setattr(open_chunks, "_SILENT_S", 0.0)
+    assert chunks.totals() == chunk_files.Totals()  # it has not changed since
+    monkeypatch.undo()
+    (tmp_path / "open" / ".00002.json.partial").touch()  # a worker was killed while it wrote
+    chunks.clear()
+    assert chunks.totals() == chunk_files.Totals() and not any((tmp_path / "open").iterdir())

@@ -119,6 +119,10 @@ class Engine:
         """Return the ids of the requests that are being decoded. Safe to call from another thread."""
         return [request.id for request in self._rows.requests if request is not None] if self._rows else []
 
+    def unfinished(self) -> dict[str, float]:
+        """Return ``Rows.unfinished`` of the rows being decoded. Safe to call from another thread."""
+        return self._rows.unfinished() if self._rows else {}
+
     def _new_rows(self) -> Rows:
         return Rows(self.settings.batch_size, self.stop, self._numbers)
 

@@ -210,6 +210,14 @@ class Rows:
         self.processors[slot] = self.previous[slot] = None
         return result
 
+    def unfinished(self) -> dict[str, float]:
+        """Return sums over the rows in slots: ``tokens, target_steps, accepted_tokens, slot_steps``."""
+        used = self.used
+        return {"tokens": (self.length - self.prompt)[used].sum().item(),
+                "target_steps": np.maximum(self.forwards - 1, 0)[used].sum().item(),
+                "accepted_tokens": self.accepted[used].sum().item(),
+                "slot_steps": self.slot_steps[used].sum().item()}
+
     def move(self, source: int, target: int) -> None:
         """Move a row to a free slot."""
         self._counts[:, target] = self._counts[:, source]

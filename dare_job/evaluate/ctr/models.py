@@ -6,7 +6,7 @@ The hybrid-expert adaptor of KAR (arXiv:2306.10933): text vectors to what CTR mo
 import torch
 from torch import Tensor, nn
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, install_hint
 from dare_job.evaluate.ctr.examples import Examples
 from dare_job.evaluate.ctr.inputs import Inputs
 
@@ -16,7 +16,7 @@ try:
     from torch_rechub.models.ranking import DIN, DCNv2
 except ImportError as _error:
     raise ConfigError(f"the package {str(_error.name).partition('.')[0]} is missing; "
-                      "install dare-job with its extra ctr") from None
+                      f"{install_hint('ctr')}") from None
 
 EMBEDDING = 16
 ADAPTED = 32  # numbers of an adapted vector

@@ -22,38 +22,75 @@ from pools.tree import DraftBatch, empty_drafts
 
 @dataclass(frozen=True)
 class Steps:
-    """By step of a run: rows, draft nodes, milliseconds of drafting and budgets, generated tokens."""
+    """By step of a run: rows, draft nodes, milliseconds of drafting and budgets, generated tokens.
+
+    ``texts`` holds the places of the texts of each step.
+    """
 
     rows: np.ndarray
     nodes: np.ndarray
     drafting_ms: np.ndarray
     tokens: np.ndarray
+    texts: tuple[tuple[int, ...], ...]
 
     def tokens_per_s(self, curve: LatencyCurve) -> float:
         """Tokens per second with the forward times of a latency curve."""
+        return 1e3 * float(self.tokens.sum() / self._ms(curve).sum())
+
+    def text_ms(self, curve: LatencyCurve, texts: int) -> np.ndarray:
+        """Milliseconds of each of ``texts`` texts, float64 (texts,): a step's time is shared equally."""
+        total = np.zeros(texts)
+        for active, share in zip(self.texts, self._ms(curve) / self.rows, strict=True):
+            total[list(active)] += share
+        return total
+
+    def _ms(self, curve: LatencyCurve) -> np.ndarray:
         max_nodes = {rows: int(self.nodes[self.rows == rows].max()) for rows in np.unique(self.rows)}
         ms = {rows: curve.forward_ms(rows, nodes) for rows, nodes in max_nodes.items()}
-        forwards = sum(ms[rows][nodes] for rows, nodes in zip(self.rows, self.nodes, strict=True))
-        return 1e3 * float(self.tokens.sum() / (forwards + self.drafting_ms.sum()))
+        forwards = [ms[rows][nodes] for rows, nodes in zip(self.rows, self.nodes, strict=True)]
+        return np.array(forwards) + self.drafting_ms
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Time of drafting: of one thread, shared by ``threads``.
+
+    Attributes
+    ----------
+    us : microseconds (per row, per draft token); None: as measured, with the draft budget
+    """
+
+    us: tuple[float, float] | None = None
+    threads: int = 1
+
+    def ms(self, started: float, rows: int, nodes: int) -> float:
+        """Milliseconds for so many rows and nodes, or since ``started`` (``time.thread_time``)."""
+        if self.us is None:
+            return 1e3 * (time.thread_time() - started) / self.threads
+        return (self.us[0] * rows + self.us[1] * nodes) / self.threads / 1e3
+
+
+_MEASURED = Drafting()
 
 
 def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
-          settings: DraftSettings) -> Steps:
+          settings: DraftSettings, drafting: Drafting = _MEASURED) -> Steps:
     """Replay with up to ``nodes`` draft nodes for every row in each step."""
-    return _run(texts, pools, batch, nodes, settings, None)
+    return _run(texts, pools, batch, nodes, settings, None, drafting)
 
 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
-              settings: DraftSettings, curve: LatencyCurve) -> Steps:
+              settings: DraftSettings, curve: LatencyCurve, drafting: Drafting = _MEASURED) -> Steps:
     """Replay with the nodes that the draft budget selects, at most ``nodes`` of one row."""
-    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes))
+    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes), drafting)
 
 
-def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: DraftBudget | None) -> Steps:
+def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: DraftBudget | None,
+         drafting: Drafting) -> Steps:
     """texts int32 (tokens,), the first token known; ``batch`` rows at once, replaced as they end."""
     context = np.zeros((batch, max(text.size for text in texts)), np.int32)
     sizes, known = np.zeros(batch, np.int64), np.ones(batch, np.int64)
-    waiting, active, record = list(range(len(texts)))[::-1], [], []
+    waiting, active, record, members = list(range(len(texts)))[::-1], [], [], []
     rows = 0
     while True:
         while rows < batch and waiting:
@@ -67,25 +104,27 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: 
         started = time.thread_time()
         row_pools = [pools[number] for number in active]
         drafts = _draft(context[:rows], known[:rows], sizes[:rows], row_pools, nodes, settings, budget)
-        drafting_ms = 1e3 * (time.thread_time() - started) if drafts.nodes else 0.0
+        drafted = int(drafts.sizes.sum())
+        drafting_ms = drafting.ms(started, rows, drafted) if drafts.nodes else 0.0
         if budget is not None and drafts.nodes:
             drafts = budget.select(drafts, drafting_ms)
-            drafting_ms = 1e3 * (time.thread_time() - started)
+            drafting_ms = drafting.ms(started, rows, drafted)
         tree = build(context[np.arange(rows), known[:rows] - 1], drafts, sizes[:rows] - known[:rows] - 1)
         result = _verify(tree, context[:rows], known[:rows], sizes[:rows])
         if budget is not None:
             started = time.thread_time()
             budget.observe(tree, result)
-            drafting_ms += 1e3 * (time.thread_time() - started)
+            drafting_ms += drafting.ms(started, 0, 0)
         tokens = result.counts + 1
         known[:rows] += tokens
         record.append((rows, len(tree.tokens) - rows, drafting_ms, int(tokens.sum())))
+        members.append(tuple(active))
         for row in np.flatnonzero(known[:rows] >= sizes[:rows])[::-1]:  # the last row fills the gap
             rows -= 1
             context[row], sizes[row], known[row] = context[rows], sizes[rows], known[rows]
             active[row] = active[rows]
             active.pop()
-    return Steps(*map(np.array, zip(*record, strict=True)))
+    return Steps(*map(np.array, zip(*record, strict=True)), tuple(members))
 
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,

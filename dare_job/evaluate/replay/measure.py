@@ -139,7 +139,7 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> dict:
 
 
 def resampled(*per_text: np.ndarray) -> list[np.ndarray]:
-    """Sums (resamples, 2) over bootstrap samples of texts, the same texts for each (texts, 2)."""
+    """Sums (resamples, ...) over bootstrap samples of texts, the same texts for each (texts, ...)."""
     texts = len(per_text[0])
     picks = np.random.default_rng(0).integers(0, texts, (_RESAMPLES, texts))
     return [counts[picks].sum(axis=1) for counts in per_text]

@@ -85,7 +85,10 @@ class TuneOptions(Source):
     out: Path = option("File for the settings, a --config of later runs.", Path("tuned.yaml"),
                        flag="--save")
     screen: int = option("Texts to screen settings; others confirm.", 100, panel=_SEARCH)
-    batch: Sequence[int] = option("Batch sizes. Default: those of the curve.", (),
+    config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
+                                    "default settings, with the largest --batch.", (), repeatable=True,
+                                    parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
+    batch: Sequence[int] = option("Batch sizes to report. Default: those of the curve.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,

@@ -15,15 +15,19 @@ class Space:
 
     Attributes
     ----------
-    start : the default settings, always a candidate
+    start : the settings before, always a candidate
+    start_nodes : ``decode.nodes`` of these settings
     values : candidates by field of Point, in the order in which they are tried
     nodes : ascending node budgets, with 0 (autoregressive decoding)
-    batches : batch sizes
+    batch : batch size of the search
+    batches : batch sizes that are reported
     """
 
     start: Point
+    start_nodes: int | str
     values: Mapping[str, Sequence]
     nodes: Sequence[int]
+    batch: int
     batches: Sequence[int]
 
     @property
@@ -35,7 +39,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best batch size and budget of one point, with its trial and expected tokens per second."""
+    """The best budget of one point at a batch size, with its trial and expected tokens per second."""
 
     point: Point
     batch: int
@@ -45,9 +49,9 @@ class Choice:
 
 
 def search(trials: Trials, objective: Objective, space: Space, say: Callable[[str], None]) -> Choice:
-    """The best point with its batch size and budget on the confirming texts.
+    """The best point with its fixed budget on the confirming texts.
 
-    Screens one setting after the other at the best batch size and budget so far, until nothing changes or
+    Screens one setting after the other at the best budget so far, until nothing changes or
     twice. Then the winner and the start are compared at every budget on texts that screening did not use.
     """
     point = space.start
@@ -64,13 +68,12 @@ def search(trials: Trials, objective: Objective, space: Space, say: Callable[[st
 
 
 def best(trials: Trials, objective: Objective, space: Space, point: Point, part: str,
-         batches: Sequence[int] | None = None, drafted: bool = False) -> Choice:
-    """The best batch size and budget for a point, of equal ones the first. drafted: exclude budget 0."""
-    choices = []
+         batch: int | None = None, drafted: bool = False) -> Choice:
+    """The best budget for a point, of equal ones the first. drafted: exclude budget 0."""
+    batch, choices = batch or space.batch, []
     for nodes in space.nodes[drafted:]:
         trial = trials(point, nodes, part)
-        choices += [Choice(point, batch, nodes, trial, objective.tokens_per_s(batch, nodes, trial))
-                    for batch in batches or space.batches]
+        choices.append(Choice(point, batch, nodes, trial, objective.tokens_per_s(batch, nodes, trial)))
     return max(choices, key=lambda choice: choice.tokens_per_s)
 
 
@@ -79,7 +82,7 @@ def _one_by_one(trials: Trials, objective: Objective, space: Space, chosen: Choi
     """The best value of each setting, with the best values so far of the others."""
     point, batch, nodes = chosen.point, chosen.batch, chosen.nodes
     if nodes == 0:  # other settings may make drafts pay
-        nodes = best(trials, objective, space, point, "screen", [batch], drafted=True).nodes
+        nodes = best(trials, objective, space, point, "screen", batch, drafted=True).nodes
     for name, values in space.values.items():
         candidates = dict.fromkeys([point, *(replace(point, **{name: value}) for value in values)])
         rates = {candidate: objective.tokens_per_s(batch, nodes, trials(candidate, nodes, "screen"))

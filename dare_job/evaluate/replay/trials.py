@@ -8,7 +8,7 @@ import numpy as np
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
-from dare_job.evaluate.replay.measure import interval, replay, resampled
+from dare_job.evaluate.replay.measure import replay
 from dare_job.evaluate.replay.sources import Corpus
 from dare_job.evaluate.replay.texts import by_digest
 from pools.draft import NODES_PER_THREAD, DraftSettings
@@ -109,6 +109,11 @@ class Trials:
             self._done()
         return self._trials[point, nodes, part]
 
+    def confirming(self, point: Point) -> tuple[list[np.ndarray], list[tuple[Index, ...]]]:
+        """The texts that confirm settings, and the pools of each."""
+        part = self._parts["confirm"]
+        return self.corpus.test[part], self._nearest_first(point)[part]
+
     def _nearest_first(self, point: Point) -> list[tuple[Index, ...]]:
         key = (point.pool, point.group_texts, point.global_texts)
         if key not in self._pools:
@@ -116,15 +121,3 @@ class Trials:
             self._pools[key] = sources.nearest_first(self.corpus, point.pool, Index.build(texts),
                                                      point.group_texts)
         return self._pools[key]
-
-
-def ratio_interval(ours: Trial, theirs: Trial, cost: float) -> list[float]:
-    """Paired 95 % bootstrap interval over texts of one trial's tokens per second relative to another's.
-
-    Parameters
-    ----------
-    cost : the other's milliseconds per step over ours
-    """
-    mine, other = (1 + sums[:, 0] / np.maximum(1, sums[:, 1])
-                   for sums in resampled(ours.per_text, theirs.per_text))
-    return interval(cost * mine / other)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from dare_job.config.settings import JobConfig, load
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import search, sources, tuned
@@ -19,13 +20,19 @@ def run(options: Options) -> dict:
 
     Raises ConfigError for invalid options, DataError for invalid files.
     """
-    budgets = _check(options)
+    config = load(options.config)
+    batches = sorted(set(options.batch)) or list(options.curve.batches)
+    batch = config.decode.batch_size if options.config else max(options.batch, default=None)
+    batch_is_given = batch is not None
+    if batch is None:  # the default; a curve of other batch sizes ends nearest to it
+        batch = min(max(config.decode.batch_size, batches[0]), batches[-1])
+    budgets = _check(options, batch)
     corpus = sources.load(options)
     if len(corpus.test) < 4:
         raise ConfigError(f"--held-out {options.held_out} leaves {len(corpus.test)} texts to replay, some to "
                           "screen settings and others to confirm them: hold out four or more")
     screened = min(options.screen, len(corpus.test) // 2)
-    space = _space(options, len(corpus.rest), budgets)
+    space = _space(options, config, len(corpus.rest), budgets, batch, sorted({batch, *batches}))
     sizes = sorted({size for size in options.sizes if size < len(corpus.rest)} | {len(corpus.rest)})
     max_replays = space.replays + len(sizes)
     say = partial(print, flush=True)
@@ -36,17 +43,19 @@ def run(options: Options) -> dict:
     with progress.counting("replays", max_replays, unit="replays") as counter:
         trials = Trials(corpus, screened, counter.advance)
         chosen = search.search(trials, objective, space, say)
-        result = tuned.figures(trials, objective, space, chosen, sizes, options.rows)
+        result, winner = tuned.figures(trials, objective, space, chosen, sizes, options.rows, batch_is_given)
     if options.per_gpu_hour is not None:
         tuned.add_costs(result, options.per_gpu_hour)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
               f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
-    options.out.write_text(tuned.document(result, chosen, source, options.command), encoding="utf-8")
-    say(f"{options.out}: {search.describe(chosen)}, {result['ratio_to_default']:.3f} times the default")
+    options.out.write_text(tuned.document(result, source, options.command), encoding="utf-8")
+    say(f"{options.out}: batch {batch}, nodes {winner.nodes}: {winner.accepted_per_step:.2f} accepted per "
+        f"step, {winner.tokens_per_s:.0f} tokens/s, {result['ratio_to_default']:.3f} times the settings "
+        "before")
     return result
 
 
-def _check(options: Options) -> list[int]:
+def _check(options: Options, batch: int) -> list[int]:
     """Node budgets to try: ``--nodes`` and the default, up to the end of the curve."""
     sources.check(options)
     curve, default = options.curve, EngineSettings().nodes
@@ -54,7 +63,8 @@ def _check(options: Options) -> list[int]:
             ("--nodes", options.nodes, 1, 512), ("--sizes", options.sizes, 1, 2**31 - 1),
             ("--contexts", options.contexts, 1, 31), ("--depths", options.depths, 1, 64),
             ("--screen", [options.screen], 1, 2**31 - 1),
-            ("with this latency curve --batch", options.batch, curve.batches[0], curve.batches[-1])):
+            ("with this latency curve --batch", options.batch, curve.batches[0], curve.batches[-1]),
+            ("with this latency curve decode.batch_size", [batch], curve.batches[0], curve.batches[-1])):
         for value in values:
             if not low <= value <= high:
                 raise ConfigError(f"{name} {value} must be from {low} to {high}")
@@ -67,9 +77,10 @@ def _check(options: Options) -> list[int]:
     return [nodes for nodes in sorted({0, default, *options.nodes}) if nodes < curve.common_queries]
 
 
-def _space(options: Options, texts: int, budgets: Sequence[int]) -> Space:
+def _space(options: Options, config: JobConfig, texts: int, budgets: Sequence[int], batch: int,
+           batches: Sequence[int]) -> Space:
     limits = [size for size in options.sizes if size < texts]
     values = {"context": options.contexts, "lam": options.lambdas, "depth": options.depths}
     values |= {f"{kind}_texts": limits for kind in ("group", "global") if kind in options.pool}
-    return Space(tuned.default_point(tuple(options.pool), texts), values, budgets,
-                 sorted(set(options.batch)) or options.curve.batches)
+    start = tuned.default_point(tuple(options.pool), texts, config.decode, config.pools)
+    return Space(start, config.decode.nodes, values, budgets, batch, batches)

@@ -9,8 +9,9 @@ import yaml
 from dare_job.config.decoding import DecodeSettings
 from dare_job.config.settings import PoolSettings
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.replay.batched import AUTO, Batched, Rate, fastest, ratio_interval
 from dare_job.evaluate.replay.search import Choice, Space, best
-from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials, ratio_interval
+from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials
 from dare_job.generate.waves import wave_sizes
 
 CANDIDATES = ((50,), (100,), (250,), (500,), (1000,), (50, 500), (100, 1000), (500, 5000), (50, 250, 1000),
@@ -54,18 +55,17 @@ def recommend(rows: int, tokens: float, accepted: Mapping[int, float]) -> dict:
             "ratio": round(plans[sizes] / without, 4)}
 
 
-def default_point(pool: tuple[str, ...], texts: int) -> Point:
-    """The defaults of a run, on pools of at most ``texts``."""
-    decode, pools = DecodeSettings(), PoolSettings()
+def default_point(pool: tuple[str, ...], texts: int, decode: DecodeSettings, pools: PoolSettings) -> Point:
+    """The settings of a run before tuning, on pools of at most ``texts``."""
     lam = None if decode.blend_lambda == "learned" else float(decode.blend_lambda)
     limits = (None if texts <= limit else limit for limit in (pools.max_texts, pools.max_global_texts))
     return Point(pool, decode.context, decode.depth, lam, *limits)
 
 
-def settings(choice: Choice) -> dict[str, dict]:
+def settings(chosen: Rate, batch: int | None) -> dict[str, dict]:
     """The choice by sections and keys of the settings; a pool of all texts has no limit."""
-    point = choice.point
-    decode = {"batch_size": choice.batch, "nodes": choice.nodes, "depth": point.depth,
+    point = chosen.point
+    decode = {**({"batch_size": batch} if batch else {}), "nodes": chosen.nodes, "depth": point.depth,
               "context": point.context, "blend_lambda": "learned" if point.lam is None else point.lam}
     limits = {"max_texts": point.group_texts, "max_global_texts": point.global_texts}
     pools = {name: value for name, value in limits.items() if value is not None}
@@ -73,44 +73,54 @@ def settings(choice: Choice) -> dict[str, dict]:
 
 
 def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, sizes: Sequence[int],
-            rows: int | None) -> dict:
-    """The result that the command prints: the choice, every batch size, the default, and the waves of a first
+            rows: int | None, batch_is_given: bool) -> tuple[dict, Rate]:
+    """The result that the command prints, and the settings to write.
+
+    The result has the settings, every batch size, the settings before ("default"), and the waves of a first
     run.
 
     Parameters
     ----------
     sizes : sizes of the global pool, whose acceptance determines the waves
     rows : of the first run; None: as many as there are texts
+    batch_is_given : whether the batch size is written; otherwise that of the run's configuration stays
     """
-    default_nodes = EngineSettings().nodes
-    default = trials(space.start, default_nodes, "confirm")
-    default_rate = objective.tokens_per_s(chosen.batch, default_nodes, default)
-    cost = (objective.step_ms(chosen.batch, default_nodes, default.draft_us)
-            / objective.step_ms(chosen.batch, chosen.nodes, chosen.trial.draft_us))
-    nodes = chosen.nodes or default_nodes
+    batched = Batched(trials, objective, chosen.batch)
+    default = batched(space.start, space.start_nodes)
+    tuned = fastest(batched, space.start, chosen.point, chosen.nodes)
+    nodes = chosen.nodes or EngineSettings().nodes
     by_size = _by_size(trials, chosen, sizes, nodes)
     accepted = {size: trial.accepted_per_step for size, trial in by_size.items()}
     tokens = float(np.mean([text.size for text in trials.corpus.test]))
     texts = len(trials.corpus.test) + len(trials.corpus.rest)
     waves = recommend(rows or texts, tokens, accepted) if chosen.nodes else None
-    by_batch = {str(batch): _at_batch(trials, objective, space, chosen, batch) for batch in space.batches}
     return {
-        "best": settings(chosen), "by_batch": by_batch,
+        "best": settings(tuned, chosen.batch if batch_is_given else None),
+        **_rate(tuned, batched(tuned.point, 0)),
+        "by_batch": {str(batch): _at_batch(trials, objective, space, tuned.point, batch)
+                     for batch in space.batches},
         "pool_sizes": {str(size): {"accepted_per_step": trial.accepted_per_step, "tokens_per_s": round(
             objective.tokens_per_s(chosen.batch, nodes, trial), 2)} for size, trial in by_size.items()},
-        "default": {"batch_size": chosen.batch, "nodes": default_nodes,
-                    "accepted_per_step": default.accepted_per_step, "tokens_per_s": round(default_rate, 2)},
-        "ratio_to_default": round(chosen.tokens_per_s / default_rate, 4),
-        "ratio_ci95": ratio_interval(chosen.trial, default, cost),
-        "waves": waves, "replays": trials.count}
+        "default": {"batch_size": chosen.batch, "nodes": space.start_nodes,
+                    "accepted_per_step": default.accepted_per_step,
+                    "tokens_per_s": round(default.tokens_per_s, 2)},
+        "ratio_to_default": round(tuned.tokens_per_s / default.tokens_per_s, 4),
+        "ratio_ci95": ratio_interval(tuned, default),
+        "waves": waves, "replays": trials.count}, tuned
 
 
-def _at_batch(trials: Trials, objective: Objective, space: Space, chosen: Choice, batch: int) -> dict:
-    choice = best(trials, objective, space, chosen.point, "confirm", [batch])
-    autoregressive = objective.tokens_per_s(batch, 0, trials(chosen.point, 0, "confirm"))
-    return {"nodes": choice.nodes, "accepted_per_step": choice.trial.accepted_per_step,
-            "tokens_per_s": round(choice.tokens_per_s, 2), "plain_tokens_per_s": round(autoregressive, 2),
-            "ratio": round(choice.tokens_per_s / autoregressive, 4)}
+def _rate(rate: Rate, autoregressive: Rate) -> dict:
+    return {"accepted_per_step": rate.accepted_per_step, "tokens_per_s": round(rate.tokens_per_s, 2),
+            "plain_tokens_per_s": round(autoregressive.tokens_per_s, 2),
+            "ratio": round(rate.tokens_per_s / autoregressive.tokens_per_s, 4)}
+
+
+def _at_batch(trials: Trials, objective: Objective, space: Space, point: Point, batch: int) -> dict:
+    """``auto`` at a batch size, and the best fixed number of nodes."""
+    batched = Batched(trials, objective, batch)
+    fixed = best(trials, objective, space, point, "confirm", batch)
+    return {**_rate(batched(point, AUTO), batched(point, 0)), "fixed_nodes": fixed.nodes,
+            "fixed_tokens_per_s": round(batched(point, fixed.nodes).tokens_per_s, 2)}
 
 
 def add_costs(result: dict, per_gpu_hour: float) -> None:
@@ -149,7 +159,7 @@ def _by_size(trials: Trials, chosen: Choice, sizes: Sequence[int], nodes: int) -
     return by_size
 
 
-def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
+def document(result: Mapping, source: str, command: str) -> str:
     """YAML text: figures as comments, then the settings.
 
     Parameters
@@ -158,20 +168,19 @@ def document(result: Mapping, choice: Choice, source: str, command: str) -> str:
     source : the replayed texts and the latency curve, in words
     """
     low, high = result["ratio_ci95"]
-    best_row = result["by_batch"][str(choice.batch)]
+    chosen = result["default"]["batch_size"]
     lines = [
         *(f"# {' '.join(line.split())}" for line in (command, source)),
-        f"# Batch {choice.batch}: {best_row['accepted_per_step']:.2f} accepted per step, "
-        f"{best_row['tokens_per_s']:.0f} tokens/s expected, {best_row['ratio']:.2f} times autoregressive "
+        f"# Batch {chosen}: {result['accepted_per_step']:.2f} accepted per step, "
+        f"{result['tokens_per_s']:.0f} tokens/s expected, {result['ratio']:.2f} times autoregressive "
         "decoding;",
-        f"# {result['ratio_to_default']:.3f} times the default settings at this batch size "
-        f"(95 % {low:.3f} to {high:.3f}).",
-        *(f"# Batch {batch}: nodes {row['nodes']}, {row['tokens_per_s']:.0f} tokens/s expected, "
-          f"{row['ratio']:.2f} times autoregressive decoding."
-          for batch, row in result["by_batch"].items() if batch != str(choice.batch)),
+        f"# {result['ratio_to_default']:.3f} times the settings before (decode.nodes: "
+        f"{result['default']['nodes']}) at this batch size (95 % {low:.3f} to {high:.3f}).",
+        *(f"# Batch {batch}: {row['tokens_per_s']:.0f} tokens/s expected, {row['ratio']:.2f} times "
+          "autoregressive decoding." for batch, row in result["by_batch"].items() if batch != str(chosen)),
         *_cost_lines(result)]
-    chosen = yaml.safe_dump(settings(choice), sort_keys=False)
-    return "\n".join(lines) + "\n" + chosen + _waves(result["waves"])
+    written = yaml.safe_dump(result["best"], sort_keys=False)
+    return "\n".join(lines) + "\n" + written + _waves(result["waves"])
 
 
 def _waves(plan: Mapping | None) -> str:

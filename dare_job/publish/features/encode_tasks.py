@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dare_job.errors import ConfigError, InfrastructureError, describe
+from dare_job.errors import ConfigError, InfrastructureError, describe, install_hint
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.observe import progress
@@ -81,8 +81,8 @@ def _load(task: EncodeTask, gpu: str | None):
             device = "cuda" if torch.cuda.is_available() else "cpu"
         return Encoder(Path(folder), device, task.batch_size)
     except ImportError as error:
-        raise ConfigError(f"{host} lacks {error.name}: the environment of the executors needs dare-job with "
-                          "its extra encode") from error
+        raise ConfigError(f"{host} lacks {error.name}: {install_hint('encode')}, also where executors "
+                          "run") from error
     except (RuntimeError, MemoryError) as error:
         raise InfrastructureError(f"{host}: the encoder does not fit, or its device failed: {describe(error)}"
                                   ) from error

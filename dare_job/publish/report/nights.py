@@ -48,9 +48,12 @@ class Night:
 
     @property
     def autoregressive_s(self) -> float | None:
-        """Seconds that the same number of tokens take at the rate of this run's baseline."""
-        rate = self.baseline["tokens_per_s"] if self.baseline else None
-        return _ratio(self.total("totals", "tokens"), rate)
+        """Seconds that the same number of tokens take at the rate of this run's baseline, if comparable."""
+        return _ratio(self.total("totals", "tokens"), self.baseline_rate)
+
+    @property
+    def baseline_rate(self) -> float | None:
+        return published.baseline_rate({"baseline": self.baseline})
 
     @property
     def saved_s(self) -> float | None:

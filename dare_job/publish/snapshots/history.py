@@ -61,7 +61,7 @@ def print_history(rows: list[dict], console: Console) -> None:
 
 def _figures(night: Night) -> dict:
     rate = night.first("tokens_per_s")
-    baseline = night.baseline and night.baseline["tokens_per_s"]
+    baseline = night.baseline_rate
     return {
         "run_id": night.first("run_id"), "published": night.first("published"),
         **{name: night.total("counts", name) for name in ("rows", "written", "carried", "errors")},

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from dare_job.decode.model import loading
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, install_hint
 from dare_job.models.files import resolve
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import RECORD, Recommender, extend
@@ -37,7 +37,7 @@ def add_lora(model, rank: int, recommender: Recommender):
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        raise ConfigError(f"--lora {rank} needs peft (pip install 'dare-job[recommend]')") from None
+        raise ConfigError(f"--lora {rank} needs peft: {install_hint('recommend')}") from None
     codes = [int(first) + code for first, size in
              zip(recommender.first_code_token, recommender.ids.sizes, strict=True) for code in range(size)]
     return get_peft_model(model, LoraConfig(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, install_hint
 from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender.histories import IGNORED
 from dare_job.training.recommender.sequences import Sequences
@@ -93,8 +93,8 @@ def _network(items: int, settings: Settings) -> torch.nn.Module:
         from torch_rechub.basic.features import SequenceFeature
         from torch_rechub.models.matching import SASRec
     except ImportError:
-        raise ConfigError("the baseline sasrec needs torch-rechub: pip install 'dare-job[recommend]', or "
-                          "leave it out of --baselines") from None
+        raise ConfigError(f"the baseline sasrec needs torch-rechub: {install_hint('recommend')}, "
+                          "or leave it out of --baselines") from None
     feature = SequenceFeature("seq", vocab_size=items + 1, embed_dim=settings.width, pooling="concat",
                               padding_idx=0)
     network = SASRec([feature], settings.history, settings.dropout, settings.blocks, settings.heads)

@@ -1,0 +1,98 @@
+"""Resident memory of a process that decodes on a CPU, by the capacity of oneDNN's cache of primitives.
+
+oneDNN compiles a primitive for each shape of a matrix product and keeps it. Draft trees give a step almost
+any number of queries, so the cache fills up to its capacity. Each capacity is measured in its own process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from dare_job.bench.cli import command, ints
+from dare_job.bench.gpu import machine
+from dare_job.bench.measured import print_table
+from dare_job.config.options import option
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.oracle import OracleDrafter
+from dare_job.models.files import resolve
+
+CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # oneDNN reads it at the first product of a process
+_PROMPT_TOKENS = (50, 200)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench memory``."""
+
+    model: str = option("'embedded', a local folder, or a hub name.", "embedded")
+    capacities: tuple[int, ...] = option("Capacities of oneDNN's cache of primitives; its default is 1024.",
+                                         (1024, 256, 64, 16), flag="--capacity", parse=ints)
+    rows: int = option("Texts to decode.", 40, min=1)
+    tokens: int = option("Tokens of a text.", 64, min=1)
+    batch: int = option("Rows decoded together.", 8, min=1)
+    nodes: int = option("Draft tokens per row.", 16, min=1)
+
+
+def run(options: Options) -> dict:
+    """Measure resident memory and speed of one process with one thread on a CPU, by capacity.
+
+    Drafts contain the text that is decoded among wrong tokens, so that steps have trees. The last line of
+    standard output is one JSON object.
+    """
+    results = [_in_process(options, capacity) for capacity in options.capacities]
+    print_table(f"{options.rows} texts of {options.tokens} tokens", results)
+    return {**asdict(options), "results": results, "machine": machine.describe(torch.device("cpu"))}
+
+
+def _in_process(options: Options, capacity: int) -> dict:
+    code = ("import sys, json\nfrom dare_job.bench import memory\n"
+            "print(json.dumps(memory.measure(memory.Options(**json.loads(sys.argv[1])))))")
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(asdict(options))], check=True, text=True,
+                          env={**os.environ, CAPACITY: str(capacity)}, stdout=subprocess.PIPE)
+    return {"capacity": capacity, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def measure(options: Options) -> dict:
+    """MiB of this process before the model, with it, and after decoding; tokens per second of CPU time."""
+    torch.set_num_threads(1)
+    before = _resident()["resident"]
+    target = Target.load(resolve(options.model), "float32", "cpu")
+    loaded, rng = _resident(), np.random.default_rng(0)
+    few = options.rows // 4 or 1  # prompts, each of several rows
+    prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)
+               for _ in range(few)]
+    settings = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens, nodes=0,
+                              batch_size=options.batch)
+    texts = {result.id: result.token_ids for result in Engine(target, settings).run(
+        Request(number, prompt) for number, prompt in enumerate(prompts))}
+    known = {number: texts[number % few] for number in range(options.rows)}
+    drafter = OracleDrafter(known, target.vocabulary)
+    drafted = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens,
+                             nodes=options.nodes, batch_size=options.batch)
+    began = time.process_time()
+    tokens = sum(len(result.token_ids) for result in Engine(target, drafted, drafter).run(
+        Request(number, prompts[number % few]) for number in range(options.rows)))
+    seconds = time.process_time() - began
+    after = _resident()
+    return {"before_mib": before, "loaded_mib": loaded["resident"], "loaded_of_files_mib": loaded["of_files"],
+            "after_mib": after["resident"], "tokens_per_cpu_s": round(tokens / seconds, 1)}
+
+
+def _resident() -> dict[str, int]:
+    """Resident MiB of this process, and those that the kernel can read again from files."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        kib = {name: int(value.split()[0]) for name, value in (line.split(":") for line in file)
+               if name in ("VmRSS", "RssFile")}
+    return {"resident": kib["VmRSS"] // 1024, "of_files": kib["RssFile"] // 1024}
+
+
+main = command(Options)(run)

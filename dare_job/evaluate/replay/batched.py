@@ -1,0 +1,69 @@
+"""Draft budgets of ``tune`` in batches, as in a run: ``decode.nodes: auto``, or a number for each row."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dare_job.decode.engine.draft_budget import max_row_nodes
+from dare_job.evaluate.replay import budgets
+from dare_job.evaluate.replay.measure import interval, resampled
+from dare_job.evaluate.replay.trials import Objective, Point, Trials
+
+AUTO = "auto"
+MIN_GAIN = 0.02  # for writing a fixed number instead of auto; less is noise of the times
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Expected speed of a draft budget: ``nodes`` is "auto" or a number, text_ms float64 (texts,)."""
+
+    point: Point
+    nodes: int | str
+    accepted_per_step: float
+    tokens_per_s: float
+    text_ms: np.ndarray
+
+
+class Batched:
+    """Replays the confirming texts in batches of one size, each setting once."""
+
+    def __init__(self, trials: Trials, objective: Objective, batch: int):
+        self._trials, self._objective, self._batch = trials, objective, batch
+        self._rates: dict[tuple, Rate] = {}
+
+    def __call__(self, point: Point, nodes: int | str) -> Rate:
+        if (point, nodes) not in self._rates:
+            self._rates[point, nodes] = self._measure(point, nodes)
+        return self._rates[point, nodes]
+
+    def _measure(self, point: Point, nodes: int | str) -> Rate:
+        curve, batch = self._objective.curve, self._batch
+        drafting = budgets.Drafting(self._objective.drafting, min(self._objective.threads, batch))
+        texts, pools = self._trials.confirming(point)
+        settings = replace(point.settings, threads=1)
+        if not self._rates:  # compile, which would be measured
+            budgets.scheduled(texts[:2], pools[:2], 1, 2, settings, curve)
+        if nodes == AUTO:
+            steps = budgets.scheduled(texts, pools, batch, max_row_nodes(batch), settings, curve, drafting)
+        else:
+            steps = budgets.fixed(texts, pools, batch, nodes, settings, drafting)
+        return Rate(point, nodes, round(float(steps.tokens.sum() / steps.rows.sum() - 1), 4),
+                    steps.tokens_per_s(curve), steps.text_ms(curve, len(texts)))
+
+
+def fastest(batched: Batched, start: Point, point: Point, nodes: int) -> Rate:
+    """The settings to write: ``start`` with ``auto`` unless others are faster.
+
+    A fixed number of nodes switches the draft budget off, which adapts to the batch and to the acceptance of
+    the run. So it must be faster by 2 %, and surely so.
+    """
+    best = max((batched(start, AUTO), batched(point, AUTO)), key=lambda rate: rate.tokens_per_s)
+    fixed = batched(point, nodes)
+    sure = ratio_interval(fixed, best)[0] > 1
+    return fixed if sure and fixed.tokens_per_s > (1 + MIN_GAIN) * best.tokens_per_s else best
+
+
+def ratio_interval(ours: Rate, theirs: Rate) -> list[float]:
+    """Paired 95 % bootstrap interval over texts of one rate relative to another."""
+    mine, other = resampled(ours.text_ms, theirs.text_ms)
+    return interval(other / mine)

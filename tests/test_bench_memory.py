@@ -1,0 +1,20 @@
+"""The bench of resident memory, at a small size."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dare_job.bench.cli import app
+
+
+@pytest.mark.slow
+def test_each_capacity_is_measured_in_its_own_process():
+    done = CliRunner().invoke(app, ["memory", "--capacity", "64,16", "--rows", "4", "--tokens", "6",
+                                    "--batch", "2", "--nodes", "3"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert [each["capacity"] for each in found] == [64, 16]
+    for each in found:
+        assert 0 < each["before_mib"] < each["loaded_mib"] <= each["after_mib"]
+        assert each["tokens_per_cpu_s"] > 0
