@@ -19,7 +19,7 @@ from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.loops import number_tokens
 from dare_job.decode.engine.prefill import ReuseEstimator
-from dare_job.decode.engine.stop_strings import StopStrings, stop_strings
+from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, stop_strings
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt import thinking
@@ -155,7 +155,8 @@ def decode_text(token_ids, task: Task) -> str:
 
 def load_stop_strings(task: Task) -> StopStrings:
     """The stop strings of a task. The first call in a process reads the bytes of all tokens."""
-    return _stop_strings(tuple(task.config.decode.stop), load_task_model(task).tokenizer)
+    strings = tuple(task.config.decode.stop)
+    return _stop_strings(strings, load_task_model(task).tokenizer) if strings else NO_STOP
 
 
 _stop_strings = lru_cache(maxsize=1)(stop_strings)

@@ -217,6 +217,17 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
     shard_plan.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
 
 
+def test_a_text_without_an_answer_is_an_error_of_its_row(task, monkeypatch):
+    def without_answer(ids, task):
+        raise errors.RowError("the text ends inside its thinking block")
+
+    monkeypatch.setattr(loading, "decode_text", without_answer)
+    row = {"entity_id": "7", "prompt_sha256": "s", "text_key": "k", "pool": None, "pool_kind": None}
+    finished = worker.knowledge_row(row, result(Request("7", np.arange(3, dtype=np.int32))), task.task)
+    assert finished == {"entity_id": "7", "run_id": "run-1", "prompt_sha256": "s", "finish_reason": "error",
+                        "error": "the text ends inside its thinking block"}
+
+
 @pytest.mark.parametrize(("decode", "verify", "score"), [
     ({}, {}, "auto"), ({}, {"rule": "relaxed"}, "auto"), ({}, {"reproducible": True}, "auto"),
     ({}, {"rule": "top_k", "reproducible": True}, "always"),
