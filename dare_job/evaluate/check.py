@@ -112,6 +112,8 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
             for row in range(len(texts)) if not np.array_equal(decoded[row], expected[row])
         ]
     _report(console, differences, len(texts))
+    console.print(f"Not checked: whether your texts end within decode.max_new_tokens. Only {max_new_tokens} "
+                  "tokens were decoded per prompt; `dare-job preview` shows whole texts.")
     wrong = [d for d in differences if not d["near_tie"]]
     return {"equal": not wrong, "rows": len(texts), "rows_that_differ": len({d["row"] for d in differences}),
             "by_batch": _by_batch(differences), "first_difference": (wrong or differences or [None])[0]}

@@ -122,8 +122,10 @@ def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
     assert expected["interactions"] and expected["items"]
 
 
-@pytest.mark.parametrize("history", [{}, {"window": "old", "share": 0.6, "min_rating": 2}])
-@pytest.mark.parametrize("make", [movielens_1m, amazon_files, parquet_files])
+@pytest.mark.parametrize(("make", "history"), [
+    (movielens_1m, {"window": "old", "share": 0.6, "min_rating": 2}), (amazon_files, {}),
+    pytest.param(movielens_1m, {}, marks=pytest.mark.slow),
+    pytest.param(parquet_files, {"window": "new", "max_items": 1}, marks=pytest.mark.slow)])
 def test_prompts_are_those_of_the_plan_byte_for_byte(make_job, tmp_path, make, history):
     settings = {"input": {"path": str(make(tmp_path / "input")), "max_reject_share": 1.0}, "history": history,
                 "prompts": {"user": "kar", "item": "kar"}}

@@ -1,0 +1,114 @@
+"""``dare-job preview``: texts of a few rows with the embedded model, without Spark."""
+
+import io
+from contextlib import redirect_stdout
+from datetime import date
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dare_job.config.settings import JobConfig
+from dare_job.data.direct.rows import Row
+from dare_job.errors import ConfigError
+from dare_job.evaluate.preview import command, drafts, page, results, screen
+from dare_job.evaluate.preview.options import PreviewOptions
+from dare_job.job import Job
+from dare_job.workspace import Workspace
+
+HOSTILE = "<script>alert(1)</script> \x1b[31m & Film"
+
+
+def job(folder, data, **settings):
+    config = JobConfig.model_validate({
+        "out": str(folder / "out"), "input": {"path": str(data)}, "model": {"name": "embedded", "device": "cpu"},
+        "decode": {"max_new_tokens": 24, "batch_size": 4, "nodes": 8}, **settings})
+    return Job(config, Workspace(folder / "out", date(2026, 1, 2)), "run-1")
+
+
+@pytest.fixture(scope="module")
+def previewed(tmp_path_factory, write_tables):
+    """Result and printed text of a preview of two variants."""
+    folder = tmp_path_factory.mktemp("preview")
+    events = [(f"u{user}", f"i{item}", 4.0, 10 * user + item) for user in range(4) for item in range(3)]
+    items = [("i0", HOSTILE, [("genre", "drama")]), ("i1", "Amber Daughter", [("genre", "drama")]),
+             ("i2", "Ashen Wolf", [("genre", "thriller")])]
+    data = write_tables(folder / "input", events, [], items)
+    jobs = [job(folder, data), job(folder, data, history={"max_items": 1})]
+    with redirect_stdout(io.StringIO()) as printed:
+        result = command.run([command.Variant(name, each) for name, each in zip("AB", jobs, strict=True)],
+                             PreviewOptions(limit=2))
+    return SimpleNamespace(result=result, printed=printed.getvalue(), folder=folder, jobs=jobs)
+
+
+def test_a_preview_has_prompts_texts_speed_and_advice(previewed):
+    first, second = previewed.result["variants"]
+    assert [row["entity"] for row in first["rows"]] == ["user", "user", "item", "item"]
+    assert all(row["text"] and row["prompt"].startswith("<|bos|>") for row in first["rows"])
+    summary = first["summary"]
+    assert (summary["texts"], summary["errors"], summary["decoded_up_to"]) == (4, 0, 48)
+    assert all(row["tokens"] <= 48 for row in first["rows"])
+    speed = summary["speed"]
+    assert speed["without_drafts"]["rows"] == 3 and speed["without_drafts"]["tokens_per_s"] > 0
+    assert speed["equal_texts"] == speed["with_drafts"]["rows"] == 3  # strict verification
+    assert "no previous texts, so the other texts of this preview" in speed["drafts"]
+    assert first["rows"][0]["prompt"] != second["rows"][0]["prompt"]
+    assert [row["entity_id"] for row in first["rows"]] == [row["entity_id"] for row in second["rows"]]
+
+
+def test_it_starts_no_spark_and_writes_nothing_to_out(previewed):
+    assert not any("spark" in vars(job) for job in previewed.jobs)
+    assert not (previewed.folder / "out").exists()
+
+
+def test_rows_cut_off_are_those_that_the_configured_limit_would_cut(previewed):
+    for row in previewed.result["variants"][0]["rows"]:
+        assert row["cut_off"] == (row["tokens"] > 24 or row["finish_reason"] == "length")
+        assert row["cut_off"] == ("cut_off" in row["gates"])
+
+
+def test_titles_and_texts_are_escaped_on_the_page_and_harmless_on_a_terminal(previewed):
+    found = page.render(previewed.result)
+    assert "<script>" not in found and "&lt;script&gt;" in found
+    assert found.count("<article>") == 2 * 2 * 4
+    assert "\x1b" not in previewed.printed and "alert(1)" in previewed.printed
+    assert screen.clean("a\x1b\u202eb\n") == "a\ufffd\ufffdb\n"
+
+
+def test_unknown_names_and_two_comparisons_at_once_are_refused():
+    with pytest.raises(ConfigError, match="one of them at a time"):
+        command.variants(PreviewOptions(models=("a",), prompts=("b",)), lambda flags: None)
+    asked = []
+    command.variants(PreviewOptions(prompts=("kar", "once")), asked.append)
+    assert asked[1] == {"prompts.user": ("--prompts", "once"), "prompts.item": ("--prompts", "once")}
+    with pytest.raises(ConfigError, match="write user:ID or item:ID"):
+        command.run([command.Variant(None, SimpleNamespace(config=None, space=None))],
+                    PreviewOptions(ids=("7",)))
+
+
+def texts(*rows):
+    return [{"tokens": tokens, "finish_reason": reason} for tokens, reason in rows]
+
+
+def test_a_limit_is_proposed_only_if_nearly_all_texts_end_by_themselves():
+    assert results.proposed_limit(texts((100, "eos"), (60, "eos"))) == 112
+    assert results.proposed_limit(texts((100, "eos"), (200, "length"))) is None
+    assert results.proposed_limit([]) is None
+
+
+def test_advice_names_the_setting_if_most_texts_are_cut_off():
+    summary = {"texts": 10, "cut_off": 9, "max_new_tokens": 48, "proposed_max_new_tokens": None,
+               "finish_reasons": {"length": 8, "eos": 2}, "decoded_up_to": 96}
+    first, second = results.advice(summary)
+    assert first.startswith("9 of 10 texts reach decode.max_new_tokens = 48 and would be cut off: raise it")
+    assert "only 2 of 10 texts ended by themselves within 96 tokens" in second
+    assert results.advice(summary | {"cut_off": 0, "proposed_max_new_tokens": 32}) == [
+        "decode.max_new_tokens = 32 would cut off none of the texts that ended by themselves (now 48)"]
+
+
+def test_a_row_does_not_draft_from_its_own_text():
+    row = Row("user", "a", "p", None, (), ())
+    own = {("user", "a"): np.array([1, 2, 3]), ("item", "b"): np.array([4, 5, 6])}
+    assert drafts.pool_of_others(own, row) == ()
+    pool, = drafts.pool_of_others(own | {("user", "c"): np.array([7, 8])}, row)
+    assert (pool.texts, pool.token_count) == (1, 2)
