@@ -49,8 +49,8 @@ class _File(BaseModel):
             for number, turn in enumerate(turns, 1):
                 texts = turn.values() if isinstance(turn, dict) and turn.keys() == set(_TURN) else [None]
                 if not all(isinstance(text, str) and text.strip() for text in texts):
-                    raise ValueError(f"examples.{side}, turn {number} = {turn!r}: should be a mapping with the "
-                                     f"texts {' and '.join(_TURN)}")
+                    raise ValueError(f"examples.{side}, turn {number} = {turn!r}: should be a mapping with "
+                                     f"the texts {' and '.join(_TURN)}")
         return examples
 
     @field_validator("domains")
