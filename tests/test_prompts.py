@@ -109,7 +109,7 @@ def test_a_text_with_room_for_them_has_the_papers_factors(domain):
 
 
 def _around(**keys) -> str:
-    return yaml.safe_dump(keys) + _domains(movies={"kind": "film"})
+    return (yaml.safe_dump(keys) if keys else "") + _domains(movies={"kind": "film"})
 
 
 def test_system_text_and_examples_are_written_with_the_words_of_the_domain(tmp_path):
@@ -226,7 +226,7 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(more="system: [a]\n"), ["system", "string"]),
         (_set(more="system: {users: a}\n"), ["system", "users"]),
         (_set(more="system: '{{ title }}'\n"), ["system of user, line 1", "unknown title", "use max_words"]),
-        (_set(more="examples: {user: [{user: a}]}\n"), ["examples.user.0.assistant", "missing"]),
+        (_set(more="examples: {user: [{user: a}]}\n"), ["examples.user, turn 1", "user and assistant"]),
         (_set(more="examples: {user: [{user: '{{ x }}', assistant: b}]}\n"),
          ["examples of user", "unknown x"]),
         (_set(more=_domains(movies={"max_words": "x"})), ["domains.movies.max_words", "use another name"]),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -22,22 +22,13 @@ _JINJA = (".jinja", ".j2")
 _FOLDER = Path(__file__).parent
 
 
-_Text = Annotated[str, Field(min_length=1)]
 _Side = Literal["user", "item"]
-
-
-class _Turn(BaseModel):
-    """An example: a prompt, and the answer that it should get."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    user: _Text
-    assistant: _Text
+_TURN = ("user", "assistant")  # keys of an example: a prompt, and the answer that it should get
 
 
 class _File(BaseModel):
     """Keys of a YAML file. source: the paper of the prompts; domains: values of variables by domain; system:
-    one text, or one by side.
+    one text, or one by side; examples: turns by side.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -49,7 +40,18 @@ class _File(BaseModel):
     source: str = ""
     domains: dict[str, Any] = {}
     system: str | dict[_Side, str] = ""
-    examples: dict[_Side, list[_Turn]] = {}
+    examples: dict[_Side, list[Any]] = {}
+
+    @field_validator("examples")
+    @classmethod
+    def _are_turns(cls, examples: dict[str, list]) -> dict[str, list]:
+        for side, turns in examples.items():
+            for number, turn in enumerate(turns, 1):
+                texts = turn.values() if isinstance(turn, dict) and turn.keys() == set(_TURN) else [None]
+                if not all(isinstance(text, str) and text.strip() for text in texts):
+                    raise ValueError(f"examples.{side}, turn {number} = {turn!r}: should be a mapping with "
+                                     f"the texts {' and '.join(_TURN)}")
+        return examples
 
     @field_validator("domains")
     @classmethod
@@ -140,7 +142,7 @@ def _yaml(path: Path, text: str, domain: str, length: Mapping[str, int]) -> Prom
         sets.check_template(f"prompts: {path}: {side}", template, (*VARIABLES[side], *words, *length))
     system = file.system if isinstance(file.system, dict) else dict.fromkeys(templates, file.system)
     system = {side: template for side, template in system.items() if template.strip()}
-    examples = {side: [(turn.user, turn.assistant) for turn in turns]
+    examples = {side: [tuple(turn[key] for key in _TURN) for turn in turns]
                 for side, turns in file.examples.items()}
     around = {f"system of {side}": [template] for side, template in system.items()}
     around |= {f"examples of {side}": [text for turn in turns for text in turn]
