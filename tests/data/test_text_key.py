@@ -17,6 +17,7 @@ STRICT, RELAXED = salt(), salt(verify={"rule": "relaxed"})
     {"model": "another"}, {"decode": {"max_new_tokens": 10}}, {"decode": {"min_new_tokens": 10}},
     {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}}, {"decode": {"stop": ["."]}},
     {"decode": {"repetition_penalty": 1.1}},
+    {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}}, {"decode": {"end_loops": False}},
 ])
 def test_strict_text_changes(change):
     assert salt(**{"model": "m", **change}) != STRICT
@@ -35,7 +36,7 @@ def test_model_settings_change_text(section):
     {"verify": {"c": 0.1, "epsilon": 0.1, "delta": 0.1, "length_quantile": 0.5}},
     {"decode": {"mode": "resd"}, "verify": {"rule": "relaxed"}}, {"seed": 3},
     {"spark": {"shards": 3}}, {"pools": {"own": False}}, {"decode": {"score": "always"}},
-    {"verify": {"refresh_nights": 7}},
+    {"verify": {"refresh_nights": 7}}, {"decode": {"end_loops": True}},
 ])
 def test_strict_text_stays(change):
     assert salt(**change) == STRICT
