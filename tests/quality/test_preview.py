@@ -21,7 +21,8 @@ HOSTILE = "<script>alert(1)</script> \x1b[31m & Film"
 
 def job(folder, data, **settings):
     config = JobConfig.model_validate({
-        "out": str(folder / "out"), "input": {"path": str(data)}, "model": {"name": "embedded", "device": "cpu"},
+        "out": str(folder / "out"), "input": {"path": str(data)},
+        "model": {"name": "embedded", "device": "cpu"},
         "decode": {"max_new_tokens": 24, "batch_size": 4, "nodes": 8}, **settings})
     return Job(config, Workspace(folder / "out", date(2026, 1, 2)), "run-1")
 
@@ -34,7 +35,7 @@ def previewed(tmp_path_factory, write_tables):
     items = [("i0", HOSTILE, [("genre", "drama")]), ("i1", "Amber Daughter", [("genre", "drama")]),
              ("i2", "Ashen Wolf", [("genre", "thriller")])]
     data = write_tables(folder / "input", events, [], items)
-    jobs = [job(folder, data), job(folder, data, history={"max_items": 1})]
+    jobs = [job(folder, data), job(folder, data, prompts={"user": "kar", "item": "kar"})]
     with redirect_stdout(io.StringIO()) as printed:
         result = command.run([command.Variant(name, each) for name, each in zip("AB", jobs, strict=True)],
                              PreviewOptions(limit=2))

@@ -160,8 +160,8 @@ def test_help_needs_nothing_heavy():
     done = subprocess.run([sys.executable, "-X", "importtime", "-m", "dare_job", "--help"],
                           capture_output=True, text=True, check=True)
     assert time.perf_counter() - began < 10
-    commands = ("run", "show", "report", "history", "diff", "clean", "check", "tune", "curve", "ctr",
-                "recommender", "drafter", "data", "lab", "config")
+    commands = ("run", "show", "report", "history", "diff", "clean", "check", "preview", "tune", "curve",
+                "ctr", "recommender", "drafter", "data", "lab", "config")
     assert all(name in done.stdout for name in commands)
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert not loaded & {"torch", "pyspark", "pyarrow", "transformers", "numba", "pandas"}
