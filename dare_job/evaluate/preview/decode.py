@@ -9,6 +9,7 @@ import torch
 
 from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Request, Result
+from dare_job.errors import RowError
 from dare_job.evaluate.preview import drafts
 from dare_job.generate import loading
 from dare_job.generate.task import Task
@@ -43,6 +44,7 @@ class Written:
     Attributes
     ----------
     prompts : prompts as the model reads them, with special tokens, by row
+    numbers : bool (V,), the model's tokens that are numbers
     results : of decoding without drafts up to the generous limit, by row
     plain, drafted : speeds of the rows after the first one; drafted: None if nothing could be drafted
     equal : number of rows whose text is the same with drafts
@@ -51,6 +53,7 @@ class Written:
     """
 
     prompts: dict[Name, str]
+    numbers: np.ndarray
     results: dict[Name, Result]
     plain: Rate
     drafted: Rate | None
@@ -80,7 +83,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     """
     began, task = time.perf_counter(), make_task(job)
     with progress.doing(f"loading {job.config.model.name}"):
-        tokenizer = loading.load_task_model(task).tokenizer
+        loaded_model = loading.load_task_model(task)
+    tokenizer = loaded_model.tokenizer
     loaded = time.perf_counter()
     named = {(row.entity, row.entity_id): row for row in rows}
     requests = {name: _request(row, task) for name, row in named.items()}
@@ -88,9 +92,13 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     results: dict[Name, Result] = {}
 
     def take(result: Result) -> None:
+        text = ""
+        try:
+            text = loading.decode_text(result.token_ids, task)
+        except RowError as error:
+            result = replace(result, finish_reason="error", error=str(error))
         results[result.id] = result
-        row = named[result.id]
-        show(row, prompts[result.id], result, loading.decode_text(result.token_ids, task))
+        show(named[result.id], prompts[result.id], result, text)
 
     first, *others = requests.values()
     _decode([first], task, "autoregressive", take, batch_size=1)
@@ -105,8 +113,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
             loading.make_engine(task)
         drafted = _decode(make, task, None, lambda result: again.update({result.id: result.token_ids}))
     equal = sum(np.array_equal(ids, results[name].token_ids) for name, ids in again.items())
-    return Written(prompts, results, plain, drafted, equal, drafts.origin(previous, job), loaded - began,
-                   first_text - began)
+    return Written(prompts, loaded_model.numbers, results, plain, drafted, equal,
+                   drafts.origin(previous, job), loaded - began, first_text - began)
 
 
 def _request(row: Row, task: Task) -> Request:

@@ -12,7 +12,8 @@ from dare_job.config.settings import JobConfig
 from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
-from dare_job.publish.gate import checks, grounding
+from dare_job.generate.copied_words import copied_words
+from dare_job.publish.gate import checks, content, grounding
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.schemas import KNOWLEDGE
 
@@ -58,25 +59,29 @@ def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: J
     failing = {name: [] for name in names}
     for entity in {entity for entity, _ in names}:
         chosen = [name for name in names if name[0] == entity and not written.results[name].error]
-        batch = _knowledge(chosen, written, texts, config.decode.max_new_tokens)
-        for check, (failed, _) in checks.failing_texts(checks.Texts(batch), config.gates).items():
+        prompts = [row.prompt for row in rows if (row.entity, row.entity_id) in chosen]
+        batch = _knowledge(chosen, prompts, written, texts, config.decode.max_new_tokens)
+        checked = checks.Texts(batch, written.numbers)
+        script = content.main_script(pa.array(prompts, pa.string()))
+        for check, (failed, _) in checks.failing_texts(checked, config.gates, script).items():
             for place in np.flatnonzero(failed):
                 failing[chosen[place]].append(check)
     return failing
 
 
-def _knowledge(names: Sequence[tuple[str, str]], written: Written, texts: dict, limit: int) -> pa.RecordBatch:
+def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written: Written, texts: dict,
+               limit: int) -> pa.RecordBatch:
     """Rows of KNOWLEDGE, as far as checks read them, cut to ``limit`` tokens."""
     schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
-    rows = []
-    for name in names:
+    rows, copied = [], copied_words(prompts, [texts[name] for name in names])
+    for name, words in zip(names, copied.tolist(), strict=True):
         result = written.results[name]
         cut = is_cut_off(result, limit)
         rows.append({
             "entity_id": name[1], "knowledge": texts[name], "token_ids": result.token_ids[:limit].tolist(),
             "tokens": min(limit, len(result.token_ids)), "error": None, "prompt_sha256": "",
             "finish_reason": "length" if cut else result.finish_reason,
-            "relaxed_tokens": result.relaxed_tokens})
+            "relaxed_tokens": result.relaxed_tokens, "copied_words": words})
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
