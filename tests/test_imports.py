@@ -23,7 +23,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "schemas": "",
     "workspace": "schemas storage",
     "job": "config models spark workspace",
-    "pipeline": "errors generate job observe publish schemas stages storage",
+    "pipeline": "errors generate job observe publish schemas stages storage tables",
     "__main__": "cli",
     "storage": "errors",
     "models": "errors storage",
@@ -44,8 +44,8 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
               "storage tables workspace",
     "evaluate": "config data decode errors generate job models observe pipeline prompts publish schemas "
                 "spark stages storage tables training workspace",
-    "training": ". config data decode embed errors evaluate models observe prompts publish recommend storage "
-                "workspace",
+    "training": ". config data decode embed errors evaluate models observe prompts publish recommend schemas "
+                "storage workspace",
     "cli": ". config data decode errors evaluate job observe pipeline publish spark storage training "
            "workspace",
     "bench": "cli config data decode embed errors evaluate generate job models pipeline prompts publish "

@@ -37,7 +37,7 @@ def _written(known, side, attributes):
 
 
 def test_there_is_a_set_for_each_framework_and_one_for_the_embedded_model():
-    assert prompts.set_names() == sorted([*FRAMEWORKS, prompts.SAMPLE])
+    assert prompts.set_names() == sorted([*FRAMEWORKS, "brief", "writer", prompts.SAMPLE])
     for name, paper in FRAMEWORKS.items():
         file = Path(prompts.__file__).with_name(f"{name}.yaml")
         assert paper in yaml.safe_load(file.read_text("utf-8"))["source"]
@@ -257,7 +257,7 @@ def test_a_jinja_file_is_the_template_of_one_side(tmp_path):
 
 
 def test_unknown_name_lists_the_known():
-    with pytest.raises(ConfigError, match="use one of kar, once, rlmrec, sample, trawl or a path"):
+    with pytest.raises(ConfigError, match="use one of brief, kar, once, rlmrec, sample, trawl, writer or a path"):
         prompts.load("no-such-set")
 
 

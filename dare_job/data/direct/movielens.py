@@ -9,6 +9,7 @@ import pyarrow as pa
 from dare_job.data.direct import text, values
 from dare_job.data.direct.source import DirectSource, Entities
 from dare_job.data.readers import movielens as names
+from dare_job.data.titles import natural_order
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
@@ -41,18 +42,21 @@ def _fields(path: AnyPath, separator: str, fields: list[str]) -> Iterator[pa.Rec
 
 def _entities(batches: Iterator[pa.RecordBatch], key: str, attributes: _Attributes) -> Iterator[Entities]:
     for batch in batches:
-        titles = batch["title"] if "title" in batch.schema.names else None
+        titles = _natural_titles(batch["title"]) if "title" in batch.schema.names else None
         yield Entities(batch[key], titles, pa.array(np.zeros(len(batch), bool)), batch, attributes)
 
 
+def _natural_titles(titles: pa.Array) -> pa.Array:
+    return pa.array([title and natural_order(title) for title in titles.to_pylist()], pa.string())
+
+
 def _movie(row: dict) -> dict[str, str]:
-    """The first genre (for groups), all genres if there are several, and the year."""
+    """The first genre (for groups), the other genres, and the year."""
     genres = None if row["genres"] == "(no genres listed)" else row["genres"]
+    first, *others = (genres or "").split("|")
     year = re.search(r"\((\d{4})\)\s*$", row["title"] or "", re.ASCII)
     return values.attribute_map([
-        ("genre", genres and genres.split("|")[0]),
-        ("genres", genres.replace("|", ", ") if genres and "|" in genres else None),
-        ("year", year and year[1])])
+        ("genre", first or None), ("other_genres", ", ".join(others) or None), ("year", year and year[1])])
 
 
 def _user_1m(row: dict) -> dict[str, str]:
