@@ -59,7 +59,7 @@ def test_there_are_shipped_files():
     ("seed: 99999999999999999999", ["seed", "less than or equal to 2147483647"]),
     ("decode: {batch_size: 1000000000000}", ["decode.batch_size", "less than or equal to 65536"]),
     ("spark: {master: foo}", ["spark.master = 'foo'", "local[N], yarn, spark://HOST:PORT"]),
-    ("prompts: {user: nope}", ["prompts.user = 'nope'", "use one of brief, kar, once, rlmrec, sample, trawl"]),
+    ("prompts: {user: nope}", ["prompts.user = 'nope'", "use one of brief, kar, once, rlmrec, sample"]),
     ("prompts: {domain: music}", ["prompts.domain = 'music'", "should be 'movies' or 'books'"]),
     ("metrics: {file: 's3://bucket/dare.prom'}", ["metrics.file", "Path (no URL)"]),
     ("1: foo", ["key 1 is not text", "decode"]),
