@@ -71,7 +71,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates, "waves": generated["waves"][entity],
-        **{name: generated[name] for name in ("beams", "busy_s", "workers", "baseline_span")},
+        **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
