@@ -126,10 +126,10 @@ def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Par
                   "measured now" if load_s else "not included: no earlier run tells its time")]
     if job.config.baseline.rows and rows:
         batch = job.config.decode.batch_size
-        size = sample_size(job.config.baseline.rows, rows, batch)
+        sample = sample_size(job.config.baseline.rows, rows, batch, min(workers, rows))
         row_s = sum(cost.row_tokens * cost.token_s for cost in costs) / len(costs)
-        used = max(1, min(workers, size // (2 * batch)))
-        parts.append(Part("baseline", 2 * size * row_s / used, f"{size} rows with two methods, as decoding"))
+        parts.append(Part("baseline", 2 * sample.rows * row_s / sample.workers,
+                          f"{sample.rows} rows with two methods, as decoding"))
     return parts
 
 

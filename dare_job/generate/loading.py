@@ -204,9 +204,10 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
         "nodes": 0 if undrafted else _nodes(task, rule)})
     loaded = load_task_model(task)
-    target, numbers = loaded.target, loaded.numbers if decode.end_loops else None
+    target = loaded.target
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, undrafted)
+    numbers = loaded.numbers if decode.end_loops else None
     drafter = None if undrafted else engines.make_drafter(task, target)
     stop = load_stop_strings(task)
     if sampled:

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables.chunk_files import Totals
-from dare_job.workspace import write_json
 
 FOLDER = "open"
 _SILENT_S = 90.0  # a file that does not change for this long no longer counts
@@ -22,7 +21,14 @@ _SILENT_S = 90.0  # a file that does not change for this long no longer counts
 def write(folder: AnyPath, shard: int, token: str, totals: Totals) -> None:
     """Replace a shard's file. ``token``: of the shard plan."""
     paths.make_folder(folder / FOLDER)
-    write_json(_file(folder, shard), {"cut": token, "at_s": time.time(), "totals": asdict(totals)})
+    file = _file(folder, shard)
+    text = json.dumps({"plan": token, "at_s": time.time(), "totals": asdict(totals)})
+    if not paths.is_local(file):
+        file.write_text(text, encoding="utf-8")
+        return
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")  # not synced to the disk: a lost report costs nothing
+    partial.replace(file)
 
 
 def remove(folder: AnyPath, shard: int) -> None:
@@ -51,7 +57,7 @@ class OpenChunks:
                 record = json.loads(file.read_text(encoding="utf-8"))
             except FileNotFoundError:  # its shard ended meanwhile
                 continue
-            if record["cut"] != self._token:
+            if record["plan"] != self._token:
                 continue
             if self._changed.get(file.name, (None,))[0] != record["at_s"]:
                 self._changed[file.name] = record["at_s"], now

@@ -361,7 +361,7 @@ def test_drafting_time_per_node_counts():
 
 def without_drafting(steps: budgets.Steps) -> budgets.Steps:
     """Set drafting times to 0, so that the outcome does not depend on load."""
-    return budgets.Steps(steps.rows, steps.nodes, np.zeros(len(steps.rows)), steps.tokens)
+    return budgets.Steps(steps.rows, steps.nodes, np.zeros(len(steps.rows)), steps.tokens, steps.texts)
 
 
 def test_the_drafter_gets_the_minimum_score():

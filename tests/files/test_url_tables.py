@@ -123,7 +123,7 @@ def test_a_zip_at_a_url_is_unpacked_there_and_goes_with_the_reading(folder):
         archive.writestr("ml/ratings.csv", "userId,movieId,rating,timestamp\n1,10,4.0,100\n")
         archive.writestr("README.txt", "x")
     (folder / "ml.zip").write_bytes(content.getvalue())
-    unpacked = readers._unpack(folder / "ml.zip", folder / "there")
+    unpacked = readers.unpack(folder / "ml.zip", folder / "there")
     assert unpacked == folder / "there" / "ml"
     assert (unpacked / "ratings.csv").read_text().endswith("\n1,10,4.0,100\n")
     with pytest.raises(DataError, match=r"movies.csv is missing \(found ratings.csv\)"):

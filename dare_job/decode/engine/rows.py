@@ -11,6 +11,7 @@ from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, follow, st
 from dare_job.decode.model.prefix_cache import common_prefix_length
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.decode.verify.result import VerificationResult
+from pools.jit import cached
 
 _NO_LIMIT = 2**62  # tokens: longer than any text
 RUNNING, LENGTH, EOS, NON_FINITE, STOP, LOOP = range(6)  # why a row ends, if it does
@@ -250,7 +251,7 @@ def _plan(tokens, length, max_length, depth, nodes, columns, before, roots, leng
         budgets[r] = nodes if depths[r] > 0 and (columns < 0 or length[r] + nodes <= columns) else 0
 
 
-@numba.njit(cache=True)
+@cached
 def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, tokens, relaxed, step_tokens,
             length, forwards, accepted, slot_steps, stop_state, stop, ends):
     ending = 0
@@ -278,7 +279,7 @@ def _append(slots, counts, new, new_relaxed, finite, is_eos, share, max_length, 
     return ending
 
 
-@numba.njit(cache=True)
+@cached
 def _end_loops(slots, counts, numbers, prompt, min_length, tokens, step_tokens, length, forwards, accepted,
                ends):
     """End rows that loop, with the first length at which they do, however many tokens a step appended."""

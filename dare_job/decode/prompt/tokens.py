@@ -65,8 +65,7 @@ class PromptEncoder:
         self._tokenizer, self._renderer = tokenizer, Renderer(tokenizer, prompt_format)
         self._add_special = self._renderer.template is None  # a template prints its special tokens itself
         self._controls = control_tokens(tokenizer, self._renderer.template)
-        self._is_control = np.zeros(max([len(tokenizer), *(token + 1 for token in self._controls)]), np.bool_)
-        self._is_control[list(self._controls)] = True
+        self._control_ids = np.array(list(self._controls), np.int32)
         self.opens_thinking = thinking.is_open(self._renderer.after or "")
         self._frame = self._tokenize(self._renderer.text("\ue000"))
         spellings = sorted(map(re.escape, self._controls.values()), key=len, reverse=True)
@@ -83,7 +82,7 @@ class PromptEncoder:
 
     def _has_own_controls(self, ids: np.ndarray) -> bool:
         """Whether the control tokens are those of the format, in the same order."""
-        return np.array_equal(ids[self._is_control[ids]], self._frame[self._is_control[self._frame]])
+        return np.array_equal(*(part[np.isin(part, self._control_ids)] for part in (ids, self._frame)))
 
     def _as_text(self, prompt: str, text: str) -> np.ndarray:
         """Token ids of a prompt that spells control tokens."""

@@ -40,19 +40,19 @@ def _microseconds(flag: str, text: str) -> tuple[float, float]:
 class Source:
     """Files and columns of recorded texts."""
 
-    text: Path = option("Texts: jsonl, csv or Parquet, gzipped or not.", panel=_TEXTS)
+    text: Path = option("A jsonl, csv or Parquet file.", panel=_TEXTS)
     column: str = option("Column of the text.", panel=_TEXTS)
-    tokenizer: Sequence[Path] = option("Folder or file: tokenizer.json, or GPT-2's vocabulary and merges.",
+    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's two files.",
                                        parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
-    held_out: int = option("Number of texts to replay, chosen by a hash of the id.", 1000,
+    held_out: int = option("Texts to replay, chosen by hash.", 1000,
                            panel=_TEXTS)
-    pool: Sequence[str] = option("Draft from the texts of: own, group, global.",
+    pool: Sequence[str] = option("Drafts from: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
-    groups: Path | None = option("Table of entity_id and group (or pool) of the stage route.", None,
+    groups: Path | None = option("Table of entity_id and group (or pool).", None,
                                  panel=_TEXTS)
-    old: Path | None = option("Previous texts of the same ids, as drafts.", None, panel=_TEXTS)
+    old: Path | None = option("Previous texts of the same ids.", None, panel=_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class TuneOptions(Source):
 
     latency: Path | None = option("Latency curve, as in conf/latency/*.json.", None,
                                   panel=_LATENCY)
-    model: str | None = option("Measure it: 'embedded', folder or hub name.",
+    model: str | None = option("Model to measure, named as model.name.",
                                None, panel=_LATENCY)
     dtype: Dtype = dtype(panel=_LATENCY)
     device: Device = device(_LATENCY)
     save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)
-    out: Path = option("File for the settings, a --config of later runs.", Path("tuned.yaml"),
+    out: Path = option("Configuration file to write.", Path("tuned.yaml"),
                        flag="--save")
-    screen: int = option("Texts to screen settings; others confirm.", 100, panel=_SEARCH)
+    screen: int = option("Texts that screen settings.", 100, panel=_SEARCH)
     config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
                                     "default settings, with the largest --batch.", (), repeatable=True,
                                     parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
-    batch: Sequence[int] = option("Batch sizes to report. Default: those of the curve.", (),
+    batch: Sequence[int] = option("Batch sizes. Default: the curve's.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,
@@ -99,13 +99,13 @@ class TuneOptions(Source):
     lambdas: Sequence[float | None] = option("Weights of the blend, or learned.",
                                              (2.0, 4.0, 8.0, 16.0, 32.0), parse=_lambdas, panel=_SEARCH)
     drafting: tuple[float, float] | None = option(
-        "Microseconds of drafting per row, per draft token.", None,
+        "Drafting in us per row, per draft token.", None,
         flag="--drafting-us", metavar="12,0.6", parse=_microseconds, panel=_LATENCY)
     threads: int = option("Threads that draft; 0: all processors.", 0, min=0, panel=_LATENCY)
     rows: int | None = option("Rows to plan waves for. Default: the texts.", None, min=1,
                               panel=_SEARCH)
     per_gpu_hour: float | None = option(
-        "Price of one worker (GPU) for an hour, for costs: cost.per_gpu_hour of a run.", None, min=0)
+        "Price of an hour of a GPU, for costs.", None, min=0)
     curve: Any = None
     curve_name: str = ""
     command: str = "dare-job tune"
