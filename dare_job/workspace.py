@@ -169,6 +169,7 @@ class Workspace:
         """Remove what a killed command left of this date. Requires the date's lock."""
         atomic.clean_up_below(self.work)
         atomic.clean_up(self.out / "reports" / f"dt={self.dt}")
+        index_partial(self.out, self.dt).unlink(missing_ok=True)
         for folder in self.snapshots():
             atomic.clean_up(folder)
 
@@ -234,6 +235,12 @@ def write_json(path: AnyPath, value) -> None:
 def reports_index(out: AnyPath) -> AnyPath:
     """Path of the index of all reports."""
     return out / "reports" / "index.html"
+
+
+def index_partial(out: AnyPath, writer: str) -> AnyPath:
+    """Temporary file of ``reports_index``, by the date whose command writes it."""
+    index = reports_index(out)
+    return index.with_name(f".{index.name}.{writer}.partial")
 
 
 def report_page(out: AnyPath, dt: str) -> AnyPath:

@@ -9,7 +9,8 @@ import pytest
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
 from dare_job.evaluate.replay import latency, tuned
-from dare_job.evaluate.replay.trials import Objective, Trial, ratio_interval
+from dare_job.evaluate.replay.batched import Rate, ratio_interval
+from dare_job.evaluate.replay.trials import Objective, Point, Trial
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "latency"
 FLAT = LatencyCurve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.0}}, "flat")
@@ -51,11 +52,12 @@ def test_a_step_costs_its_forward_and_the_drafting_of_its_rows():
     assert Objective(FLAT, None, 1).tokens_per_s(8, 0, some) == 32e3 / 20
 
 
-def test_an_interval_of_equal_trials_is_their_cost():
-    some = Trial(1.5, 1.0, np.array([[3, 2], [6, 4], [9, 6]]))
-    assert ratio_interval(some, some, 2.0) == [2.0, 2.0]
-    plain = Trial(0.0, 0.0, np.array([[0, 5], [0, 10], [0, 15]]))
-    assert ratio_interval(some, plain, 1.0) == [2.5, 2.5]
+def test_an_interval_of_times_in_one_ratio_is_that_ratio():
+    point = Point(("global",), 31, 12, None)
+    drafted = Rate(point, "auto", 1.5, 100.0, np.array([4.0, 8.0, 12.0]))
+    plain = Rate(point, 0, 0.0, 40.0, 2.5 * drafted.text_ms)
+    assert ratio_interval(drafted, drafted) == [1.0, 1.0]
+    assert ratio_interval(drafted, plain) == pytest.approx([2.5, 2.5])
 
 
 def test_waves_save_steps_as_counted_by_hand():

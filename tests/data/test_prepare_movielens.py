@@ -114,7 +114,7 @@ def test_items_are_halved_and_samples_drawn_from_the_new_half(result):
     chosen = [row for row in users if row["test"]]
     assert len(chosen) == 5 and all(row["window"] < row["interactions"] for row in chosen)
     titles = {row["item_id"]: row["title"] for row in items}
-    assert (titles["2"], titles["3"]) == ("Misérables, Les (1995)", "Amélie: \"Poulain\" (2001)")
+    assert (titles["2"], titles["3"]) == ("Les Misérables (1995)", "Amélie: \"Poulain\" (2001)")
 
 
 def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(result):

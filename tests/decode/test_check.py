@@ -163,7 +163,8 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
                         lambda **options: seen.update(options) or {"equal": True})
     _command(monkeypatch, capsys, "--model", "owner/model", "--revision", "v2", "--trust-remote-code")
     assert seen == {"model": "owner/model", "prompts": None, "rows": 8, "revision": "v2", "dtype": "float32",
-                    "device": "auto", "chat_template": "auto", "trust_remote_code": True}
+                    "device": "auto", "chat_template": "auto", "template_arguments": None,
+                    "trust_remote_code": True}
 
 
 def test_a_wrong_prompts_file_gives_one_line(folder, tmp_path, monkeypatch, capsys):

@@ -49,7 +49,7 @@ def test_a_user_and_an_item_with_the_same_id_share_no_numbers(monkeypatch):
     """The key of a row includes its entity type; a request without a key uses its id."""
     monkeypatch.setattr(loading, "prompt_ids", lambda *_: np.ones(1, np.int32))
     monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(tokenizer=None))
-    task = SimpleNamespace(config=JobConfig())
+    task = SimpleNamespace(config=JobConfig(), prompt_format=lambda entity: None)
     rows = [loading.make_request({"entity": entity, "entity_id": "7", "prompt": "p"}, task, drafted=False)
             for entity in ENTITIES]
     keys = RowKeys(0).keys((*rows, Request("7", np.ones(1, np.int32))))

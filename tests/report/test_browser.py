@@ -96,7 +96,7 @@ def test_the_index_lists_all_dates_and_leads_to_their_reports(page):
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 768})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.click(f"text={published.DAY}")
+    page.click(f"tbody a:text('{published.DAY}')")
     assert page.title() == f"Knowledge of {published.DAY} – dare-job" and page.said == []
 
 

@@ -155,7 +155,8 @@ def test_prompts_of_ones_own_from_a_jinja_file(make_job, inputs, tmp_path, job_l
 def test_the_embedded_models_wording_is_warned_of_with_another_model(make_job, inputs, job_log):
     plan._warn_of_wording(make_job({**inputs, "model": {"name": "some/model"}, "prompts": {"item": "kar"}}))
     (line,) = [line for line in job_log if "made for the embedded model" in line]
-    assert line.startswith("prompts.user = sample: ") and "not for some/model; choose one of kar, " in line
+    assert line.startswith("prompts.user = sample: ")
+    assert "not for some/model; choose one of brief, kar, " in line
     job_log.clear()
     plan._warn_of_wording(make_job(inputs))
     assert not job_log

@@ -28,15 +28,16 @@ _LOG = logging.getLogger(__name__)
 _SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
          "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "bos_token_id", "eos_token_id",
          "pad_token_id")
+_PAPERS = ("kar", "once", "rlmrec", "trawl")
 _WINDOW = 384  # tokens of a Mistral layer's sliding window: fewer than the longest rows have
 
 
 def find(names: Sequence[str]) -> list[PromptSet]:
-    """Prompt sets by name; without names all but the embedded model's own. Raises ConfigError."""
+    """Prompt sets by name; without names those of the papers. Raises ConfigError."""
     known = prompts.set_names()
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
-    return [prompts.load(name) for name in names or [name for name in known if name != prompts.SAMPLE]]
+    return [prompts.load(name) for name in names or _PAPERS]
 
 
 def examples(prompt_sets: Sequence[PromptSet], seed: int) -> Iterator[list[Example]]:

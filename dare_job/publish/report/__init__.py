@@ -30,7 +30,7 @@ def write(out: AnyPath, dt: str) -> AnyPath:
     paths.make_folder(target.parent)
     with paths.atomic_writer(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
         file.write(page.encode(errors="replace"))
-    date_index.write_or_warn(out)
+    date_index.write_or_warn(out, dt)
     return target
 
 
@@ -61,7 +61,7 @@ def write_or_warn(out: AnyPath, dt: str) -> None:
     try:
         if _is_newest(out, dt):
             if not reports_index(out).exists():
-                date_index.write_or_warn(out)
+                date_index.write_or_warn(out, dt)
             return
         target = write(out, dt)
     except Exception as error:

@@ -5,7 +5,6 @@ manifests alone, so it needs no earlier index.
 """
 
 import logging
-import secrets
 from dataclasses import dataclass
 
 from dare_job.publish.gate.findings import OF_LENGTHS
@@ -14,7 +13,7 @@ from dare_job.publish.report.nights import Night
 from dare_job.schemas import ENTITIES
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.workspace import reports_index
+from dare_job.workspace import index_partial, reports_index
 
 LISTED = 366  # newest dates
 _TRIES = 5
@@ -64,23 +63,28 @@ COLUMNS = (("Generated rows", format.count, "written"), ("Errors", format.count,
            ("Cost", format.money, "cost"))
 
 
-def write(out: AnyPath) -> AnyPath:
-    """Write the index atomically; again if a date was published or removed in the meantime."""
+def write(out: AnyPath, writer: str = "command") -> AnyPath:
+    """Write the index atomically; again if a date was published or removed in the meantime.
+
+    Parameters
+    ----------
+    writer : part of the temporary file's name: the date whose lock is held, if any
+    """
     target, known = reports_index(out), None
     paths.make_folder(target.parent)
     for _ in range(_TRIES):
         if known == (known := _dates(out)):
             break
         page = render(out, known)
-        with paths.atomic_writer(target, f".{target.name}.{secrets.token_hex(4)}.partial") as file:
+        with paths.atomic_writer(target, index_partial(out, writer).name) as file:
             file.write(page.encode(errors="replace"))
     return target
 
 
-def write_or_warn(out: AnyPath) -> None:
+def write_or_warn(out: AnyPath, writer: str = "command") -> None:
     """Write the index. Errors are logged as warnings."""
     try:
-        write(out)
+        write(out, writer)
     except Exception as error:
         _LOG.warning("the index of the reports, %s, could not be written (%s: %s); `dare-job report --out "
                      "%s` writes it", reports_index(out), type(error).__name__,
