@@ -259,3 +259,11 @@ def test_sections_have_the_defaults_and_descriptions_of_the_engine(engine, secti
         if field.name in fields and field.name not in ("nodes", "repetition_penalty"):
             assert fields[field.name].description == field.metadata["description"]
             assert fields[field.name].default == getattr(engine(), field.name)
+
+
+def test_a_key_that_stands_twice_is_named(tmp_path):
+    file = tmp_path / "twice.yaml"
+    file.write_text("out: o\ncost:\n  per_gpu_hour: 3\nlog: {}\ncost:\n  per_gpu_hour: null\n")
+    with pytest.raises(ConfigError, match="the key cost stands twice; keep one") as found:
+        load(file)
+    assert "twice.yaml" in str(found.value)

@@ -56,9 +56,9 @@ class DecodeSettings(_ENGINE):
         "learned: fitted for each pool")
     stop: list[Annotated[str, Field(min_length=1)]] = Field(
         [], description="Strings that end a text, which is published without them. Not in mode beam")
-    end_loops: bool = Field(True, description="End a text that repeats itself, with finish reason loop, as "
-                            "the quality gate would find it. false: it goes on to max_new_tokens. Mode beam "
-                            "ends none")
+    end_loops: bool = Field(True, description="End a text that loops, with finish reason loop, by the "
+                            "measure of the quality gate. false: the text continues until it ends or reaches "
+                            "max_new_tokens. Mode beam does not end loops")
     hang_timeout_s: float | None = Field(
         1800, gt=0, description="Seconds without a finished forward pass after which a worker is ended, so "
         "that Spark retries its task. null: never")

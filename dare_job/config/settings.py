@@ -52,7 +52,7 @@ class PromptSettings(Section):
     domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
                                    "domains")
     user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
-                             "file. A changed prompt makes all texts stale. null: no texts about users")
+                             "file. A row whose prompt changes is generated again. null: no texts about users")
     item: str | None = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja "
                              "file. null: no texts about items")
 
@@ -180,9 +180,8 @@ class GateSettings(Section):
                                    "fewer than 8 tokens")
     max_cut_off_share: Share = Field(0.5, description="Maximum share of texts that decode.max_new_tokens cut "
                                      "off. null where short texts are intended")
-    max_loop_share: Share = Field(0.02, description="Maximum share of texts that repeat themselves: their "
-                                  "last 32, 64 or 128 tokens are few, known ones in a known order. Numbers "
-                                  "that count do not matter")
+    max_loop_share: Share = Field(0.02, description="Maximum share of texts that loop: their last 32, 64 "
+                                  "or 128 tokens repeat earlier tokens. All numbers count as the same token")
     max_unprintable_share: Share = Field(
         0.01, description="Maximum share of texts with control characters other than newline and tab, "
         "U+FFFD, or broken UTF-8")

@@ -22,7 +22,16 @@ class Override:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number."""
+    """YAML in which 1e-3 is a number, and in which no key stands twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if key in keys[:place] and key != "<<":
+                mark = node.value[place][0].start_mark
+                raise yaml.constructor.ConstructorError(problem=f"the key {key} stands twice; keep one",
+                                                        problem_mark=mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(

@@ -21,7 +21,7 @@ from dare_job.tables import published, stage_inputs
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run tells their cost
 _BEFORE = ("embed", "group", "route", "pools")
-_AFTER = ("gate", "publish", "encode")
+_AFTER = ("gate", "publish", "encode", "recommend")
 _CUT_OFF_SHARE = 0.5  # of the probed texts: nearly all texts will be cut off
 
 

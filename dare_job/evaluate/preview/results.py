@@ -15,8 +15,10 @@ from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
 from dare_job.generate.copied_words import copied_words
 from dare_job.publish.gate import checks, content, grounding
 from dare_job.publish.gate.findings import CHECKS
+from dare_job.publish.gate.scan import MIN_FAILING_ROWS
 from dare_job.schemas import KNOWLEDGE
 
+_ENDED = ("eos", "stop")  # finish reasons of texts that ended by themselves
 _ENDED_SHARE = 0.95  # of the texts: the limit is proposed if so many ended by themselves
 _STEP = 16  # a proposed limit is a multiple of it
 _SPARE = 1.1  # a proposed limit over the longest text
@@ -115,7 +117,7 @@ def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
         limit = getattr(config.gates, setting.partition(".")[2])
         found.append({"entity": entity, "check": check, "rows": rows, "of": len(of), "share": rows / len(of),
                       "setting": setting, "limit": limit,
-                      "over": limit is not None and rows > limit * len(of)})
+                      "over": limit is not None and rows > limit * len(of) and rows >= MIN_FAILING_ROWS})
     return found
 
 
@@ -131,7 +133,7 @@ def proposed_limit(texts: list[dict]) -> int | None:
 
     None if too few texts ended by themselves: then the prompt has to ask for shorter texts.
     """
-    ended = [row["tokens"] for row in texts if row["finish_reason"] == "eos"]
+    ended = [row["tokens"] for row in texts if row["finish_reason"] in _ENDED]
     if not ended or len(ended) < _ENDED_SHARE * len(texts):
         return None
     return math.ceil(_SPARE * max(ended) / _STEP) * _STEP
@@ -147,7 +149,7 @@ def advice(result: dict) -> list[str]:
         words.append(f"decode.max_new_tokens = {result['proposed_max_new_tokens']} would cut off none of "
                      f"the texts that ended by themselves (now {limit})")
     elif texts:
-        ended = result["finish_reasons"].get("eos", 0)
+        ended = sum(result["finish_reasons"].get(reason, 0) for reason in _ENDED)
         words.append(f"no decode.max_new_tokens is proposed: only {ended} of {texts} texts ended by "
                      f"themselves within {result['decoded_up_to']} tokens")
     return words

@@ -18,7 +18,7 @@ REFUSALS = (
     r"\bi (can ?not|can['’]t|won['’]t|( a|['’])m (unable|not able) to|am (unable|not able) to) "
     r"(help|assist|provide|fulfil|complete|comply|answer|create|generate|write|describe|infer|determine)",
 )
-_THINKING = "</?think(ing)?>"
+_THINKING = r"</?think(ing)?>|\[/?THINK\]"
 # The whole text is a heading, or says that there is nothing to say, with or without a heading before it.
 SHELLS = (
     r"^[^a-z]*([a-z'’ ]*:)?\W*(none|nothing|n/?a|unknown|null|(i )?(do not|don['’]t) know"
