@@ -22,8 +22,8 @@ class Options(options.Night):
 def preview(args: Options, as_json: bool) -> None:
     """Generate the texts of a few users and items in this process, and show them beside their prompts.
 
-    Starts no Spark, writes nothing to OUT, and shows each text as soon as it is generated. It says what the gates
-    would find, how many tokens the texts need, and how fast they are generated with and without drafts.
+    Starts no Spark, writes nothing to OUT, and shows each text as soon as it is generated. It says what the
+    gates would find, how many tokens the texts need, and how fast they are generated with and without drafts.
     """
     from dataclasses import replace
     from datetime import UTC, datetime

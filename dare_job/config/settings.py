@@ -52,7 +52,8 @@ class PromptSettings(Section):
     domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
                                    "domains")
     user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
-                             "file. A row whose prompt changes is generated again. null: no texts about users")
+                             "file. A row whose prompt changes is generated again. null: no texts about "
+                             "users")
     item: str | None = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja "
                              "file. null: no texts about items")
 
