@@ -212,10 +212,13 @@ class GateSettings(Section):
     @field_validator("refusal_patterns")
     @classmethod
     def _compile(cls, value: list[str]) -> list[str]:
+        if value:  # imported here, because it is slow
+            import pyarrow as pa
+            import pyarrow.compute as pc
         for pattern in value:
             try:
-                re.compile(pattern)
-            except re.error as error:
+                pc.match_substring_regex(pa.array([""]), pattern)  # RE2, as in the gate: no look-ahead
+            except pa.ArrowInvalid as error:
                 raise ValueError(f"gates.refusal_patterns: {pattern!r} is no regular expression ({error}); "
                                  r"write plain words, or escape special characters with \\") from None
         return value
