@@ -24,14 +24,15 @@ class Override:
 class _Loader(yaml.SafeLoader):
     """YAML in which 1e-3 is a number, and in which no key stands twice."""
 
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, key in enumerate(keys):
-            if key in keys[:place] and key != "<<":
-                mark = node.value[place][0].start_mark
-                raise yaml.constructor.ConstructorError(problem=f"the key {key} stands twice; keep one",
-                                                        problem_mark=mark)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor):
+        node, seen = super().compose_mapping_node(anchor), set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in seen:
+                    raise yaml.composer.ComposerError(problem=f"the key {key.value} stands twice; keep one",
+                                                      problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 _Loader.add_implicit_resolver(

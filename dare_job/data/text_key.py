@@ -33,7 +33,8 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
     draft_hash : fingerprint of the draft model's files
     entity : "user" or "item", whose system text and examples count; None: without them
     """
-    optional = {"template_arguments": config.model.template_arguments, "stop": config.decode.stop,
+    optional = {"template_arguments": config.model.template_arguments,
+                "stop": sorted(set(config.decode.stop)),
                 "repetition_penalty": config.decode.repetition_penalty,
                 "conversation": entity and config.prompt_set(entity).conversation_hash(entity)}
     return digest({

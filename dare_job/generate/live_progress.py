@@ -41,7 +41,7 @@ class LiveProgress:
         finally:
             self._ended = True
             self._wake.set()
-            thread.join()
+            thread.join(timeout=30.0)  # a store that hangs does not hold the shard
             with errors.suppress_store_errors(OSError):
                 open_chunks.remove(self._folder, self._shard)
 

@@ -66,6 +66,12 @@ class LoadedModel:
     tokenizer: object
 
     @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The end-of-text tokens."""
+        eos = self.target.generation_config.eos_token_id
+        return () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+
+    @cached_property
     def numbers(self) -> np.ndarray:
         """The tokens that are numbers, bool (V,)."""
         return number_tokens(self.tokenizer)
@@ -141,9 +147,11 @@ def decode_text(token_ids, task: Task) -> str:
 
     Raises RowError if the text ends inside its thinking block.
     """
-    tokenizer = load_task_model(task).tokenizer
-    opened = encoder(tokenizer, model_format(task.config)).opens_thinking
-    text = thinking.answer(tokenizer, token_ids, opened)
+    loaded, ids = load_task_model(task), np.asarray(token_ids)
+    if len(ids) and ids[-1] in loaded.ends:
+        ids = ids[:-1]  # an end-of-text token that the tokenizer does not mark as special would be decoded
+    opened = encoder(loaded.tokenizer, model_format(task.config)).opens_thinking
+    text = thinking.answer(loaded.tokenizer, ids, opened)
     if text is None:
         raise RowError(f"the text ends inside its thinking block, after {len(token_ids)} tokens: raise "
                        "decode.max_new_tokens, or switch thinking off (model.template_arguments, or another "

@@ -218,12 +218,13 @@ def _finished(reporter: Reporter, tally: Tally, rows: int, what: str,
         if open_chunks:  # read second: a chunk that is committed in between counts once or not yet
             totals += open_chunks.totals()
         now = time.monotonic()
-        reporter.pace.note(now, totals.rows, totals.tokens)
-        rates, left = reporter.pace.rates(now), reporter.pace.left_s(now, rows - totals.rows)
-        fields = {"rows": totals.rows, "rows_total": rows, "errors": totals.errors, "tokens": totals.tokens,
+        done = min(totals.rows, rows)  # rows of a chunk just committed can count twice for a moment
+        reporter.pace.note(now, done, totals.tokens)
+        rates, left = reporter.pace.rates(now), reporter.pace.left_s(now, rows - done)
+        fields = {"rows": done, "rows_total": rows, "errors": totals.errors, "tokens": totals.tokens,
                   "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
                   "tokens_per_s": totals.tokens_per_s, "all_tokens_per_s": rates and rates[1], "eta_s": left}
-        return Reading(elapsed_s, what, totals.rows, rows, describe(totals, rates and rates[1], left),
+        return Reading(elapsed_s, what, done, rows, describe(totals, rates and rates[1], left),
                        _rounded(fields), "rows")
     return read
 

@@ -131,7 +131,7 @@ class PromptSet:
     def _render(self, side: str, **values: object) -> str:
         if side not in self.templates:
             raise ConfigError(f"prompts: {self.name} has no {side} template: use it only as prompts."
-                              f"{next(iter(self.templates))}")
+                              f"{next(iter(self.templates), 'user')}")
         return self._fill(side, self.templates[side], **values)
 
     def _fill(self, place: str, template: str, **values: object) -> str:

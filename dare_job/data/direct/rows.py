@@ -124,10 +124,11 @@ def prompts(chosen: Chosen, config: JobConfig) -> list[Row]:
         described = pa.RecordBatch.from_pylist([
             {"entity_id": name, "interactions": 0, "title": chosen.items[name].title,
              "attributes": _attributes(chosen.items[name])} for name in chosen.described], _ITEMS)
-        of_users = render.render_users(config.prompts.of("user"), items, secrets.token_hex(8))
-        of_items = render.render_items(config.prompts.of("item"))
+        of_users = render.render_users(config.prompt_set("user"), items, secrets.token_hex(8))
+        of_items = render.render_items(config.prompt_set("item"))
         return [Row(entity, row["entity_id"], row["prompt"], row["error"], *_facts(chosen, entity, row))
                 for entity, function, batch in (("user", of_users, users), ("item", of_items, described))
+                if getattr(config.prompts, entity) is not None
                 for rendered in function(iter([batch] if len(batch) else [])) for row in rendered.to_pylist()]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dare_job.data.direct.rows import Row
+from dare_job.data.prompt_format import prompt_format
 from dare_job.decode.request import Request, Result
 from dare_job.errors import RowError
 from dare_job.evaluate.preview import drafts
@@ -16,7 +17,7 @@ from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.observe import progress
-from dare_job.schemas import MODES_WITHOUT_POOLS
+from dare_job.schemas import ENTITIES, MODES_WITHOUT_POOLS
 
 GENEROUS = 2  # times decode.max_new_tokens: where texts would end by themselves
 Name = tuple[str, str]  # entity type and id
@@ -70,8 +71,9 @@ def make_task(job: Job) -> Task:
     config = job.config.model_copy(update={"decode": decode.model_copy(update=limit)})
     model = job.model_path.absolute()
     draft = str(job.draft_path.absolute()) if job.draft_path else ""
+    formats = tuple((entity, prompt_format(job.config, entity, job.space.dt)) for entity in ENTITIES)
     return Task(config, str(model), files.tokenizer_hash(model), "", "", "", "preview", job.space.dt,
-                job.run_id, torch.get_num_threads(), draft=draft)
+                job.run_id, torch.get_num_threads(), draft=draft, prompt_formats=formats)
 
 
 def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str], None]) -> Written:
@@ -94,7 +96,7 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     def take(result: Result) -> None:
         text = ""
         try:
-            text = loading.decode_text(result.token_ids, task)
+            text = loading.decode_text(result.token_ids, task) if result.error is None else ""
         except RowError as error:
             result = replace(result, finish_reason="error", error=str(error))
         results[result.id] = result

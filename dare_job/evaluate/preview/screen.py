@@ -25,13 +25,13 @@ def show_heading(variant) -> None:
 
 
 def show_error(row: Row) -> None:
-    _console().print(Text(f"{row.entity}:{row.entity_id}  no prompt: {row.error}", style="red"))
+    _console().print(Text(clean(f"{row.entity}:{row.entity_id}  no prompt: {row.error}"), style="red"))
 
 
 def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> None:
     """A row's prompt and text, and one line of facts."""
     console = _console()
-    console.print(Text(f"{row.entity}:{row.entity_id}", style="bold"))
+    console.print(Text(clean(f"{row.entity}:{row.entity_id}"), style="bold"))
     left, right = Text(clean(prompt), style="dim"), Text(clean(result.error or text))
     if console.width >= _SIDE_BY_SIDE:
         table = Table.grid(padding=(0, 2), expand=True)

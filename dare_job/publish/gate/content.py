@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 REFUSALS = (
     r"\bas an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b",
     r"\bi( a|['’])m (just |only |merely )?an? (ai|artificial intelligence|(large )?language model)\b",
-    r"^\W*(i( a|['’])m |i |my )?(very |so |truly |sincerely )?(sorry|apologi[sz]e|apologies)\b",
+    r"^\W*(i( a|['’])m |i |my )?(very |so |truly |sincerely )?"
+    r"(sorry[,.]? (but|i|we)\b|apologi[sz]e|apologies\b)",
     r"\bi (can ?not|can['’]t|won['’]t|( a|['’])m (unable|not able) to|am (unable|not able) to) "
     r"(help|assist|provide|fulfil|complete|comply|answer|create|generate|write|describe|infer|determine)",
 )
