@@ -169,7 +169,8 @@ class Workspace:
         """Remove what a killed command left of this date. Requires the date's lock."""
         atomic.clean_up_below(self.work)
         atomic.clean_up(self.out / "reports" / f"dt={self.dt}")
-        index_partial(self.out, self.dt).unlink(missing_ok=True)
+        if (leftover := index_partial(self.out, self.dt)).exists():  # not where reports is a file
+            leftover.unlink(missing_ok=True)
         for folder in self.snapshots():
             atomic.clean_up(folder)
 
