@@ -22,7 +22,7 @@ class RunOptions(options.Night):
                               metavar="STAGE", panel=_STAGES)
     limit: int | None = option("Generate at most N texts of each entity type, and recommendations for at "
                                "most N users.", None, min=0, metavar="N", panel=_STAGES)
-    dry_run: bool = option("Estimate rows, tokens, time and cost; generate nothing.", False, panel=_STAGES)
+    dry_run: bool = option("Only estimate rows, tokens, time and cost.", False, panel=_STAGES)
     if_set: bool = option("Stage recommend: do nothing, instead of failing, if recommend.model is not set.",
                           False, panel=_STAGES)
     target: str | None = option(
