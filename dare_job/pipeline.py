@@ -14,7 +14,6 @@ from dare_job.job import Job
 from dare_job.observe import figures, log, progress
 from dare_job.observe.metrics import Metrics
 from dare_job.publish.gate import findings
-from dare_job.publish.report import dry_run as dry_run_screen
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, lock
@@ -101,14 +100,14 @@ def _run_stage(job: Job, stage: str) -> dict:
 
 def dry_run(job: Job) -> dict:
     """Run only the stage plan, print an estimate of tokens, time and cost, and return it as JSON values."""
-    from dare_job.generate.estimate import cut_off_warning, estimate_run
+    from dare_job.generate.estimate import cut_off_warning, estimate_run, show
 
     began = time.perf_counter()
     with _writing(job):
         _name_unpublished(job)
         _run_stage(job, "plan")
     estimate = estimate_run(job, time.perf_counter() - began)
-    dry_run_screen.show(estimate)
+    show(estimate)
     if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens):
         _LOG.warning("%s", warning)
     return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **estimate}

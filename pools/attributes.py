@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pygtrie
 
-from pools.errors import PoolError
+from pools import PoolError
 
 OTHER = "~other"  # values below the minimum group size
 NONE = "~none"  # the attribute is missing or empty

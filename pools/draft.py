@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pools.errors import PoolError
+from pools import PoolError
 from pools.index import Index
 from pools.kernel import draft_rows, scratch
 from pools.live import MAX_WINDOW

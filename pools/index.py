@@ -20,9 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pools import learn
+from pools import PoolError, learn
 from pools import manifest as manifests
-from pools.errors import PoolError
 from pools.intervals import BLOCK
 from pools.suffix import common_prefixes, inverse, sort_suffixes
 from pools.tree import SOURCE_GLOBAL, SOURCE_GROUP, SOURCE_OWN

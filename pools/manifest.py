@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pools.errors import PoolError
+from pools import PoolError
 
 FORMAT = "dare-job pool"
 VERSION = 2

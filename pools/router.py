@@ -4,7 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from pools.errors import PoolError
+from pools import PoolError
 
 OVERRIDES = ("auto", "collaborative", "attribute", "global")
 GLOBAL = "global"

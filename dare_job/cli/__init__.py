@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_job import __version__, errors
-from dare_job.cli import config, data, preview, run, snapshots, training, tuning
+from dare_job.cli import config, data, run, snapshots, training, tuning
 from dare_job.cli.from_dataclass import paragraphs
 from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
@@ -51,7 +51,7 @@ for _panel, _commands in {
     "Generate": [run.run],
     "Inspect": [snapshots.show, snapshots.report, snapshots.history, snapshots.diff],
     "Clean up": [snapshots.clean],
-    "Measure and tune": [tuning.check, preview.preview, tuning.tune, tuning.curve, tuning.ctr],
+    "Measure and tune": [tuning.check, tuning.preview, tuning.tune, tuning.curve, tuning.ctr],
 }.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel, help=paragraphs(_command))(_command)

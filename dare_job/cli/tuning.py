@@ -1,4 +1,4 @@
-"""The commands that measure and tune: ``check``, ``tune``, ``curve``, ``ctr``, and ``dare-job lab``."""
+"""Commands that measure and tune: ``check``, ``preview``, ``tune``, ``curve``, ``ctr``, and ``dare-job lab``."""
 
 import json
 import shlex
@@ -17,6 +17,7 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
 from dare_job.evaluate.ctr.options import Options as CtrOptions
 from dare_job.evaluate.curve.options import Options as MeasureOptions
+from dare_job.evaluate.preview import PreviewOptions
 from dare_job.evaluate.replay.options import ReplayOptions, TuneOptions
 
 
@@ -62,6 +63,45 @@ def check(args: CheckOptions, as_json: bool) -> None:
     result = print_result(as_json, lambda: run_check(**vars(args)))
     if not result["equal"]:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class PreviewNight(options.Night):
+    """Options of ``dare-job preview``."""
+
+    date: str | None = option("Date; input up to and including this date counts. Default: today.", None,
+                              metavar="YYYY-MM-DD")
+    preview: PreviewOptions = field(default_factory=PreviewOptions)
+
+
+@takes(PreviewNight)
+def preview(args: PreviewNight, as_json: bool) -> None:
+    """Generate the texts of a few users and items in this process, and show them beside their prompts.
+
+    Starts no Spark, writes nothing to OUT, and shows each text as soon as it is generated. It says what the
+    gates would find, how many tokens the texts need, and how fast they are generated with and without drafts.
+    """
+    from datetime import UTC, datetime
+
+    from dare_job.evaluate.preview import command, screen
+    from dare_job.observe import log
+    from dare_job.storage.paths import atomic_writer
+
+    night = replace(args, date=args.date or datetime.now(UTC).date().isoformat())
+    if args.preview.page:
+        options.writable("--page", args.preview.page)
+    chosen = command.variants(args.preview, lambda flags: options.job(night, pick=False, flags=flags))
+    log.to_stderr(chosen[0].job.config.log.format)
+
+    def work() -> dict:
+        result = command.run(chosen, args.preview)
+        if args.preview.page:
+            with atomic_writer(args.preview.page, f".{args.preview.page.name}.partial") as file:
+                file.write(screen.page(result).encode("utf-8", "replace"))
+            print(f"page: {args.preview.page}")
+        return result
+
+    print_result(as_json, work)
 
 
 @takes(TuneOptions)

@@ -72,10 +72,9 @@ class DecodeSettings(_ENGINE):
 
     @model_validator(mode="after")
     def _mode_knows_them(self):
-        if self.repetition_penalty is not None and self.mode in ("sample", "beam"):
-            raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g} is for greedy text; "
-                             f"with decode.mode = {self.mode!r} leave it out (mode sample has "
-                             "sample.repetition_penalty)")
+        if self.repetition_penalty is not None and self.mode == "beam":
+            raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g}: mode beam has none; "
+                             "leave it out, or use another decode.mode")
         if self.stop and self.mode == "beam":
             raise ValueError(f"decode.stop = {self.stop!r}: beams do not end at strings; leave it out, or "
                              "use another decode.mode")
@@ -138,7 +137,7 @@ _BIAS = dict[NotNegative, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
 
 
 class SampleSettings(section_of(
-        Warp, "min_p", logit_bias=(_BIAS, {}), repetition_penalty=(float | None, None),
+        Warp, "min_p", logit_bias=(_BIAS, {}),
         temperature=(Annotated[float, Field(ge=0)], 1.0), top_k=(Annotated[int, Field(ge=1)] | None, None),
         top_p=(Annotated[float, Field(gt=0)] | None, None))):
     """Sampling of the modes sample and beam. Parameters have the meaning that ``generate`` gives them."""

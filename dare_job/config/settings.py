@@ -1,5 +1,6 @@
 """The job's settings: typed sections, and the reader that turns YAML into them."""
 
+import difflib
 import math
 import re
 from collections.abc import Sequence
@@ -173,41 +174,43 @@ class LimitSettings(Section):
                                    "published (exit code 3). null: no limit")
 
 
+MAX_SHARE = {"empty": 0.01, "short": 0.02, "cut_off": 0.5, "loop": 0.02, "unprintable": 0.01, "copied": 0.02,
+             "refusal": 0.01, "wrong_script": 0.01, "thinking": 0.01, "shell": 0.01, "same_text": 0.05,
+             "relaxed": 0.25}
+
+
 class GateSettings(Section):
     """Limits for the new texts of an entity type; null disables a check (docs/how-to/quality-gates.md)."""
 
-    max_empty_share: Share = Field(0.01, description="Maximum share of texts without a visible character")
-    max_short_share: Share = Field(0.02, description="Maximum share of texts that ended by themselves with "
-                                   "fewer than 8 tokens")
-    max_cut_off_share: Share = Field(0.5, description="Maximum share of texts that decode.max_new_tokens cut "
-                                     "off. null where short texts are intended")
-    max_loop_share: Share = Field(0.02, description="Maximum share of texts that loop: their last 32, 64 "
-                                  "or 128 tokens repeat earlier tokens. All numbers count as the same token")
-    max_unprintable_share: Share = Field(
-        0.01, description="Maximum share of texts with control characters other than newline and tab, "
-        "U+FFFD, or broken UTF-8")
-    max_copied_share: Share = Field(0.02, description="Maximum share of texts that copy their prompt: a "
-                                    "third of their words are in runs of 16 words or more from it")
-    max_refusal_share: Share = Field(0.01, description="Maximum share of texts that refuse, such as 'As an "
-                                     "AI'")
-    refusal_patterns: list[str] = Field([], description="Further refusals, for instance in another language: "
-                                        "regular expressions (RE2), upper or lower case")
-    max_wrong_script_share: Share = Field(0.01, description="Maximum share of texts with most letters in "
-                                          "another script than the prompts")
-    max_thinking_share: Share = Field(0.01, description="Maximum share of texts with a <think> or </think> "
-                                      "tag")
-    max_shell_share: Share = Field(0.01, description="Maximum share of texts without content, such as "
-                                   "'Preferences: none'")
-    max_same_share: Share = Field(0.05, description="Maximum share of texts that equal the text of another "
-                                  "row with another prompt")
-    max_relaxed_share: Share = Field(0.25, description="Maximum share of tokens that are not the model's "
-                                     "argmax. Strict text has none")
+    max_share: dict[str, Share] = Field(
+        MAX_SHARE, description="Maximum share of texts that fail a check, by check; checks that are left "
+        "out keep their defaults. relaxed: share of tokens that are not the model's argmax. null: no limit. "
+        "docs/how-to/quality-gates.md defines the checks")
+    refusal_patterns: list[str] = Field([], description="Further refusals for check refusal, for instance in "
+                                        "another language: regular expressions (RE2), upper or lower case")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
         1.3, description="Maximum ratio of the median text length to that of the entities' previous texts, "
         "either way")
     max_length_distance: Share = Field(
         0.3, description="Maximum Kolmogorov-Smirnov distance between the two distributions of text lengths. "
         "0: equal, 1: disjoint")
+
+    def limit(self, check: str) -> float | None:
+        """The limit of a check of texts or of their lengths."""
+        return self.max_share[check] if check in self.max_share else getattr(self, f"max_{check}")
+
+    @field_validator("max_share", mode="before")
+    @classmethod
+    def _others_keep_their_defaults(cls, value):
+        if not isinstance(value, dict):
+            return MAX_SHARE if value is None else value
+        for check in value:
+            if check not in MAX_SHARE:
+                close = difflib.get_close_matches(str(check), MAX_SHARE, n=1)
+                raise ValueError(f"gates.max_share.{check}: no such check"
+                                 f"{f' (did you mean {close[0]}?)' if close else ''}; checks: "
+                                 f"{', '.join(MAX_SHARE)}")
+        return MAX_SHARE | value
 
     @field_validator("refusal_patterns")
     @classmethod

@@ -84,8 +84,8 @@ class EngineSettings:
         0, "Number of tokens before which a text cannot end. 0: as in the model's generation config",
         ge=0, le=MAX_INT32)
     repetition_penalty: float | None = setting(
-        None, "Modes dare, resd and autoregressive: penalty of tokens that the prompt or the text already "
-        "holds, as in generate. null: as in the model's generation config",
+        None, "Penalty of tokens that the prompt or the text already holds, as in generate; not in mode "
+        "beam. null: as in the model's generation config",
         ge=MIN_PENALTY, le=MAX_PENALTY)
     batch_size: int = setting(
         8, "Number of rows decoded together on one device. In float32 it changes no strict text; in bfloat16 "
@@ -125,8 +125,7 @@ class Warp:
         None, "Mode sample: keep only tokens with at least this share of the highest probability. null: all",
         ge=0, le=1)
     repetition_penalty: float = setting(
-        1.0, "Mode sample: penalty of tokens that the text already holds. null: as in the model's generation "
-        "config", ge=MIN_PENALTY, le=MAX_PENALTY)
+        1.0, "Penalty of tokens that the prompt or the text already holds", ge=MIN_PENALTY, le=MAX_PENALTY)
     logit_bias: Mapping[int, float] = setting(
         {}, "Mode sample: values added to the logits, by token id, before all other settings. -10000 forbids "
         "a token")

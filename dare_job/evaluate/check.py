@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt.ends import add_end_of_turn
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.answers import add_end_of_turn
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings

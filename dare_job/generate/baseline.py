@@ -225,7 +225,7 @@ def count_generated_tokens(requests, task: Task, **options) -> int:
 def _sampling_arguments(sampling) -> dict:
     """Arguments of ``generate`` for a ``Sampling``. Without a repetition penalty, the model's own applies."""
     arguments = sampling.warp.generate_arguments()
-    if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
+    if sampling.warp.repetition_penalty == 1.0:
         del arguments["repetition_penalty"]
     return arguments
 

@@ -15,7 +15,7 @@ from dare_job.errors import DareJobError, InfrastructureError, RowError, describ
 from dare_job.generate import engines, hangs, loading
 from dare_job.generate.hangs import Watchdog
 from dare_job.generate.task import Task
-from pools.errors import PoolError
+from pools import PoolError
 
 _LOG = logging.getLogger("dare_job")
 _sizes: dict[tuple, int] = {}  # batch sizes that differ from decode.batch_size

@@ -6,16 +6,22 @@ measured here, or taken from the previous run; a part of which nothing is known 
 """
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from dare_job.data.text_key import text_salt
+from dare_job.errors import RowError
 from dare_job.generate import loading
 from dare_job.generate.baseline import sample_size
 from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
 from dare_job.job import Job
+from dare_job.observe.progress import duration
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.tables import published, stage_inputs
 
@@ -152,13 +158,38 @@ def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     task, began = Task.of(job), time.perf_counter()
     loading.load_task_model(task)
     load_s = time.perf_counter() - began
-    requests = [loading.make_request({"entity": entity, **row}, task, drafted=False)
-                for row in rows.to_pylist()]
+    requests = []
+    for row in rows.to_pylist():
+        with suppress(RowError):  # the run records it as failed
+            requests.append(loading.make_request({"entity": entity, **row}, task, drafted=False))
     engine = loading.make_engine(task, mode="autoregressive")
     began = time.perf_counter()
     results = list(engine.run(requests))
     seconds = time.perf_counter() - began
     tokens = sum(len(result.token_ids) for result in results)
     cut_off = sum(result.finish_reason == "length" for result in results)
-    return _Cost(tokens / len(requests), seconds / max(1, tokens), f"{PROBED} rows decoded without drafts",
-                 len(results), cut_off, load_s)
+    return _Cost(tokens / max(1, len(requests)), seconds / max(1, tokens),
+                 f"{PROBED} rows decoded without drafts", len(results), cut_off, load_s)
+
+
+def show(estimate: dict) -> None:
+    """Print an estimate: its parts, and one total."""
+    console = Console(highlight=False, markup=False)
+    table = Table("part", "time", "basis", box=None, pad_edge=False)
+    for part in estimate["parts"]:
+        known = part["seconds"] is not None
+        table.add_row(part["name"], duration(part["seconds"]) if known else "–", Text(part["basis"]))
+    console.print(table)
+    console.print(total(estimate), soft_wrap=True)
+
+
+def total(estimate: dict) -> str:
+    """The total in one line."""
+    words = (f"{estimate['users']} users and {estimate['items']} items need text: about {estimate['tokens']} "
+             f"tokens in {duration(estimate['seconds'])} with {estimate['workers']} "
+             f"{'worker' if estimate['workers'] == 1 else 'workers'} ({estimate['basis']})")
+    if estimate["cost"] is not None:
+        words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, for the whole run) cost "
+                  f"{estimate['cost']:.2f}")
+    missing = [part["name"] for part in estimate["parts"] if part["seconds"] is None]
+    return words + (f"; without {', '.join(missing)}" if missing else "")

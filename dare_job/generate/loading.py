@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from dare_job.config.base import values_for
-from dare_job.data.prompt_format import model_format
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
@@ -22,9 +21,9 @@ from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, stop_strings
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt import thinking
-from dare_job.decode.prompt.ends import add_end_of_turn
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt import answers
+from dare_job.decode.prompt.answers import add_end_of_turn
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import encoder, prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
@@ -32,7 +31,7 @@ from dare_job.decode.settings import SAMPLE_METHODS, EngineSettings, Warp
 from dare_job.errors import RowError
 from dare_job.generate import engines
 from dare_job.generate.copied_words import copied_words
-from dare_job.generate.task import Task
+from dare_job.generate.task import Task, model_format
 from dare_job.observe import log
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITHOUT_POOLS
 from dare_job.spark import workers
@@ -151,11 +150,13 @@ def decode_text(token_ids, task: Task) -> str:
     if len(ids) and ids[-1] in loaded.ends:
         ids = ids[:-1]  # an end-of-text token that the tokenizer does not mark as special would be decoded
     opened = encoder(loaded.tokenizer, model_format(task.config)).opens_thinking
-    text = thinking.answer(loaded.tokenizer, ids, opened)
+    text = answers.answer(loaded.tokenizer, ids, opened)
     if text is None:
-        raise RowError(f"the text ends inside its thinking block, after {len(token_ids)} tokens: raise "
-                       "decode.max_new_tokens, or switch thinking off (model.template_arguments, or another "
-                       "model)")
+        decode = task.config.decode
+        cause = ("a string of decode.stop ends it there: leave it out"
+                 if decode.stop and len(token_ids) < decode.max_new_tokens else "raise decode.max_new_tokens")
+        raise RowError(f"the text ends inside its thinking block, after {len(token_ids)} tokens: {cause}, or "
+                       "switch thinking off (model.template_arguments, or another model)")
     for string in task.config.decode.stop:
         text = text.partition(string)[0]
     return text.strip()
@@ -231,11 +232,8 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
 def sampling_settings(task: Task) -> Sampling:
     """``Sampling`` from the section ``sample`` of a task's settings."""
     sample = task.config.sample
-    values = values_for(Warp, sample)
-    model_penalty = sample.repetition_penalty is None
-    warp = Warp(**values | ({"repetition_penalty": 1.0} if model_penalty else {}))
     rule, distribution = SAMPLE_METHODS[sample.method]
-    return Sampling(warp, task.config.seed, distribution, rule, model_penalty)
+    return Sampling(Warp(**values_for(Warp, sample)), task.config.seed, distribution, rule)
 
 
 def _nodes(task: Task, rule: str) -> int:

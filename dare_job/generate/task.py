@@ -1,13 +1,13 @@
 """The description of a task that Spark sends to workers: plain values and paths of folders."""
 
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 
 from dare_job.config.settings import JobConfig
-from dare_job.data.prompt_format import model_format, prompt_format
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.schemas import ENTITIES
@@ -99,3 +99,21 @@ class Task:
         return replace(self, model=at.get(self.model, self.model), pools=at.get(self.pools, self.pools),
                        draft=at.get(self.draft, self.draft), wave_pools=waves, model_hash="", draft_hash="",
                        archives=())
+
+
+def prompt_format(config: JobConfig, entity: str, day: date | str | None = None) -> PromptFormat:
+    """The format of an entity type's prompts. Reads the files of ``prompts``: call it on the driver.
+
+    Parameters
+    ----------
+    day : date of the run, which chat templates print as today's
+    """
+    prompt_set = config.prompt_set(entity)
+    return model_format(config, day, prompt_set.system_text(entity), prompt_set.example_turns(entity))
+
+
+def model_format(config: JobConfig, day: date | str | None = None, system: str = "",
+                 examples: tuple[tuple[str, str], ...] = ()) -> PromptFormat:
+    """A format from the section ``model`` of the settings alone, by default without system text."""
+    day = date.fromisoformat(day) if isinstance(day, str) else day
+    return PromptFormat(config.model.chat_template, system, examples, config.model.template_arguments, day)

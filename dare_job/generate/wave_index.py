@@ -26,7 +26,7 @@ from dare_job.storage import paths
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, published
-from pools.errors import PoolError
+from pools import PoolError
 from pools.index import Index
 from pools.store import sample_ids
 

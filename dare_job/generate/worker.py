@@ -158,7 +158,7 @@ class Collector:
         if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
             raise _Stopped
         file, beams = _path(first, self._task), self._beams.pop(chunk)
-        chunk_files.write(file, _with_copied_words(entries), busy_s,
+        chunk_files.write(file, _with_copied_words(entries, self._task), busy_s,
                           maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task),
                                  "ended": round(time.time(), 3)},
                           **{"beams": beams} if beams else {})
@@ -176,10 +176,10 @@ def _totals_of(finished: dict) -> Totals:
     return Totals(rows=1, errors=int(finished.get("error") is not None), **counted)
 
 
-def _with_copied_words(entries: list[tuple[dict, dict]]) -> list[dict]:
+def _with_copied_words(entries: list[tuple[dict, dict]], task: Task) -> list[dict]:
     """The rows of KNOWLEDGE of (planned row, finished row), with ``copied_words`` for those with a text."""
-    counts = copied_words([row["prompt"] or "" for row, _ in entries],
-                          [finished.get("knowledge") for _, finished in entries])
+    counts = copied_words([task.prompt_format(row["entity"]).with_examples(row["prompt"] or "")
+                           for row, _ in entries], [finished.get("knowledge") for _, finished in entries])
     return [finished if finished.get("error") else finished | {"copied_words": count}
             for (_, finished), count in zip(entries, counts.tolist(), strict=True)]
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dare_job.generate.shard_plan import ShardPlan
@@ -31,6 +32,7 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     imbalance : busy seconds of the busiest worker / mean busy seconds, summed per wave, as waves are barriers
     waited_s : seconds that the mean worker waited for the busiest one, over all waves
     batch_size : smallest batch size that a worker was reduced to
+    concurrent : most workers that decoded at the same time, also in earlier commands
     spans : by worker, [start, end, shard, wave] of the time that it decoded, in seconds since 1970, at most
         MAX_SPANS; also those of earlier commands
     """
@@ -58,7 +60,14 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
             "waited_s": round(busiest - mean, 1), "batch_size": min(sizes.values()),
             "busy_s": {worker: round(sum(busy[worker] for busy in seconds.values()), 2)
                        for worker in sorted(sizes)},
-            "spans": merged_spans(spans)}
+            "concurrent": _concurrent(spans), "spans": merged_spans(spans)}
+
+
+def _concurrent(spans: dict[str, list[_Span]]) -> int:
+    """The largest number of spans that overlap."""
+    changes = [(at, change) for parts in spans.values() for start, end, *_ in parts
+               for at, change in ((start, 1), (end, -1))]  # at equal times, the end comes first
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def merged_spans(spans: dict[str, list[_Span]], max_spans: int = MAX_SPANS) -> dict[str, list[_Span]]:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dare_job.decode.prompt.format import PLAIN, ChatMode, PromptFormat
+from dare_job.decode.prompt.template import PLAIN, ChatMode, PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
-from dare_job.errors import DataError
+from dare_job.errors import DataError, RowError
 from dare_job.publish.report.nights import snapshot
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic, errors, paths
@@ -104,8 +104,11 @@ def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
             text = _text(record, tokenizer, same_tokenizer)
             prompt_text = prompts.get((record["entity_id"], record["prompt_sha256"]))
             day = date.fromisoformat(record["generated_dt"] or source.dt)
-            prompt = (prompt_ids(tokenizer, prompt_text, replace(prompt_format, day=day)) if prompt_text
-                      else no_prompt(tokenizer))
+            try:
+                prompt = (prompt_ids(tokenizer, prompt_text, replace(prompt_format, day=day)) if prompt_text
+                          else no_prompt(tokenizer))
+            except RowError:  # another model's control token that this tokenizer cannot write as text
+                continue
             if len(text):
                 yield ranks[name], Row(name, prompt.astype(np.int64), text, prompt_text is not None)
 
@@ -118,11 +121,11 @@ def _records(table: ds.Dataset, entity: str, ranks: dict[str, int], columns: lis
 
 
 def _ranks(source: Source, count: int) -> dict[str, int]:
-    """Ranks of the ``count`` rows with a text whose names have the smallest hashes."""
+    """Ranks of the ``count`` rows with a text that does not loop whose names have the smallest hashes."""
     hashes: list[tuple[bytes, str]] = []
     for entity, folder in source.folders.items():
         table = published.dataset(folder)
-        for batch in table.to_batches(columns=["entity_id"], filter=ds.field("knowledge") != ""):
+        for batch in table.to_batches(columns=["entity_id"], filter=published.usable_as_draft()):
             names = [f"{entity}:{identifier}" for identifier in batch["entity_id"].to_pylist()]
             hashes += [(hashlib.sha256(name.encode()).digest(), name) for name in names]
             if len(hashes) > 4 * count + 10_000:

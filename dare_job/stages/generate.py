@@ -23,7 +23,7 @@ from dare_job.storage.paths import AnyPath, path
 from dare_job.tables import chunk_files, published, stage_inputs
 from dare_job.tables.open_chunks import OpenChunks
 from dare_job.workspace import DONE, digest, done_record, write_json
-from pools.errors import PoolError
+from pools import PoolError
 from pools.index import Index
 from pools.store import names
 
@@ -56,10 +56,11 @@ def run(job: Job) -> dict:
         beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
     with progress.doing("reading the totals of finished chunks"):
         used = _utilization(job, work, files)
+        workers = used and (used.get("concurrent") or used["workers"])
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
         began = time.time()
-        record["baseline"] = baseline.measure_baseline(job, work, used and used["workers"])
+        record["baseline"] = baseline.measure_baseline(job, work, workers)
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dare_job.data.prompt_format import prompt_format
 from dare_job.data.text_key import text_salt
 from dare_job.errors import DataError
 from dare_job.generate import shard_plan
+from dare_job.generate.task import prompt_format
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact

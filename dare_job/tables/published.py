@@ -157,6 +157,12 @@ def dataset_of_files(paths: list[AnyPath], schema: pa.Schema = KNOWLEDGE) -> ds.
     return ds.dataset(names, filesystem=locations[0][0], schema=schema, format="parquet")
 
 
+def usable_as_draft() -> ds.Expression:
+    """Rows with a text that does not loop: as a draft it would lead into its loop."""
+    reason = ds.field("finish_reason")
+    return (ds.field("knowledge") != "") & ((reason != "loop") | reason.is_null())
+
+
 def numbers_of(folder: AnyPath, ids: Sequence[str], schema: pa.Schema = KNOWLEDGE) -> dict[str, int]:
     """Numbers of the rows with these ids, in the order of the folder's files. Reads only the ids."""
     wanted, numbers, first = pa.array(ids, pa.string()), {}, 0

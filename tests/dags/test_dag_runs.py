@@ -70,7 +70,7 @@ def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_ne
 def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed, recommender):
     home, out, posted = killed.home, killed.out, killed.posted
     published = files(out / "knowledge")
-    strict = {"set": [*home.settings["params"]["set"], "gates.max_cut_off_share=0.0",
+    strict = {"set": [*home.settings["params"]["set"], "gates.max_share.cut_off=0.0",
                       f"recommend.model={recommender}", "recommend.k=2"]}
     home.run("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(strict), succeeds=False)
     tasks = home.tasks()
@@ -82,7 +82,7 @@ def test_a_failed_gate_ends_the_run_for_good_and_leaves_what_is_published(killed
     assert home.rows("select count(*) from asset_event") == [(5,)]
     assert len(posted) == 3
     for words in ("gate exited with code 3 (quality gate): ",
-                  "nothing was published", "more than gates.max_cut_off_share = 0.0", "failing_rows.parquet"):
+                  "nothing was published", "more than gates.max_share.cut_off = 0.0", "failing_rows.parquet"):
         assert words in posted[2]["text"]
 
 

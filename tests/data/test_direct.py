@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.data.direct import files, rows, sample, values
+from dare_job.data import direct
+from dare_job.data.direct import rows, sample, values
 from dare_job.data.direct.source import valid_interactions
 from dare_job.data.readers import read_input
 from dare_job.errors import DataError
@@ -93,7 +94,7 @@ def parquet_files(folder):
 
 def tables(settings):
     """Interactions, users and items as the reader without Spark gives them."""
-    with files.opened(settings) as source:
+    with direct.opened(settings) as source:
         events = [row for raw in source.interactions()
                   for row in valid_interactions(raw, source.rating_range).to_pylist()]
         found = []

@@ -5,15 +5,15 @@ import types
 import pytest
 from chat_models import CHATML, TEMPLATES, tokenizer_with
 
-from dare_job.decode.prompt import thinking
-from dare_job.decode.prompt.ends import add_end_of_turn, end_of_turn
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt import answers
+from dare_job.decode.prompt.answers import add_end_of_turn, end_of_turn
+from dare_job.decode.prompt.template import PromptFormat
 
 TOKENIZER = tokenizer_with(CHATML)
 
 
 def answer(text: str, opened: bool = False) -> str | None:
-    return thinking.answer(TOKENIZER, TOKENIZER(text)["input_ids"], opened)
+    return answers.answer(TOKENIZER, TOKENIZER(text)["input_ids"], opened)
 
 
 @pytest.mark.parametrize(("text", "opened", "expected"), [
@@ -41,7 +41,7 @@ def test_tags_that_decoding_leaves_out_are_found():
     for text, expected in (("<thinking>Well.</thinking>Noir.", "Noir."), ("<thinking>Well.", None)):
         ids = tokenizer(text)["input_ids"]
         assert "<thinking>" not in tokenizer.decode(ids, skip_special_tokens=True)
-        assert thinking.answer(tokenizer, ids, False) == expected
+        assert answers.answer(tokenizer, ids, False) == expected
 
 
 @pytest.mark.parametrize(("name", "expected"), [

@@ -5,8 +5,7 @@ from datetime import date
 import pytest
 from chat_models import CHATML, NOT_SPECIAL, SPECIAL, TEMPLATES, tokenizer_with
 
-from dare_job.decode.prompt.format import PromptFormat
-from dare_job.decode.prompt.template import Renderer
+from dare_job.decode.prompt.template import PromptFormat, Renderer
 from dare_job.decode.prompt.tokens import control_tokens, encoder, prompt_ids
 from dare_job.errors import ConfigError, RowError
 

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_reference import children, longest_context, trie_of
 
+from pools import PoolError
 from pools.blend import NESTED_FACTOR
 from pools.draft import DraftSettings, draft
-from pools.errors import PoolError
 from pools.index import Index
 from pools.kernel import CHILD_RANK_SHARE, CHILD_SCORE_SHARE
 from pools.lookup import ALPHA, BETA, LIVE

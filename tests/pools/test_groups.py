@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pools import PoolError
 from pools.attributes import AttributeTree, learn_order
-from pools.errors import PoolError
 from pools.router import pool_name, route
 
 VALUE = st.one_of(st.none(), st.sampled_from(["a", "b", "c/d", "~other", "e=f", ""]))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_reference import followers, trie_of
 
-from pools.errors import PoolError
+from pools import PoolError
 from pools.index import Index
 from pools.intervals import MAX_RUNS, interval, locate, runs
 from pools.lookup import code_at, code_of, narrow, token_of

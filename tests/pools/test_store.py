@@ -6,9 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from pools import manifest
+from pools import PoolError, manifest
 from pools.draft import draft
-from pools.errors import PoolError
 from pools.index import Index
 from pools.store import Store, names, sample_ids
 

@@ -110,7 +110,7 @@ def test_each_error_has_its_exit_code(monkeypatch, capsys, config, error, code):
 
 
 def test_a_pool_error_of_the_pools_package_counts_as_ours(monkeypatch, capsys, config):
-    from pools.errors import PoolError
+    from pools import PoolError
 
     def fail(job):
         raise PoolError("damaged")

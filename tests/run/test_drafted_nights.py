@@ -25,7 +25,7 @@ import noisy_drafter  # noqa: E402
 pytestmark = pytest.mark.spark
 ROWS, TOKENS = 5, 24
 SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves": {"when": "never"},
-         "gates": {"max_cut_off_share": None, "max_same_share": None, "max_short_share": None}}
+         "gates": {"max_share": {"cut_off": None, "same_text": None, "short": None}}}
 
 
 def written(job_of, out, **sections) -> tuple[dict[tuple, list[int]], dict]:

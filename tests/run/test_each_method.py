@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.release]
 ROWS, TOKENS, FOLDER = 2, 6, "folder"  # rows of each entity type; FOLDER: a small recommender drafts
 DRAFT_MODEL = {"model": "embedded", "tree": "2x2"}
 SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves": {"when": "never"},
-         "gates": {"max_cut_off_share": None, "max_same_share": None, "max_short_share": None}}
+         "gates": {"max_share": {"cut_off": None, "same_text": None, "short": None}}}
 
 
 def choices(section: type, name: str) -> tuple:

@@ -55,7 +55,7 @@ def only(stage: str, *more: str) -> list[str]:
 
 CASES = {
     "done": Case(0, only("gate"), "texts passed", inside=True),
-    "unknown setting": Case(2, ["run", "--set", "gates.max_empty=1"], "did you mean max_empty_share?",
+    "unknown setting": Case(2, ["run", "--set", "gates.max_shares=1"], "did you mean max_share?",
                             inside=True),
     "bad texts": Case(3, only("gate"), "texts are empty", empty_texts),
     "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate`", empty_texts,

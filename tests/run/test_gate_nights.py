@@ -27,10 +27,10 @@ def test_a_failed_gate_publishes_nothing_and_a_higher_limit_what_is_written(nigh
     for entity in ENTITIES:  # as if the second night had not been published yet
         shutil.rmtree(out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}")
     before, texts = files(out / "knowledge"), generated(out)
-    shut = job_of(out, NIGHT_2, gates={"max_cut_off_share": 0.0})
+    shut = job_of(out, NIGHT_2, gates={"max_share": {"cut_off": 0.0}})
     for command in (pipeline.run, lambda job: pipeline.run_stage(job, "gate"),
                     lambda job: pipeline.run_stage(job, "publish")):
-        with pytest.raises(errors.ThresholdError, match="texts are cut off .*gates.max_cut_off_share = 0.0"):
+        with pytest.raises(errors.ThresholdError, match="texts are cut off .*gates.max_share.cut_off = 0.0"):
             command(shut)
         assert files(out / "knowledge") == before
     assert {shut.space.previous(entity).name for entity in ENTITIES} == {f"dt={NIGHT_1}"}

@@ -38,7 +38,7 @@ GENERATED = {"tokens_per_s": 10.0, "baseline": None, "waves": {"user": [], "item
 def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
     def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), **settings):
-        job = make_job({"gates": {"max_short_share": None}, **settings})  # two tokens each
+        job = make_job({"gates": {"max_share": {"short": None}}, **settings})  # two tokens each
         plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1}
                 for name, flag in stale.items()]
         for entity in ENTITIES:

@@ -29,7 +29,7 @@ IDS = ["a", "b", "c"]
 
 
 def job_of(out: Path, day: str = DAY, run_id: str = "run-2") -> Job:
-    config = JobConfig.model_validate({"out": str(out), "gates": {"max_short_share": None}})
+    config = JobConfig.model_validate({"out": str(out), "gates": {"max_share": {"short": None}}})
     job = Job(config, Workspace(out, date.fromisoformat(day)), run_id)
     job.__dict__["model_hash"] = "model-1"
     return job

@@ -149,7 +149,7 @@ def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url,
     monkeypatch.setattr(scan, "MIN_FAILING_ROWS", 1)
     out = at_url[1]
     before = published.read_manifest(out / "knowledge" / "entity=user" / f"dt={NIGHT_2}")
-    shut = job_at(NIGHT_2, gates={"max_cut_off_share": 0.0})
+    shut = job_at(NIGHT_2, gates={"max_share": {"cut_off": 0.0}})
     for stage in ("gate", "publish"):
         with pytest.raises(errors.ThresholdError, match="texts are cut off") as caught:
             pipeline.run_stage(shut, stage)

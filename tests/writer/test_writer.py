@@ -12,7 +12,7 @@ from dare_job.bench.profiles import data, writer
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings

@@ -18,8 +18,8 @@ from dare_job.bench.cli import command
 from dare_job.bench.profiles import data
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.config.options import option
+from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
-from dare_job.publish.gate.grounding import named, title_variants
 
 PROMPTS = "writer"
 _WORDS = (60, 165)  # of a text
@@ -153,7 +153,7 @@ class Options:
 
     data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
                         envvar="DARE_DATA")
-    out: Path = option("File of JSON lines for `dare-job writer train --texts`.", flag="--save")
+    out: Path = option("File of JSON lines for `dare-job writer train --text`.", flag="--save")
     held_out: float = option("Share of the users, by the hash of their ids, that are left out.", 1 / 3)
     generic: int = option("Texts that name genres only.", 200)
 

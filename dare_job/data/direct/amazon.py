@@ -87,7 +87,7 @@ def _as_text(value: object) -> str:
 
 
 def _seconds(time: str | None) -> str | None:
-    if time is None or not re.fullmatch(r"[+-]?\d+", time, re.ASCII):
+    if time is None or not re.fullmatch(r"[+-]?\d{1,19}", time, re.ASCII):
         return time
     return str(int(time) // 1000) if layout.MILLISECONDS < int(time) < 2**63 else time
 

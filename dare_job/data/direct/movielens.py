@@ -114,7 +114,7 @@ def _read_100k(folder: AnyPath) -> DirectSource:
 
 
 def _age_bracket(years: str | None) -> str | None:
-    if years is None or not re.fullmatch(r"[+-]?\d+", years, re.ASCII):
+    if years is None or not re.fullmatch(r"[+-]?\d{1,19}", years, re.ASCII):
         return None
     return next((name for low, name in reversed(names.AGES.items()) if int(years) >= int(low) > 1),
                 names.AGES["1"])

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job.config.settings import JobConfig
-from dare_job.data import render
-from dare_job.data.direct import files, sample
+from dare_job.data import direct, render
+from dare_job.data.direct import sample
 from dare_job.data.direct.sample import Entity
 from dare_job.data.direct.source import DirectSource
 from dare_job.data.history import end_of_day
@@ -70,7 +70,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
     DataError : the input cannot be read, has no such rows, or lacks one in ``named``
     """
     ids = {entity: [name for kind, name in named if kind == entity] for entity in ENTITIES}
-    with files.opened(config.input) as source:
+    with direct.opened(config.input) as source:
         chosen = _choose(source, config, day, 0 if named else count, ids)
     for entity, known in (("user", chosen.histories), ("item", chosen.items)):
         missing = [name for name in ids[entity] if name not in known]

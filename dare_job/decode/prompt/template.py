@@ -1,19 +1,66 @@
-"""Renders prompts with a tokenizer's chat template, or as plain text if there is none."""
+"""Renders prompts with a tokenizer's chat template, or as plain text if there is none.
+
+A format says what stands around every prompt of an entity type: system text, examples, arguments of the
+template.
+"""
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jinja2
 
-from dare_job.decode.prompt.format import MODES, PromptFormat
 from dare_job.errors import ConfigError, describe
 
+THINKING_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
 _PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
 _ANSWER = "\ue000answer\ue001"
 _FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # of a template
 _CLOCK = re.compile(r"""\bstrftime_now\(\s*(["'])(.*?)\1\s*\)""")
+ChatMode = Literal["auto", "always", "never"]
+MODES: tuple[str, ...] = get_args(ChatMode)
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """How a prompt becomes the text that the model reads. Equal formats give equal token ids.
+
+    Attributes
+    ----------
+    mode : whether the prompt is a message of the tokenizer's chat template; auto: if the tokenizer has one
+    system : text of the system message; empty: none
+    examples : (user, assistant) turns before the prompt
+    arguments : arguments of the chat template
+    day : date that a chat template prints as today's; None: the clock's date
+    """
+
+    mode: ChatMode = "auto"
+    system: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    day: date | None = None
+
+    def with_examples(self, prompt: str) -> str:
+        """A prompt, after the answers of the examples: what a text can copy."""
+        return "\n\n".join([*(answer for _, answer in self.examples), prompt])
+
+    def record(self) -> dict:
+        """The format without its date as JSON values, for a manifest."""
+        return {"chat_template": self.mode, "system": self.system,
+                "examples": [list(turn) for turn in self.examples],
+                "template_arguments": dict(self.arguments)}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], day: date | None = None) -> "PromptFormat":
+        """The format of a ``record``."""
+        return cls(record["chat_template"], record["system"], tuple(map(tuple, record["examples"])),
+                   record["template_arguments"], day)
+
+
+PLAIN = PromptFormat()  # the prompt alone, in the chat template where there is one
 
 
 def chat_template(tokenizer, mode: str) -> str | None:
@@ -57,6 +104,7 @@ class Renderer:
     ----------
     template : source of the chat template; None: prompts are plain text
     before, after : text around the prompt; ``after`` is None if the template does not print the prompt once
+    opens_thinking : ``after`` opens a thinking block and does not close it
 
     Raises
     ------
@@ -73,6 +121,8 @@ class Renderer:
         frame = self.text(_PLACEHOLDER)
         self.before, _, after = frame.partition(_PLACEHOLDER)
         self.after = after if frame.count(_PLACEHOLDER) == 1 else None
+        self.opens_thinking = any((self.after or "").rfind(opening) > (self.after or "").rfind(closing)
+                                  for opening, closing in THINKING_TAGS)
 
     def text(self, prompt: str) -> str:
         """The text that the model reads."""

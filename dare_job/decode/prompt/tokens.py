@@ -11,9 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dare_job.decode.prompt import thinking
-from dare_job.decode.prompt.format import PLAIN, PromptFormat
-from dare_job.decode.prompt.template import Renderer, chat_template, prints_date
+from dare_job.decode.prompt.template import PLAIN, PromptFormat, Renderer, chat_template, prints_date
 from dare_job.errors import RowError
 
 
@@ -66,7 +64,7 @@ class PromptEncoder:
         self._add_special = self._renderer.template is None  # a template prints its special tokens itself
         self._controls = control_tokens(tokenizer, self._renderer.template)
         self._control_ids = np.array(list(self._controls), np.int32)
-        self.opens_thinking = thinking.is_open(self._renderer.after or "")
+        self.opens_thinking = self._renderer.opens_thinking
         self._frame = self._tokenize(self._renderer.text("\ue000"))
         spellings = sorted(map(re.escape, self._controls.values()), key=len, reverse=True)
         self._spelling = re.compile(f"(?=({'|'.join(spellings)}))" if spellings else r"(?!)")

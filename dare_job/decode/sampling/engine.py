@@ -37,18 +37,17 @@ class Sampling:
 
     Attributes
     ----------
-    warp : temperature and truncation, of target and draft model alike
+    warp : temperature and truncation, of target and draft model alike. Without a repetition penalty, that of
+        the settings applies, else that of the model's generation config
     seed : decides a row's text together with the row's key (``Request.random_key``)
     distribution : of a draft model's candidates; retrieval drafts are deterministic and need none
     rule : verification rule, one of ``rules.RULES``, or "traversal" of whole trees
-    model_penalty : use the repetition penalty of the model's generation config if warp has none
     """
 
     warp: Warp = field(default_factory=Warp)
     seed: int = 0
     distribution: str = "without_replacement"
     rule: str = "rrs"
-    model_penalty: bool = True
 
     def require(self, widths: Sequence[int]) -> None:
         """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
@@ -95,12 +94,12 @@ class SamplingEngine(Engine):
             drafter.vocabulary = target.logit_columns
             drafter.shape.require(settings.nodes)
         self._warp = sampling.warp
-        if sampling.model_penalty and sampling.warp.repetition_penalty == 1.0:
+        if sampling.warp.repetition_penalty == 1.0:
             try:
                 self._warp = replace(sampling.warp, repetition_penalty=self.generation_rules.penalty)
             except ConfigError as error:
                 reason = str(error).removeprefix("sample.")
-                raise ModelError(f"generation_config.{reason}: set sample.repetition_penalty") from error
+                raise ModelError(f"generation_config.{reason}: set decode.repetition_penalty") from error
         config = copy.deepcopy(self.generation_rules.config)
         config.repetition_penalty = None  # warping applies it
         self.generation_rules = replace(self.generation_rules, config=config, penalty=1.0)

@@ -14,9 +14,9 @@ from dare_job import prompts
 from dare_job.data.sample_world.simulate import item_examples, simulate, user_examples
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt.format import ChatMode, PromptFormat
+from dare_job.decode.prompt.template import ChatMode, PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
-from dare_job.errors import DataError, ModelError
+from dare_job.errors import DataError, ModelError, RowError
 from dare_job.evaluate.replay.texts import frame
 from dare_job.models.files import tokenizer_hash
 from dare_job.publish import prompted_texts as published
@@ -96,7 +96,11 @@ def _row(name: str, prompt: str | None, text: str, tokenizer, prompt_format: Pro
     ids = [*tokenizer(text, add_special_tokens=False)["input_ids"]]
     if ids and tokenizer.eos_token_id is not None:
         ids.append(tokenizer.eos_token_id)
-    prompt_tokens = prompt_ids(tokenizer, prompt, prompt_format) if prompt else no_prompt(tokenizer)
+    try:
+        prompt_tokens = prompt_ids(tokenizer, prompt, prompt_format) if prompt else no_prompt(tokenizer)
+    except RowError as error:
+        _LOG.warning("row %s is measured without its prompt: %s", name, error)
+        prompt_tokens, prompt = no_prompt(tokenizer), None
     return _with_first_token(Row(name, prompt_tokens.astype(np.int64), np.asarray(ids, np.int64),
                                  bool(prompt)))
 

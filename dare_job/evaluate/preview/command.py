@@ -1,14 +1,14 @@
 """Runs a preview: the same rows with each variant, one model in memory at a time. Writes nothing to OUT."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dare_job.config.settings import JobConfig
 from dare_job.data.direct import rows as direct_rows
 from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Result
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.preview import decode, results, screen
-from dare_job.evaluate.preview.options import PreviewOptions
+from dare_job.evaluate.preview import PreviewOptions, decode, results, screen
 from dare_job.generate import loading, preflight
 from dare_job.job import Job
 from dare_job.observe import progress
@@ -35,7 +35,8 @@ def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[V
     if options.models:
         return [Variant(name, make_job({"model.name": ("--models", name)})) for name in options.models]
     if options.prompts:
-        return [Variant(name, make_job({f"prompts.{entity}": ("--prompts", name) for entity in ENTITIES}))
+        written = _entities(make_job({}).config)
+        return [Variant(name, make_job({f"prompts.{entity}": ("--prompts", name) for entity in written}))
                 for name in options.prompts]
     return [Variant(None, make_job({}))]
 
@@ -44,6 +45,10 @@ def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
     """Preview the variants; returns ``date``, ``variants`` with a summary and rows each."""
     first = chosen[0].job
     named = [_named(name) for name in options.ids]
+    for entity, identifier in named:
+        if entity not in _entities(first.config):
+            raise ConfigError(f"--ids {entity}:{identifier}: prompts.{entity} is null, so {entity}s get no "
+                              "texts")
     for variant in chosen:
         preflight.check_drafting(variant.job)
     with progress.doing("reading the input"):
@@ -56,6 +61,11 @@ def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
     if len(previews) > 1:
         screen.show_comparison([preview["summary"] for preview in previews])
     return {"date": first.space.dt, "input": first.config.input.path, "variants": previews}
+
+
+def _entities(config: JobConfig) -> list[str]:
+    """The entity types that get texts."""
+    return [entity for entity in ENTITIES if getattr(config.prompts, entity) is not None]
 
 
 def _named(name: str) -> tuple[str, str]:
@@ -80,6 +90,9 @@ def _preview(variant: Variant, rows: Sequence[Row]) -> dict:
         screen.show_text(row, prompt, result, text, variant.job.config.decode.max_new_tokens)
 
     written = decode.write(variant.job, able, show)
+    for row in able:
+        if error := written.failed.get((row.entity, row.entity_id)):
+            screen.show_error(replace(row, error=error))
     found = results.row_results(rows, written, texts, variant.job.config)
     summary = results.summary(name, found, written, variant.job.config)
     screen.show_summary(summary)

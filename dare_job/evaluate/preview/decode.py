@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from dare_job.data.direct.rows import Row
-from dare_job.data.prompt_format import prompt_format
 from dare_job.decode.request import Request, Result
-from dare_job.errors import RowError
+from dare_job.errors import DataError, RowError
 from dare_job.evaluate.preview import drafts
 from dare_job.generate import loading
-from dare_job.generate.task import Task
+from dare_job.generate.task import Task, prompt_format
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.observe import progress
@@ -45,6 +44,7 @@ class Written:
     Attributes
     ----------
     prompts : prompts as the model reads them, with special tokens, by row
+    failed : errors of the rows whose prompt cannot be tokenized
     numbers : bool (V,), the model's tokens that are numbers
     results : of decoding without drafts up to the generous limit, by row
     plain, drafted : speeds of the rows after the first one; drafted: None if nothing could be drafted
@@ -54,6 +54,7 @@ class Written:
     """
 
     prompts: dict[Name, str]
+    failed: dict[Name, str]
     numbers: np.ndarray
     results: dict[Name, Result]
     plain: Rate
@@ -89,7 +90,14 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     tokenizer = loaded_model.tokenizer
     loaded = time.perf_counter()
     named = {(row.entity, row.entity_id): row for row in rows}
-    requests = {name: _request(row, task) for name, row in named.items()}
+    requests, failed = {}, {}
+    for name, row in named.items():
+        try:
+            requests[name] = _request(row, task)
+        except RowError as error:
+            failed[name] = str(error)
+    if not requests:
+        raise DataError(f"no prompt can be tokenized: {next(iter(failed.values()))}")
     prompts = {name: tokenizer.decode(request.prompt_ids) for name, request in requests.items()}
     results: dict[Name, Result] = {}
 
@@ -115,7 +123,7 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
             loading.make_engine(task)
         drafted = _decode(make, task, None, lambda result: again.update({result.id: result.token_ids}))
     equal = sum(np.array_equal(ids, results[name].token_ids) for name, ids in again.items())
-    return Written(prompts, loaded_model.numbers, results, plain, drafted, equal,
+    return Written(prompts, failed, loaded_model.numbers, results, plain, drafted, equal,
                    drafts.origin(previous, job), loaded - began, first_text - began)
 
 

@@ -11,6 +11,7 @@ from dare_job.data.direct.rows import Row
 from dare_job.generate.previous_text import tokenize_batches
 from dare_job.generate.task import Task
 from dare_job.job import Job
+from dare_job.models.files import vocabulary
 from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
@@ -48,12 +49,18 @@ def read_previous(job: Job, task: Task, rows: Sequence[Row]) -> dict[str, Previo
 
 
 def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
-    """Tokens as they are stored, or of the text again if another tokenizer made them, as in stage pools."""
+    """Tokens as they are stored, or of the text again if another tokenizer made them, as in stage pools.
+
+    Without texts that loop, and without token ids outside the model's vocabulary.
+    """
     kept = published.read_manifest(folder).get("tokenizer") == task.tokenizer
+    size = vocabulary(task.model, task.config.model.trust_remote_code)
     own, texts = {}, []
     column = "token_ids" if kept else "knowledge"
     names = pa.array(sorted(wanted), pa.string())
-    for batch in published.dataset(folder).to_batches(columns=["entity_id", column], batch_size=_BATCH):
+    usable = published.usable_as_draft()
+    for batch in published.dataset(folder).to_batches(columns=["entity_id", column], filter=usable,
+                                                      batch_size=_BATCH):
         batch = batch.filter(pc.is_valid(batch[column]))
         first = pa.array(np.arange(len(batch)) < MAX_TEXTS - len(texts))
         batch = batch.filter(pc.or_(first, pc.is_in(batch["entity_id"], names)))
@@ -61,6 +68,8 @@ def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
                 [batch], task.model, task.config.model.trust_remote_code):
             for name, ids in zip(tokens["entity_id"].to_pylist(), tokens["token_ids"], strict=True):
                 one = np.asarray(ids.values, np.int32)
+                if len(one) and not 0 <= one.min() <= one.max() < size:
+                    continue
                 own |= {name: one} if name in wanted else {}
                 texts += [one] if len(texts) < MAX_TEXTS else []
     return Previous(own, Index.build(texts), len(texts)) if texts else None

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from dare_job.config.settings import JobConfig
+from dare_job.data import titles
 from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
 from dare_job.generate.copied_words import copied_words
-from dare_job.publish.gate import checks, content, grounding
+from dare_job.publish.gate import checks, content
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.gate.scan import MIN_FAILING_ROWS
 from dare_job.schemas import KNOWLEDGE
@@ -39,11 +40,11 @@ def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobC
 def _row_result(row: Row, written: Written, texts: dict, config: JobConfig, failing: dict) -> dict:
     name = (row.entity, row.entity_id)
     shown = {"entity": row.entity, "entity_id": row.entity_id, "prompt": written.prompts.get(name),
-             "error": row.error}
+             "error": row.error or written.failed.get(name)}
     result = written.results.get(name)
     if result is None:
         return shown
-    found = grounding.named(texts[name], row.titles, row.values)
+    found = titles.named(texts[name], row.titles, row.values)
     return shown | {
         "error": result.error, "text": texts[name], "tokens": len(result.token_ids),
         "prompt_tokens": result.prompt_tokens, "finish_reason": result.finish_reason,
@@ -114,7 +115,7 @@ def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
     found = []
     for check, rows in counts.items():
         setting = CHECKS[check][1]
-        limit = getattr(config.gates, setting.partition(".")[2])
+        limit = config.gates.limit(check)
         found.append({"entity": entity, "check": check, "rows": rows, "of": len(of), "share": rows / len(of),
                       "setting": setting, "limit": limit,
                       "over": limit is not None and rows > limit * len(of) and rows >= MIN_FAILING_ROWS})

@@ -1,15 +1,16 @@
-"""Shows a preview on the terminal: prompt and text side by side, or one above the other if it is narrow."""
+"""Shows a preview: on the terminal, prompt and text side by side or one above the other, or as a page."""
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from dare_job.data import titles
 from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview import results
-from dare_job.publish.gate import grounding
 from dare_job.publish.gate.findings import CHECKS
+from dare_job.publish.report.page import render_template
 
 _SIDE_BY_SIDE = 100  # columns of a terminal that shows prompt and text beside each other
 
@@ -41,7 +42,7 @@ def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> N
         console.print(table)
     else:
         console.print(left, right, sep="\n")
-    found = grounding.named(text, row.titles, row.values)
+    found = titles.named(text, row.titles, row.values)
     facts = [f"finish reason: {result.finish_reason}", f"{result.prompt_tokens} prompt tokens",
              f"{len(result.token_ids)} tokens"]
     facts += [f"cut off at {limit}"] if results.is_cut_off(result, limit) else []
@@ -124,3 +125,14 @@ def show_comparison(summaries: list[dict]) -> None:
     for line in lines:
         table.add_row(*[Text(clean(cell)) for cell in line])
     _console().print(table)
+
+
+def page(result: dict) -> str:
+    """The preview as one self-contained HTML page, in the style of the report.
+
+    The template engine escapes all prompts, texts and ids.
+    """
+    columns, lines = comparison([preview["summary"] for preview in result["variants"]])
+    variants = [preview | {"facts": facts(preview["summary"])} for preview in result["variants"]]
+    return render_template("preview.html", date=result["date"], variants=variants, columns=columns,
+                           lines=lines)

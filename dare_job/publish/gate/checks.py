@@ -77,7 +77,7 @@ def failing_texts(texts: Texts, gates: GateSettings,
     relaxed = texts.relaxed_tokens / np.maximum(tokens, 1)
     copied = texts.copied_words / np.maximum(content.words(texts.text), 1)
     foreign = content.foreign_share(texts.text, script)
-    max_relaxed = 1.0 if gates.max_relaxed_share is None else gates.max_relaxed_share
+    limit = gates.limit("relaxed")
     return {
         "empty": (empty, tokens),
         "short": (~empty & ~cut_off & (tokens < SHORT_TOKENS), tokens),
@@ -89,7 +89,7 @@ def failing_texts(texts: Texts, gates: GateSettings,
         "wrong_script": (content.wrong_script(foreign), foreign),
         "thinking": (content.thinking(texts.text), tokens),
         "shell": (~empty & content.shells(texts.text), tokens),
-        "relaxed": (relaxed > max_relaxed, relaxed),
+        "relaxed": (relaxed > (1.0 if limit is None else limit), relaxed),
     }
 
 

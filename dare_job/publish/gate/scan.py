@@ -16,16 +16,15 @@ from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.publish.gate import checks, content, lengths
 from dare_job.publish.gate.checks import Texts
+from dare_job.publish.gate.content import SameTexts
 from dare_job.publish.gate.failures import Failures
 from dare_job.publish.gate.findings import (
-    CHECKS,
     OF_ERRORS,
     OF_LENGTHS,
     FailingRows,
     Finding,
 )
 from dare_job.publish.gate.lengths import Sample
-from dare_job.publish.gate.same_texts import SameTexts
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published, stage_inputs
@@ -77,7 +76,7 @@ class Scan:
 
     def finding(self, check: str) -> Finding:
         """Compare a check of single texts with its limit; fewer than MIN_FAILING_ROWS rows always pass."""
-        limit = getattr(self._gates, CHECKS[check][1].partition(".")[2])
+        limit = self._gates.limit(check)
         rows, first = self.failing(check)
         part, whole = (self.relaxed_tokens, self.tokens) if check == "relaxed" else (rows, self.texts)
         value = part / whole if whole else None
@@ -133,7 +132,7 @@ def _file_batches(files: Sequence[AnyPath]) -> Iterator[pa.RecordBatch]:
 def length_findings(job: Job, entity: str, sample: pa.Table, scan: Scan) -> dict[str, Finding]:
     """Compare lengths with the previous texts; ``scan`` counts the rows outside the limits."""
     gates = job.config.gates
-    limits = {"length_ratio": gates.max_length_ratio, "length_distance": gates.max_length_distance}
+    limits = {check: gates.limit(check) for check in OF_LENGTHS}
     why, pairs = _incomparable(job, entity), None
     if why is None:
         folder = published.previous_folder(job, entity)

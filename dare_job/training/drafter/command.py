@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from dare_job.decode.model.target import Target
-from dare_job.decode.prompt.ends import add_end_of_turn
+from dare_job.decode.prompt.answers import add_end_of_turn
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve, tokenizer_hash
 from dare_job.publish import prompted_texts

@@ -15,7 +15,8 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_job.decode.model import loading
-from dare_job.decode.prompt.format import PromptFormat
+from dare_job.decode.prompt.answers import add_end_of_turn, end_of_turn
+from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve
@@ -65,6 +66,7 @@ def run(options: Options) -> dict:
         [asdict(settings), fingerprint(folder), digest([[row.prompt, row.text] for row in rows])]))
     _LOG.info("%d parameters, %d texts to learn and %d held out (%d left out: longer than --context %d)",
               model.num_parameters(), len(learned), len(held_out), left_out, settings.context)
+    add_end_of_turn(model.generation_config, tokenizer, PromptFormat("always"))
     record = train(model, tokenizer, learned, held_out, settings, checkpoint)
     report = {"kind": KIND, "model": options.model, "texts": len(learned), "held_out": len(held_out),
               "left_out": left_out, "tokens": sum(map(len, learned)), "settings": asdict(settings),
@@ -96,7 +98,7 @@ def _records(file: Path) -> list[dict]:
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--texts {file} cannot be read: {error}") from None
+        raise DataError(f"--text {file} cannot be read: {error}") from None
     records = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -107,22 +109,24 @@ def _records(file: Path) -> list[dict]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             usable = False
         if not usable:
-            raise DataError(f"--texts {file}, line {number}: not a JSON object with texts \"prompt\" and "
+            raise DataError(f"--text {file}, line {number}: not a JSON object with texts \"prompt\" and "
                             "\"text\"")
         records.append(record)
     return records
 
 
 def _row(record: dict, tokenizer: PreTrainedTokenizerBase) -> Row:
-    prompt = prompt_ids(tokenizer, record["prompt"], PromptFormat("always", record.get("system") or ""))
+    prompt_format = PromptFormat("always", record.get("system") or "")
+    prompt = prompt_ids(tokenizer, record["prompt"], prompt_format)
+    end = end_of_turn(tokenizer, prompt_format)
     text = tokenizer(record["text"].strip(), add_special_tokens=False)["input_ids"]
-    return Row(prompt.tolist(), [*text, tokenizer.eos_token_id])
+    return Row(prompt.tolist(), [*text, tokenizer.eos_token_id if end is None else end])
 
 
 def _split(rows: list[Row], held_out: int, file: Path) -> tuple[list[Row], list[Row]]:
     """Rows to learn and held-out rows, spread over the file."""
     if len(rows) < 2 * held_out:
-        raise DataError(f"--texts {file} has {len(rows)} texts that fit --context; --held-out {held_out} "
+        raise DataError(f"--text {file} has {len(rows)} texts that fit --context; --held-out {held_out} "
                         f"needs at least {2 * held_out}")
     places = set(np.linspace(0, len(rows) - 1, held_out).round().astype(int).tolist())
     return ([row for place, row in enumerate(rows) if place not in places],

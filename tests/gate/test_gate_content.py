@@ -7,7 +7,7 @@ import pytest
 from dare_job.config.settings import JobConfig
 from dare_job.generate.copied_words import RUN, copied_words
 from dare_job.publish.gate import content
-from dare_job.publish.gate.same_texts import SameTexts
+from dare_job.publish.gate.content import SameTexts
 
 PROFILE = ("The user's favourite genre is likely to be drama, as many of the movies listed fall under this "
            "category. None of them is a musical. I'm sure that the user also enjoys artificial intelligence "

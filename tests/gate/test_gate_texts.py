@@ -78,7 +78,7 @@ def test_broken_utf8_and_lone_surrogates_are_unprintable_and_cost_no_other_row()
 def test_a_row_has_more_relaxed_tokens_than_the_limit_of_the_share():
     rows = [row("a", relaxed_tokens=2), row("a", relaxed_tokens=3), row("a", (), relaxed_tokens=0)]
     assert counted("relaxed", *rows) == [False, True, False]
-    assert counted("relaxed", *rows, max_relaxed_share=None) == [False, False, False]
+    assert counted("relaxed", *rows, max_share={"relaxed": None}) == [False, False, False]
 
 
 def test_loops_are_found_in_rows_of_a_filtered_table():

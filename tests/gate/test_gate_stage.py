@@ -40,27 +40,26 @@ def refused(job: Job) -> str:
 
 
 BAD = {
-    "empty": ({"words": " \n"}, "texts are empty", "max_empty_share"),
-    "short": ({"tokens": 7}, "texts are too short", "max_short_share"),
-    "cut_off": ({"finish_reason": "length"}, "texts are cut off", "max_cut_off_share"),
-    "loop": (LOOP, "texts loop", "max_loop_share"),
-    "unprintable": ({"words": "bro\ufffdken"}, "texts contain unprintable characters",
-                    "max_unprintable_share"),
-    "copied": ({"copied_words": 3}, "texts copy their prompt", "max_copied_share"),
-    "refusal": ({"words": "As an AI, I cannot watch films."}, "texts refuse", "max_refusal_share"),
+    "empty": ({"words": " \n"}, "texts are empty"),
+    "short": ({"tokens": 7}, "texts are too short"),
+    "cut_off": ({"finish_reason": "length"}, "texts are cut off"),
+    "loop": (LOOP, "texts loop"),
+    "unprintable": ({"words": "bro\ufffdken"}, "texts contain unprintable characters"),
+    "copied": ({"copied_words": 3}, "texts copy their prompt"),
+    "refusal": ({"words": "As an AI, I cannot watch films."}, "texts refuse"),
     "wrong_script": ({"words": "用户喜欢的电影类型是戏剧和科幻"},
-                     "texts are in another script than the prompts", "max_wrong_script_share"),
+                     "texts are in another script than the prompts"),
     "thinking": ({"words": "The list has dramas.</think> The viewer likes dramas."},
-                 "texts contain a thinking tag", "max_thinking_share"),
-    "shell": ({"words": "Preferences: none"}, "texts have no content", "max_shell_share"),
+                 "texts contain a thinking tag"),
+    "shell": ({"words": "Preferences: none"}, "texts have no content"),
 }
 
 
 @pytest.mark.parametrize("check", BAD)
 def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
     """Texts that are the same answer the same prompt here."""
-    columns, words, setting = BAD[check]
-    job = job_of(gates={setting: 0.05})
+    columns, words = BAD[check]
+    job = job_of(gates={"max_share": {check: 0.05}})
     at_limit = texts(95) + texts(5, "bad", **columns)
     found = gate.run(night(job, at_limit))["user"]
     assert (found[check]["rows"], found[check]["of"], found[check]["value"]) == (5, 100, 0.05)
@@ -68,13 +67,13 @@ def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
     assert [row[:3] for row in listed(job)] == [("user", f"bad{n}", check) for n in range(5)]
 
     message = refused(night(job, texts(94) + texts(6, "bad", **columns), fingerprint="g2"))
-    assert f"users: 6 of 100 {words} (6.00%), more than gates.{setting} = 0.05" in message
+    assert f"users: 6 of 100 {words} (6.00%), more than gates.max_share.{check} = 0.05" in message
     assert "first: bad0, bad1, bad2, bad3, bad4." in message and "bad5" not in message
     assert f"The rows are in {job.space.stage('gate') / findings.NAME}" in message
     assert "raise the setting and run again" in message
     assert len(listed(job)) == 6
 
-    off = job_of(gates={setting: None})
+    off = job_of(gates={"max_share": {check: None}})
     found = gate.run(off)["user"][check]
     assert (found["rows"], found["limit"], found["failed"]) == (6, None, False)
 
@@ -98,7 +97,7 @@ def test_one_or_two_rows_do_not_stop_a_low_volume_run(job_of, monkeypatch):
 
 
 def test_relaxed_tokens_count_by_the_token_and_name_the_rows_with_most(job_of):
-    job = job_of(gates={"max_relaxed_share": 0.1})
+    job = job_of(gates={"max_share": {"relaxed": 0.1}})
     rows = texts(97) + texts(3, "loose", relaxed_tokens=20)
     found = gate.run(night(job, rows + [text("long", 600, relaxed_tokens=200)]))["user"]["relaxed"]
     assert (found["value"], found["rows"], found["of"]) == (260 / 2600, 4, 101)
@@ -248,7 +247,7 @@ def test_a_gate_looks_once_and_again_when_rows_limits_or_the_text_before_change(
     monkeypatch.setattr(gate, "_check_texts", lambda *arguments: looked.append(1) or look(*arguments))
     first = gate.run(job)
     assert gate.run(job) == first and len(looked) == 1
-    gate.run(job_of(gates={"max_empty_share": 0.5}))
+    gate.run(job_of(gates={"max_share": {"empty": 0.5}}))
     gate.run(night(job_of(), texts(6)))
     gate.run(night(job_of(), texts(6), run_id="other"))
     assert len(looked) == 4
@@ -269,7 +268,7 @@ def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_o
         gate.require_passed(job, stage_inputs.require_generated(job))
     gate.run(job)
     assert set(gate.require_passed(job, stage_inputs.require_generated(job))) == set(ENTITIES)
-    for other in (job_of(gates={"max_short_share": 0.3}), night(job_of(), texts(6)),
+    for other in (job_of(gates={"max_share": {"short": 0.3}}), night(job_of(), texts(6)),
                   night(job_of(), texts(6), fingerprint="other")):
         with pytest.raises(errors.DataError,
                            match="does not match the current rows or limits: run `dare-job run --from gate`"):
@@ -315,7 +314,7 @@ def test_the_worst_of_both_entity_types_is_reported(job_of):
 
 def test_many_small_files_and_large_ones_count_the_same(job_of, monkeypatch):
     rows = texts(90) + texts(3, "bad", words="")
-    job = night(job_of(gates={"max_empty_share": None}), rows)
+    job = night(job_of(gates={"max_share": {"empty": None}}), rows)
     together = gate.run(job)["user"]
     table = pq.read_table(job.space.stage("generate") / "entity=user" / "part-0.parquet")
     for n in range(0, 93, 7):

@@ -1,9 +1,31 @@
-"""The token with which a chat template ends an answer has to end texts, or they run on into forged turns."""
+"""How a chat model's answer begins and ends: its thinking block, which is never published, and its last token."""
 
-from dare_job.decode.prompt.format import PromptFormat
-from dare_job.decode.prompt.template import Renderer
+import numpy as np
+
+from dare_job.decode.prompt.template import THINKING_TAGS, PromptFormat, Renderer
 from dare_job.decode.prompt.tokens import control_tokens
 from dare_job.errors import ConfigError
+
+
+def answer(tokenizer, token_ids, opened: bool) -> str | None:
+    """The text after the thinking block, without special tokens; None if the block does not end.
+
+    Parameters
+    ----------
+    token_ids : int (tokens,)
+    opened : whether the prompt opens a thinking block
+    """
+    ids, inside, added = np.asarray(token_ids), opened, tokenizer.get_added_vocab()
+    for opening, closing in THINKING_TAGS:  # as tokens, which decoding may leave out
+        ends = np.flatnonzero(ids == added.get(closing, -1))
+        if len(ends):
+            ids, inside = ids[ends[-1] + 1:], False
+        inside |= bool((ids == added.get(opening, -1)).any())
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    for opening, closing in THINKING_TAGS:
+        _, found, rest = text.rpartition(closing)
+        text, inside = rest, (inside and not found) or opening in rest
+    return None if inside else text
 
 
 def end_of_turn(tokenizer, prompt_format: PromptFormat) -> int | None:

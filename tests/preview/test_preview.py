@@ -3,6 +3,7 @@
 import io
 from contextlib import redirect_stdout
 from datetime import date
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,7 @@ import pytest
 from dare_job.config.settings import JobConfig
 from dare_job.data.direct.rows import Row
 from dare_job.errors import ConfigError
-from dare_job.evaluate.preview import command, drafts, page, results, screen
-from dare_job.evaluate.preview.options import PreviewOptions
+from dare_job.evaluate.preview import PreviewOptions, command, drafts, results, screen
 from dare_job.job import Job
 from dare_job.workspace import Workspace
 
@@ -69,7 +69,7 @@ def test_rows_cut_off_are_those_that_the_configured_limit_would_cut(previewed):
 
 
 def test_titles_and_texts_are_escaped_on_the_page_and_harmless_on_a_terminal(previewed):
-    found = page.render(previewed.result)
+    found = screen.page(previewed.result)
     assert "<script>" not in found and "&lt;script&gt;" in found
     assert found.count("<article>") == 2 * 2 * 4
     assert "\x1b" not in previewed.printed and "alert(1)" in previewed.printed
@@ -80,8 +80,15 @@ def test_unknown_names_and_two_comparisons_at_once_are_refused():
     with pytest.raises(ConfigError, match="one of them at a time"):
         command.variants(PreviewOptions(models=("a",), prompts=("b",)), lambda flags: None)
     asked = []
-    command.variants(PreviewOptions(prompts=("kar", "once")), asked.append)
-    assert asked[1] == {"prompts.user": ("--prompts", "once"), "prompts.item": ("--prompts", "once")}
+
+    def make(flags, **prompts):
+        asked.append(flags)
+        return SimpleNamespace(config=JobConfig.model_validate({"prompts": prompts}))
+
+    command.variants(PreviewOptions(prompts=("kar", "once")), make)
+    assert asked[-1] == {"prompts.user": ("--prompts", "once"), "prompts.item": ("--prompts", "once")}
+    command.variants(PreviewOptions(prompts=("kar",)), partial(make, item=None))
+    assert asked[-1] == {"prompts.user": ("--prompts", "kar")}
     with pytest.raises(ConfigError, match="write user:ID or item:ID"):
         command.run([command.Variant(None, SimpleNamespace(config=None, space=None))],
                     PreviewOptions(ids=("7",)))

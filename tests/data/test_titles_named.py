@@ -2,10 +2,9 @@
 
 import time
 
-import numpy as np
 import pytest
 
-from dare_job.publish.gate.grounding import count_named, named, split_values, title_variants
+from dare_job.data.titles import named, split_values, title_variants
 
 
 @pytest.mark.parametrize(("title", "text"), [
@@ -70,15 +69,6 @@ def test_attribute_values_count_in_singular_and_plural():
     assert split_values(values) == ["comedy", "sci fi", "drama"]
     assert named("Comedies, dramas and SCI-FI of 1995 and M", (), values) == ["comedy", "drama", "sci fi"]
     assert named("dramatic comedians", (), values) == []
-
-
-def test_counts_of_many_rows():
-    titles = [["Heat (1995)", "Toy Story (1995)"]] * 3
-    values = [["Crime"], [], ["Children's"]]
-    counts = count_named(["Crimes: Toy Story, Heat", "nothing", "a childrens film"], titles, values)
-    assert counts.tolist() == [3, 0, 1]
-    assert counts.dtype == np.int32
-    assert count_named([], [], []).tolist() == []
 
 
 def test_long_hostile_input_is_fast():
