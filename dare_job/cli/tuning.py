@@ -1,4 +1,4 @@
-"""Commands that measure and tune: ``check``, ``preview``, ``tune``, ``curve``, ``ctr``, and ``dare-job lab``."""
+"""Commands that measure and tune: ``check``, ``preview``, ``tune``, ``curve``, ``ctr``, ``dare-job lab``."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""How a chat model's answer begins and ends: its thinking block, which is never published, and its last token."""
+"""Where a chat model's answer begins and ends: its thinking block, never published, and its last token."""
 
 import numpy as np
 
