@@ -19,7 +19,7 @@ from dare_job.bench.profiles import data, noise, texts, train, two_dates
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
 from dare_job.generate import baseline
-from dare_job.training.embedded.corpus import IGNORED
+from dare_job.training.batches import IGNORED
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from dare_job.training.align import teacher_paths as align_settings
 from dare_job.training.align.branches import MixedTopK, log_probabilities, search_engine, top_k_search
 from dare_job.training.align.objective import objective
 from dare_job.training.align.settings import LOSSES, Settings
-from dare_job.training.recommender.command import training_folder
+from dare_job.training.result import training_folder
 
 IDS = some_ids()
 VIEW = Vocabulary(Trie.from_codes(IDS.codes), [0] * IDS.length)

@@ -36,10 +36,10 @@ from dare_job.training.recommender import (
 from dare_job.training.recommender import (
     evaluation as recommender_evaluation,
 )
-from dare_job.training.recommender.command import training_folder
 from dare_job.training.recommender.sasrec import SasRec
 from dare_job.training.recommender.sequences import read
 from dare_job.training.recommender.settings import Settings
+from dare_job.training.result import training_folder
 
 SMALL = ["--width", "32", "--layers", "1", "--heads", "2", "--rate", "0.01", "--warmup", "10", "--history",
          "8", "--batch-tokens", "512"]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dare_job.training.embedded.corpus import IGNORED, Batch
+from dare_job.training.batches import IGNORED, Batch
 
 VOCABULARY = 4096
 CONTEXT_TOKENS = 1024

@@ -28,10 +28,10 @@ from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles import data, noise
 from dare_job.bench.profiles.data import Profile
 from dare_job.config.options import option
+from dare_job.training.batches import Batch, padded, text_loss
 from dare_job.training.checks import require_at_least
 from dare_job.training.drafter.train import muon_and_adamw
-from dare_job.training.embedded.corpus import Batch, padded, train_tokenizer
-from dare_job.training.embedded.train import text_loss
+from dare_job.training.embedded.corpus import train_tokenizer
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 from dare_job.workspace import digest
 

@@ -22,6 +22,7 @@ from dare_job.schemas import KNOWLEDGE
 _ENDED = ("eos", "stop")  # finish reasons of texts that ended by themselves
 _ENDED_SHARE = 0.95  # of the texts: the limit is proposed if so many ended by themselves
 _STEP = 16  # a proposed limit is a multiple of it
+FACTS = 3  # titles and attributes of its row that a text should name
 _SPARE = 1.1  # a proposed limit over the longest text
 _CUT_OFF_SHARE = 0.5  # of the texts: nearly all are cut off
 
@@ -101,7 +102,8 @@ def summary(name: str, rows: list[dict], written: Written, config: JobConfig) ->
         "decoded_up_to": GENEROUS * config.decode.max_new_tokens,
         "proposed_max_new_tokens": proposed_limit(texts),
         "gates": gates, "would_publish": not any(finding["over"] for finding in gates),
-        "naming_share": sum(bool(row["named"]) for row in texts) / len(texts) if texts else None,
+        "distinct": len({row["text"] for row in texts}),
+        "naming_share": sum(len(row["named"]) >= FACTS for row in texts) / len(texts) if texts else None,
         "named_median": statistics.median(len(row["named"]) for row in texts) if texts else None,
         "speed": {"without_drafts": _speed(written.plain), "with_drafts": _speed(written.drafted),
                   "equal_texts": written.equal, "drafts": written.drafts_from},

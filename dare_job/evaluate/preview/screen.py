@@ -72,8 +72,9 @@ def facts(summary: dict) -> list[str]:
              f"{summary['first_text_s']:.1f} s",
              _speed_words(summary["speed"])]
     if summary["naming_share"] is not None:
-        lines.append(f"{summary['naming_share']:.0%} of the texts name a title or attribute of their row, "
-                     f"median {number(summary['named_median'])}")
+        lines.append(f"{summary['naming_share']:.0%} of the texts name at least {results.FACTS} titles or "
+                     f"attributes of their row, median {number(summary['named_median'])}; "
+                     f"{summary['distinct']} different texts")
     lines += [gate_words(finding) for finding in summary["gates"]] or ["no text fails a check of the gate"]
     return [*lines, "shares of so few rows say little: the gate of a run decides on all its texts"]
 
@@ -103,7 +104,7 @@ def number(value: float | None) -> str:
 def comparison(summaries: list[dict]) -> tuple[list[str], list[list[str]]]:
     """Names of columns, and one row for each variant."""
     columns = ["variant", "finish reasons", "median tokens", "cut off", "checks failed", "tokens/s",
-               "with drafts", "name true titles"]
+               "with drafts", f"name {results.FACTS} facts"]
     lines = []
     for each in summaries:
         plain, drafted = each["speed"]["without_drafts"], each["speed"]["with_drafts"]

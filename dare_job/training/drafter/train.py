@@ -27,9 +27,10 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ModelError
 from dare_job.publish.prompted_texts import Row
+from dare_job.training.batches import IGNORED, padded
 from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow, teacher_rows
-from dare_job.training.embedded.corpus import IGNORED, padded, special_ids
+from dare_job.training.embedded.corpus import special_ids
 from dare_job.training.embedded.initialise import add_copy_circuit
 from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
 

@@ -5,7 +5,6 @@ Trains the embedded model's tokenizer: a byte-level BPE, so that any text makes 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,23 +14,14 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dare_job.data.sample_world.foreign import foreign_examples
 from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.prompts.sets import PromptSet
+from dare_job.training.batches import IGNORED, Batch, padded
 
 FIRST_TRAINING_SEED = 1_000_000  # worlds for use and evaluation have smaller seeds, so none was trained on
-IGNORED = -100
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 _WIDTH_STEP = 32
 _DRILL_WIDTH = 256
 _USERS, _ITEMS = 400, 300
 _FOREIGN = 100
-
-
-@dataclass(frozen=True)
-class Batch:
-    """``tokens`` (B, T) int64, padded on the right. ``targets`` (B, T) is the next token where the text (or
-    its EOS) is to be predicted, and IGNORED on the prompt and the padding."""
-
-    tokens: torch.Tensor
-    targets: torch.Tensor
 
 
 def worlds(prompts: PromptSet, seed: int) -> Iterator[list[Example]]:
@@ -84,16 +74,6 @@ def copy_drills(first_id: int, vocabulary: int, batch_tokens: int, seed: int) ->
             tokens[row] = np.resize(segment, _DRILL_WIDTH + 1)
             targets[row, length:] = tokens[row, length + 1 :]
         yield Batch(torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(targets))
-
-
-def padded(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:
-    """A batch of (prompt, text) pairs of token ids; each pair fits ``width``."""
-    tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
-    targets = torch.full((len(rows), width), IGNORED, dtype=torch.int64)
-    for i, (prompt, text) in enumerate(rows):
-        tokens[i, : len(prompt) + len(text)] = torch.tensor(prompt + text)
-        targets[i, len(prompt) - 1 : len(prompt) + len(text) - 1] = torch.tensor(text)
-    return Batch(tokens, targets)
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, context_tokens: int) -> PreTrainedTokenizerFast:

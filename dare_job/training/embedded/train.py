@@ -15,7 +15,6 @@ from typing import Annotated
 
 import torch
 import typer
-from torch.nn.functional import cross_entropy, pad
 from transformers import (
     AutoTokenizer,
     GenerationConfig,
@@ -28,6 +27,7 @@ from transformers import (
 from dare_job import prompts
 from dare_job.data.sample_world.simulate import Example
 from dare_job.prompts.sets import PromptSet
+from dare_job.training.batches import Batch, text_loss
 from dare_job.training.checkpoint import write_model
 from dare_job.training.embedded import corpus
 from dare_job.training.embedded.initialise import add_copy_circuit
@@ -40,7 +40,6 @@ PEAK_RATE = 2e-3
 PEAK_RATE_GOING_ON = 6e-4
 _TOKENIZER_WORLDS = 6
 _BATCH_TOKENS = 4096
-_LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
 _DRILL_EVERY = 10
 _WARMUP_STEPS = 100
 _SAVE_EVERY_S = 180.0
@@ -82,7 +81,7 @@ def train(out: Annotated[Path, typer.Option()], steps: Annotated[int, typer.Opti
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
 
-def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, corpus.Batch]], steps: int, peak_rate: float,
+def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, Batch]], steps: int, peak_rate: float,
               keep: Callable[[], None]) -> tuple[int, dict[str, float]]:
     """Train for ``steps`` updates with the (kind, batch) pairs of ``work``.
 
@@ -91,7 +90,7 @@ def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, corpus.Batch]], 
     """
     averages, tokens = MovingAverages(), 0
 
-    def loss(work: tuple[str, corpus.Batch]) -> torch.Tensor:
+    def loss(work: tuple[str, Batch]) -> torch.Tensor:
         nonlocal tokens
         kind, batch = work
         tokens += batch.tokens.numel()
@@ -107,7 +106,7 @@ def fit_steps(model: PreTrainedModel, work: Iterator[tuple[str, corpus.Batch]], 
 
 
 def schedule(texts: Iterator[list[Example]], tokenizer: PreTrainedTokenizerFast, seed: int,
-             drills: int) -> Iterator[tuple[str, corpus.Batch]]:
+             drills: int) -> Iterator[tuple[str, Batch]]:
     """("drill" or "text", batch) while there are ``texts``: ``drills`` copy drills, then one step in ten."""
     texts_left = corpus.batches(texts, tokenizer, _BATCH_TOKENS, seed)
     drills_left = corpus.copy_drills(len(tokenizer.all_special_ids), len(tokenizer), _BATCH_TOKENS, seed)
@@ -131,17 +130,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
     """Write the model with the settings of its texts."""
     generation = GenerationConfig(**corpus.special_ids(tokenizer), do_sample=False, max_new_tokens=320)
     write_model(model, tokenizer, generation, out)
-
-
-def text_loss(model: PreTrainedModel, batch: corpus.Batch) -> torch.Tensor:
-    """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
-    flat = batch.targets.flatten()
-    wanted = (flat != corpus.IGNORED).nonzero()[:, 0]
-    wanted = pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # row 0 is BOS: its target is IGNORED
-    with torch.autocast(batch.tokens.device.type, torch.bfloat16):
-        hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
-        logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
-    return cross_entropy(logits.float(), flat[wanted], ignore_index=corpus.IGNORED)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,8 @@
-"""``dare-job recommender train``: train a generative recommender on sequences of item ids.
-
-Also how a training's folder is written: what it may replace, and atomically.
-"""
+"""``dare-job recommender train``: train a generative recommender on sequences of item ids."""
 
 import hashlib
-import json
 import logging
-import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,69 +13,27 @@ from dare_job.errors import ConfigError
 from dare_job.models.files import fingerprint
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
-from dare_job.storage import atomic
+from dare_job.training import result
 from dare_job.training.checkpoint import Checkpoint
-from dare_job.training.loop import Schedule, Training, fit, versions
+from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.recommender import histories, network
 from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import Options, Settings
-from dare_job.workspace import digest, write_json
+from dare_job.training.result import require_replaceable, training_folder
+from dare_job.workspace import digest
 
-TRAINING = "training.json"
 KIND = "recommender"
 _LOG = logging.getLogger("dare_job")
 
 
-def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | None]) -> None:
-    """Check that a result may replace the folder ``to``.
-
-    Raises ConfigError if the folder is one of ``made_of``, or holds anything except an earlier result of this
-    kind.
-
-    Parameters
-    ----------
-    made_of : models that the result is made from, by option; they must not be replaced
-    """
-    if to.exists() and not to.is_dir():
-        raise ConfigError(f"--save {to} is a file; name a folder")
-    for option, other in made_of.items():
-        if other is not None and to.is_dir() and Path(other).is_dir() and to.samefile(other):
-            raise ConfigError(f"--save {to} is the folder of {option}, which would be replaced; name another")
-    if to.is_dir() and any(to.iterdir()) and (found_kind := _kind(to)) != kind:
-        reason = f"no readable {TRAINING}" if found_kind is None else f"by its {TRAINING}: {found_kind}"
-        raise ConfigError(f"--save {to} is not an earlier result of this command ({reason}), and its "
-                          "contents would be replaced; name another folder")
-
-
-def _kind(folder: Path) -> str | None:
-    try:
-        return json.loads((folder / TRAINING).read_text("utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def training_folder(to: Path) -> Path:
-    """Folder for the state of an unfinished training, beside its result."""
-    return to.with_name(f".{to.name}.training")
-
-
 def finish(to: Path, model, tokenizer, recommender: Recommender, began: float, report: dict) -> dict:
-    """Write a recommender's folder atomically, and remove the state of its training.
+    """``result.finish`` of a recommender."""
+    def write(folder: Path) -> None:
+        model.cpu().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        recommender.write(folder)
 
-    Returns what is written to ``training.json``: the report with parameters, minutes since ``began``
-    (monotonic) and versions.
-    """
-    report = {**report, "parameters": model.num_parameters(),
-              "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
-    staging = atomic.stage_folder(to)
-    with atomic.remove_on_error(staging):
-        model.cpu().save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        recommender.write(staging)
-        write_json(staging / TRAINING, report)
-        atomic.replace(staging, to)
-    shutil.rmtree(training_folder(to), ignore_errors=True)
-    return report
+    return result.finish(to, model, write, began, report)
 
 
 def run(options: Options) -> dict:

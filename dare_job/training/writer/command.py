@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,14 +19,12 @@ from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve
-from dare_job.storage import atomic
+from dare_job.training.batches import Batch, padded, text_loss
 from dare_job.training.checkpoint import Checkpoint, write_model
-from dare_job.training.embedded.corpus import Batch, padded
-from dare_job.training.embedded.train import text_loss
-from dare_job.training.loop import Schedule, Training, fit, versions
-from dare_job.training.recommender.command import TRAINING, require_replaceable, training_folder
+from dare_job.training.loop import Schedule, Training, fit
+from dare_job.training.result import finish, require_replaceable, training_folder
 from dare_job.training.writer.settings import Options, Settings
-from dare_job.workspace import digest, write_json
+from dare_job.workspace import digest
 
 KIND = "writer"
 _WIDTH_STEP = 32  # rows are padded to a multiple: CPU kernels are compiled again for each shape
@@ -68,16 +65,11 @@ def run(options: Options) -> dict:
               model.num_parameters(), len(learned), len(held_out), left_out, settings.context)
     add_end_of_turn(model.generation_config, tokenizer, PromptFormat("always"))
     record = train(model, tokenizer, learned, held_out, settings, checkpoint)
-    report = {"kind": KIND, "model": options.model, "texts": len(learned), "held_out": len(held_out),
-              "left_out": left_out, "tokens": sum(map(len, learned)), "settings": asdict(settings),
-              "training": record, "parameters": model.num_parameters(),
-              "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
-    staging = atomic.stage_folder(options.to)
-    with atomic.remove_on_error(staging):
-        write_model(model.cpu(), tokenizer, model.generation_config, staging)
-        write_json(staging / TRAINING, report)
-        atomic.replace(staging, options.to)
-    shutil.rmtree(training_folder(options.to), ignore_errors=True)
+    report = finish(
+        options.to, model, lambda to: write_model(model.cpu(), tokenizer, model.generation_config, to), began,
+        {"kind": KIND, "model": options.model, "texts": len(learned), "held_out": len(held_out),
+         "left_out": left_out, "tokens": sum(map(len, learned)), "settings": asdict(settings),
+         "training": record})
     return {"writer": str(options.to), **report}
 
 

@@ -1,0 +1,40 @@
+"""Batches of prompts and texts, and the loss of the texts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+IGNORED = -100
+_LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``tokens`` (B, T) int64, padded on the right. ``targets`` (B, T) is the next token where the text (or
+    its EOS) is to be predicted, and IGNORED on the prompt and the padding."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+
+
+def padded(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Batch:
+    """A batch of (prompt, text) pairs of token ids; each pair fits ``width``."""
+    tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
+    targets = torch.full((len(rows), width), IGNORED, dtype=torch.int64)
+    for i, (prompt, text) in enumerate(rows):
+        tokens[i, : len(prompt) + len(text)] = torch.tensor(prompt + text)
+        targets[i, len(prompt) - 1 : len(prompt) + len(text) - 1] = torch.tensor(text)
+    return Batch(tokens, targets)
+
+
+def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
+    flat = batch.targets.flatten()
+    wanted = (flat != IGNORED).nonzero()[:, 0]
+    wanted = functional.pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # with row 0, whose target is IGNORED
+    with torch.autocast(batch.tokens.device.type, torch.bfloat16):
+        hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
+        logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
+    return functional.cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)
