@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from itertools import islice
 
 import numpy as np
@@ -26,6 +27,7 @@ from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from dare_job.models import embedded_path
 from dare_job.models.files import fingerprint, tokenizer_hash
+from dare_job.publish import prompted_texts
 from dare_job.publish.prompted_texts import Row
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import Settings
@@ -165,6 +167,19 @@ def test_training_texts_have_the_temperature(published):
                           for name, kind in (("tokens", np.int64), ("shares", np.float32)))
         apart[temperature] = float(divergence(found, tokens, shares))
     assert apart[1.75] < apart[1.0]
+
+
+def test_texts_that_loop_are_no_training_data(published, tmp_path):
+    out, tokenizer, _ = published
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    file = copied / "knowledge" / "entity=user" / f"dt={DT}" / "part-0.parquet"
+    rows = pq.read_table(file).to_pylist()
+    rows[0]["finish_reason"], rows[1]["finish_reason"] = "loop", None
+    pq.write_table(pa.Table.from_pylist(rows, schemas.KNOWLEDGE), file)
+    source = prompted_texts.source(str(copied), DT)
+    training, _ = prompted_texts.read(source, tokenizer, tokenizer_hash(embedded_path()), ROWS, 0, None)
+    assert {row.name for row in training} == {f"user:{row['entity_id']}" for row in rows[1:]}
 
 
 def test_divergence_is_kl_with_all_other_tokens_as_one():

@@ -19,7 +19,8 @@ PROFILE = ("The user's favourite genre is likely to be drama, as many of the mov
     ("I'm sorry, but I can't determine what this viewer likes.", True),
     ("I\u2019m just an AI, and I have not seen these films.", True),
     ("Unfortunately I cannot provide a profile of this person.", True),
-    ("I apologize for the confusion.", True),
+    ("I apologize for the confusion.", True), ("Well, as an AI language model, I have no tastes.", True),
+    ("He likes Her, in which a voice lives as an AI among lonely people.", False),
     (PROFILE, False), ("The viewer likes films in which nobody is sorry, and an AI that turns on us.", False),
     ("This viewer cannot provide for his family, as in Bicycle Thieves.", False),
     ("A film about an AI that wants to be a boy.", False)])

@@ -7,14 +7,17 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import JobConfig
 from dare_job.data.direct.rows import Row
-from dare_job.errors import ConfigError
-from dare_job.evaluate.preview import PreviewOptions, command, drafts, results, screen
+from dare_job.errors import ConfigError, RowError
+from dare_job.evaluate.preview import PreviewOptions, command, decode, drafts, results, screen
 from dare_job.job import Job
-from dare_job.workspace import Workspace
+from dare_job.schemas import KNOWLEDGE
+from dare_job.workspace import MANIFEST, Workspace, write_json
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m & Film"
 
@@ -92,6 +95,36 @@ def test_unknown_names_and_two_comparisons_at_once_are_refused():
     with pytest.raises(ConfigError, match="write user:ID or item:ID"):
         command.run([command.Variant(None, SimpleNamespace(config=None, space=None))],
                     PreviewOptions(ids=("7",)))
+
+
+def test_a_row_whose_prompt_cannot_be_tokenized_costs_no_other_row(previewed, monkeypatch):
+    make = decode.loading.make_request
+
+    def fail(row, task, drafted):
+        if row["entity"] == "user":
+            raise RowError("the prompt spells a control token")
+        return make(row, task, drafted)
+
+    monkeypatch.setattr(decode.loading, "make_request", fail)
+    with redirect_stdout(io.StringIO()) as printed:
+        result = command.run([command.Variant(None, previewed.jobs[0])], PreviewOptions(limit=2))
+    rows = result["variants"][0]["rows"]
+    assert [row["error"] for row in rows] == 2 * ["the prompt spells a control token"] + 2 * [None]
+    assert "user:u" in printed.getvalue() and result["variants"][0]["summary"]["texts"] == 2
+
+
+def test_drafts_are_previous_texts_that_do_not_loop_and_have_known_tokens(previewed):
+    folder = previewed.folder / "before"
+    folder.mkdir()
+    task = decode.make_task(previewed.jobs[0])
+    rows = [("a", "one", [5, 6], "eos"), ("b", "two", [7, 8], "loop"), ("c", "", [], "eos"),
+            ("d", "odd", [5, 10**6], None), ("e", "old", [9], None)]
+    names = ("entity_id", "knowledge", "token_ids", "finish_reason")
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], KNOWLEDGE),
+                   folder / "part-0.parquet")
+    write_json(folder / MANIFEST, {"tokenizer": task.tokenizer})
+    found = drafts._read(folder, {"b", "d", "e"}, task)
+    assert found.texts == 2 and {name: ids.tolist() for name, ids in found.own.items()} == {"e": [9]}
 
 
 def texts(*rows):

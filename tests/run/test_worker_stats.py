@@ -34,8 +34,9 @@ def test_each_wave_waits_for_its_own_busiest_worker(work):
     write(work, 2, 1, "a:1", 30.0, size=2)
     write(work, 3, 0, "b:1", 20.0)
     found = worker_stats.utilization_record(work, before)
+    # imbalance: (30 + 60) / (20 + 40)
     assert found == {"workers": 2, "imbalance": 1.5, "waited_s": 30.0, "batch_size": 2,
-                     "busy_s": {"a:1": 70.0, "b:1": 50.0}, "spans": {}}  # (30 + 60) / (20 + 40)
+                     "busy_s": {"a:1": 70.0, "b:1": 50.0}, "concurrent": 0, "spans": {}}
 
 
 def test_spans_of_workers_include_earlier_commands_and_join_the_chunks_of_a_shard(work):
@@ -49,7 +50,16 @@ def test_spans_of_workers_include_earlier_commands_and_join_the_chunks_of_a_shar
     assert found["spans"] == {
         "a:1": [[1000.0, 1050.0, 0, 1], [2000.0, 2015.5, 0, 1], [2016.0, 2036.0, 2, 2]],
         "b:1": [[2000.0, 2030.0, 1, 1]]}
-    assert found["busy_s"] == {"a:1": 35.0, "b:1": 30.0}
+    assert found["busy_s"] == {"a:1": 35.0, "b:1": 30.0} and found["concurrent"] == 2
+
+
+def test_the_baseline_is_compared_with_the_workers_of_the_killed_command_too(work):
+    write(work, 0, 0, "a:1", 50.0, ended=1050.0)
+    write(work, 1, 0, "b:1", 50.0, ended=1051.0)
+    before = worker_stats.committed_files(work)
+    write(work, 2, 0, "c:1", 20.0, ended=2036.0)
+    found = worker_stats.utilization_record(work, before)
+    assert (found["workers"], found["concurrent"]) == (1, 2)
 
 
 def test_too_many_spans_are_joined_over_the_shortest_gaps():

@@ -90,6 +90,13 @@ def test_a_killed_training_ends_with_the_same_weights(start, texts, tmp_path, mo
     assert not command.training_folder(tmp_path / "resumed").exists()
 
 
+def test_a_text_ends_as_the_chat_template_ends_it(start, texts, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.eos_token = next(token for token in tokenizer.get_vocab() if token.isalpha())
+    rows, _ = command.read_rows(texts, tokenizer, 256)
+    assert {row.text[-1] for row in rows} == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+
+
 @pytest.mark.parametrize("line", ["{", '{"prompt": "p"}', '{"prompt": "p", "text": " "}', '["p", "t"]', "7"])
 def test_an_unusable_line_is_named(line, start, texts, tmp_path):
     texts.write_text(f"{texts.read_text()}{line}\n")

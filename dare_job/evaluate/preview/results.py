@@ -14,6 +14,7 @@ from dare_job.data.direct.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
 from dare_job.generate.copied_words import copied_words
+from dare_job.generate.task import prompt_format
 from dare_job.publish.gate import checks, content
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.gate.scan import MIN_FAILING_ROWS
@@ -64,7 +65,7 @@ def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: J
     for entity in {entity for entity, _ in names}:
         chosen = [name for name in names if name[0] == entity and not written.results[name].error]
         prompts = [row.prompt for row in rows if (row.entity, row.entity_id) in chosen]
-        batch = _knowledge(chosen, prompts, written, texts, config.decode.max_new_tokens)
+        batch = _knowledge(chosen, prompts, written, texts, config)
         checked = checks.Texts(batch, written.numbers)
         script = content.main_script(pa.array(prompts, pa.string()))
         for check, (failed, _) in checks.failing_texts(checked, config.gates, script).items():
@@ -74,10 +75,13 @@ def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: J
 
 
 def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written: Written, texts: dict,
-               limit: int) -> pa.RecordBatch:
-    """Rows of KNOWLEDGE, as far as checks read them, cut to ``limit`` tokens."""
+               config: JobConfig) -> pa.RecordBatch:
+    """Rows of KNOWLEDGE, as far as checks read them, cut to ``decode.max_new_tokens``."""
     schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
-    rows, copied = [], copied_words(prompts, [texts[name] for name in names])
+    sources = [prompt_format(config, entity).with_examples(prompt)
+               for (entity, _), prompt in zip(names, prompts, strict=True)]
+    rows, copied = [], copied_words(sources, [texts[name] for name in names])
+    limit = config.decode.max_new_tokens
     for name, words in zip(names, copied.tolist(), strict=True):
         result = written.results[name]
         cut = is_cut_off(result, limit)

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 # A refusal in English. The apology counts only where the text begins with it.
 REFUSALS = (
-    r"\bas an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b",
+    r"(^|[.!?:\n])\W*as an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b",
+    r"\bas an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b[^.!?]{0,40}\bi\b",
     r"\bi( a|['’])m (just |only |merely )?an? (ai|artificial intelligence|(large )?language model)\b",
     r"^\W*(i( a|['’])m |i |my )?(very |so |truly |sincerely )?"
     r"(sorry[,.]? (but|i|we)\b|apologi[sz]e|apologies\b)",
