@@ -45,8 +45,8 @@ def job_of(spark, world):
             "out": str(out), "input": {"path": str(world)}, "baseline": {"rows": 0},
             "decode": {"max_new_tokens": 16, "batch_size": 8, "nodes": 12, "score": "always"},
             "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 20}, "waves": {"when": "never"},
-            "spark": {"shards": 2}, "gates": {f"max_{check}_share": None for check in (
-                "empty", "short", "cut_off", "loop", "unprintable", "same", "relaxed")},
+            "spark": {"shards": 2}, "gates": {"max_share": dict.fromkeys(
+                ("empty", "short", "cut_off", "loop", "unprintable", "same_text", "relaxed"))},
             **sections})
         job = Job(config, Workspace(out, date.fromisoformat(day)), f"run-{day}")
         job.__dict__["spark"] = spark

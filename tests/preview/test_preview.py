@@ -120,7 +120,8 @@ def test_drafts_are_previous_texts_that_do_not_loop_and_have_known_tokens(previe
     rows = [("a", "one", [5, 6], "eos"), ("b", "two", [7, 8], "loop"), ("c", "", [], "eos"),
             ("d", "odd", [5, 10**6], None), ("e", "old", [9], None)]
     names = ("entity_id", "knowledge", "token_ids", "finish_reason")
-    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], KNOWLEDGE),
+    schema = pa.schema([KNOWLEDGE.field(name) for name in names])
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema),
                    folder / "part-0.parquet")
     write_json(folder / MANIFEST, {"tokenizer": task.tokenizer})
     found = drafts._read(folder, {"b", "d", "e"}, task)

@@ -97,9 +97,9 @@ def test_sampling_methods(texts, greedy, method):
 
 def test_sampling_with_drafts_of_earlier_texts(texts):
     """Warping of each kind; drafts of retrieval have no distribution."""
-    for more in ("", ", top_k: 3", ", top_p: 0.5", ", min_p: 0.1", ", repetition_penalty: 1.3",
-                 ", logit_bias: {3: -10000}"):
-        found = texts(f"decode: {{mode: sample, score: always}}\nsample: {{temperature: 0.8{more}}}")
+    for more, decode in (("", ""), (", top_k: 3", ""), (", top_p: 0.5", ""), (", min_p: 0.1", ""),
+                         (", logit_bias: {3: -10000}", ""), ("", ", repetition_penalty: 1.3")):
+        found = texts(f"decode: {{mode: sample, score: always{decode}}}\nsample: {{temperature: 0.8{more}}}")
         assert all(len(text) == TOKENS for text in found)
         assert "logit_bias" not in more or not any(3 in text for text in found)
 

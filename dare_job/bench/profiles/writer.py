@@ -30,7 +30,7 @@ _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that t
 _SAYS_NOTHING = re.compile(
     "could be anything|anything from|runtime|in summary|overall|difficult|hard to|unclear|no specific|"
     "pinpoint|not specified|marketing|recommend|i can infer|i would|sorry|cannot|not possible|provided|"
-    "listed as", re.I)
+    r"listed as|musical (score|instrument)|soundtrack|(visual|writing) style|\bscores?\b", re.I)
 _BEGIN = re.compile("Based on|The user|This user|From|It")
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60})["”]')
@@ -83,7 +83,8 @@ class _Text:
 
     def _is_kept(self, sentence: str) -> bool:
         quoted = _QUOTED.findall(sentence)
-        return not (_SAYS_NOTHING.search(sentence) or _genres(sentence) - self._known
+        return not (_SAYS_NOTHING.search(sentence) or sentence.count('"') % 2  # "L.A. Confidential"
+                    or _genres(sentence) - self._known
                     or any(not self._films(f'"{title}"') for title in quoted)
                     or len(self.named | self._films(sentence)) > _MAX_NAMED)
 
