@@ -98,6 +98,7 @@ def test_the_plot_has_a_panel_for_each_series(found, chart):
     )
 
 
+@pytest.mark.slow
 def test_equal_models_accept_everything(models, texts):
     """Except unsampled tokens under "top_k", the rule naive, and tokens below the leaves of a tree."""
     same = last("--model", models / "target", "--draft", models / "target", "--text", texts,

@@ -189,6 +189,7 @@ def test_the_sample_world_needs_no_files(monkeypatch, capsys):
     assert json.loads(printed.strip().splitlines()[-1])["data"]["users"] == 400
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_movielens_in_its_zip_is_read_by_the_jobs_reader(monkeypatch, capsys, spark, tmp_path):
     rows = source(rows=1200).interactions

@@ -71,6 +71,7 @@ def test_the_filter_goes_on_until_nothing_changes(spark, pairs, least, counts):
     assert rounds == (counts or sorted(rounds, reverse=True)) and rounds[-1] == kept.count()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     user, item = ROWS[0][:2]
     again = [review(user, item, 1.0, BEGAN - DAY), review(user, item, 3.0, BEGAN + 900 * DAY)]
@@ -91,6 +92,7 @@ def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     assert code == 4 and "max_reject_share = 0.005: not a JSON object (1 rows, first Books.json.gz:4)" in err
 
 
+@pytest.mark.slow
 def test_all_ratings_and_items_without_titles_can_be_kept_and_only_the_best_rating_is_positive(tmp_path):
     """A user of seven interactions is filtered."""
     user, item = ROWS[0][:2]

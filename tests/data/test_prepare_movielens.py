@@ -140,6 +140,7 @@ def test_labelled_rows_are_strictly_later_than_the_old_window_and_split_by_time(
     assert 0.7 < len(times["train"]) / len(found) < 0.9
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_files_whatever_bad_lines_there_are(result, tmp_path, monkeypatch):
     """Also from a file in Latin-1. Bad lines and progress are said."""
     for name in ("_SILENT_S", "_POLL_S", "EVERY_S"):
@@ -157,6 +158,7 @@ def test_the_same_seed_makes_the_same_files_whatever_bad_lines_there_are(result,
     assert {name for name in before if before[name] != after[name]} == {"input", "sources"}
 
 
+@pytest.mark.slow
 def test_another_seed_makes_other_halves_and_a_split_by_user_shares_none(result, original, tmp_path):
     """Here with one label alone, which is said."""
     other = tmp_path / "other"

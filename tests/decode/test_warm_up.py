@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import sys
 import numpy as np, torch
@@ -47,6 +49,7 @@ print("NEW", sorted(compiled() - known))
 """
 
 
+@pytest.mark.slow
 def test_first_rows_compile_nothing_and_the_seed_is_unchanged():
     done = subprocess.run([sys.executable, "-c", CODE, str(Path(__file__).parent)], capture_output=True,
                           text=True, timeout=600)

@@ -15,7 +15,7 @@ from fault_nights import (
     require_whole,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def cut_short(path) -> None:

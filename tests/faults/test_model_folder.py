@@ -11,7 +11,7 @@ from dare_job.generate import previous_text
 from dare_job.models import embedded_path
 from dare_job.schemas import ENTITIES
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -64,7 +64,6 @@ def test_ids_of_another_tokenizer_are_made_anew_from_the_words(folders, model, j
     assert {row.entity_id: row.token_ids for row in found} == new != old
 
 
-@pytest.mark.slow
 def test_texts_of_another_tokenizer_are_written_anew_and_their_ids_never_used(
         night, folders, model, tmp_path, dare_job):
     _, out = night

@@ -57,6 +57,7 @@ def rows_of(frame) -> list:
     return sorted(map(repr, frame.collect()))
 
 
+@pytest.mark.slow
 def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
     pq.write_table(table(), tmp_path / "t.parquet")
     put(folder / "t" / "part-1.parquet", table())
@@ -160,6 +161,7 @@ def test_an_input_reads_as_from_a_disk(spark, folder, tmp_path, zipped):
     assert not [name for name in paths.listing(folder) if ".archive" in name]
 
 
+@pytest.mark.slow
 def test_a_parquet_input_with_odd_types_reads_as_from_a_disk(spark, folder, tmp_path):
     events = pa.table({"user_id": [1, 2], "item_id": [10.0, 11.5], "rating": [1.0, None],
                        "timestamp": pa.array([10**18, 2 * 10**18], pa.timestamp("ns"))})

@@ -187,6 +187,7 @@ def test_more_steps_are_accepted(world, pair, tmp_path, loss):
     assert not training_folder(tmp_path / "aligned").exists()
 
 
+@pytest.mark.slow
 def test_alpha_is_searched_on_the_same_teacher_paths(world, pair, tmp_path):
     kept = tmp_path / "paths.safetensors"
     found = _align(world, pair, tmp_path / "a", "--loss", "r", "--alpha", "search", "--epochs", 1,
@@ -200,6 +201,7 @@ def test_alpha_is_searched_on_the_same_teacher_paths(world, pair, tmp_path):
     assert again["accepted_steps"]["after"] == found["accepted_steps"]["after"]
 
 
+@pytest.mark.slow
 def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
     whole = _align(world, pair, tmp_path / "whole")
     kept, steps = command.objective, [0]

@@ -298,6 +298,7 @@ def test_ids_of_another_model(trained, tmp_path):
         Recommender.open(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
     """Killed with SIGKILL once it has a checkpoint, and started again: it resumes."""
     to = tmp_path / "r"

@@ -41,6 +41,7 @@ def written(job_of, out, **sections) -> tuple[dict[tuple, list[int]], dict]:
     return found, report
 
 
+@pytest.mark.slow
 def test_strict_text_is_the_same_whatever_drafts_it(job_of, nights, tmp_path):
     """The target drafts for itself: what it drafts is right, and is shipped though the master is local."""
     found, report = written(job_of, tmp_path, drafter={"model": "embedded", "tree": "2x1x1"},

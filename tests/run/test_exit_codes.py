@@ -107,6 +107,7 @@ def _inside(arguments: list[str], monkeypatch, capsys) -> tuple[int, str]:
     return ended.value.code, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("killed", "message"), [
     (True, "Spark lost the executors or Python workers of a task too often"), (False, "host-7 has no disk")])
 def test_what_ends_the_tasks_of_any_stage_is_one_line(

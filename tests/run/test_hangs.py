@@ -252,6 +252,7 @@ def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
     assert all(sum(name in ids for ids in found) == 2 for name in late)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
     def hang(batches, task):
@@ -273,6 +274,7 @@ def test_a_device_that_always_hangs_ends_the_run(cut_of, monkeypatch, job_log):
     assert sum(" failed 4 times; retrying the remaining rows" in line for line in job_log) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_fails_without_a_hang_has_the_tries_of_spark_and_no_more(cut_of, monkeypatch, tmp_path):
     faults = {"infrastructure": "^host-7 has lost its GPU$", "device": "^host-7: the device failed$",

@@ -13,7 +13,7 @@ from dare_job.publish.report import texts
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def guards(out: Path, entity: str) -> dict[str, int]:

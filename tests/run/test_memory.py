@@ -72,6 +72,7 @@ def test_memory_that_gets_short_late_costs_no_finished_row(tmp_path, refuse, tex
     assert said(write(task, PROMPTS), PROMPTS) == texts and sorted(sizes(task)) == [2, 2, 4, 4]
 
 
+@pytest.mark.slow
 def test_a_row_that_does_not_fit_alone_gets_an_error_and_the_batch_its_size_back(tmp_path, refuse, texts):
     task = prepared(tmp_path)
     rows = {**PROMPTS, "u05": LARGE, "u09": LARGE}

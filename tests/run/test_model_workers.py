@@ -14,6 +14,7 @@ def named(rows) -> set[int]:
     return {row.pid for row in rows.collect()}
 
 
+@pytest.mark.slow
 def test_there_is_one_a_slot_and_it_runs_nothing_else(spark):
     """A task of three Python steps leaves three workers a slot, which Spark lends in turn."""
     def pids(batches):

@@ -106,6 +106,7 @@ def prepared(tmp_path_factory):
     return {"first": first, "again": again, "measured": measured}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "at_once", "since", "states"), [
     ("first", True, "", [(None, None), ("first", None), ("first", "first")]),
     ("again", True, "_manifest", [("first", "first"), ("second", "first"), ("second", "second")]),

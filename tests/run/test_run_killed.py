@@ -138,6 +138,7 @@ def chunk_files(out: Path) -> dict:
     return {name: file for name, file in found.items() if name.startswith("entity=")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "again"), [
     pytest.param(FIRST, AGAIN, id="within"),
     pytest.param(BORDERS, AGAIN_BORDERS, id="between", marks=pytest.mark.slow)])

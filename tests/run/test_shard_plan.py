@@ -56,6 +56,7 @@ def test_a_new_cut_keeps_finished_rows_whose_text_would_be_the_same(cutting):
     assert (totals.tokens, totals.busy_s, totals.tokens_per_s) == (2, 1.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
     keys = {f"u{n}": "k" for n in range(6)}
     work, left, job = cutting("same", keys, 2)
@@ -76,6 +77,7 @@ def test_a_limit_adds_rows_and_never_takes_finished_ones_away(cutting):
     assert finished(changed) == set(keys) and changed.rows == 6
 
 
+@pytest.mark.slow
 def test_rows_that_failed_are_tried_again_once_the_gate_asks_for_it(cutting):
     work, left, job = cutting("first", {"u0": "k", "u1": "k"})
     write(job, work, 1)
@@ -88,6 +90,7 @@ def test_rows_that_failed_are_tried_again_once_the_gate_asks_for_it(cutting):
     assert (again.rows, again.kept) == (2, 1) and left == ["u1"]
 
 
+@pytest.mark.slow
 def test_unreadable_and_lost_files_are_written_again(cutting):
     keys = {f"u{n}": "k" for n in range(4)}
     work, _, job = cutting("first", keys)

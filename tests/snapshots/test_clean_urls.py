@@ -43,6 +43,7 @@ def days(out) -> list[str]:
     return sorted({name.partition("/dt=")[2].split("/")[0] for name in names})
 
 
+@pytest.mark.slow
 def test_a_date_that_is_being_written_and_what_it_reads_stay(out_of):
     out = out_of(5)
     with lock.held(space(out, DAYS[1]).work):
@@ -55,6 +56,7 @@ def test_a_date_that_is_being_written_and_what_it_reads_stay(out_of):
     assert days(out) == [*DAYS[:2], *DAYS[3:]]
 
 
+@pytest.mark.slow
 def test_the_newest_dates_stay_and_the_rest_goes_also_if_cut_off_between_hiding_and_deleting(
         out_of, monkeypatch):
     """At no moment is a date half there that could be taken for a published one, or for a cut-off run."""

@@ -146,6 +146,7 @@ def test_the_recommender_has_its_own_dtype(plain, make_job, tmp_path, job_log):
     assert 1e-4 < max(apart) < 2
 
 
+@pytest.mark.slow
 def test_disliked_items_are_excluded_and_a_failing_user_affects_nobody_else(job_of):
     """Disliked items are not part of a history, and are never recommended to that user."""
     rows = [(user, item, 1.0 if user == "u3" and place % 2 else 5.0, when)
