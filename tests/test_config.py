@@ -261,6 +261,22 @@ def test_sections_have_the_defaults_and_descriptions_of_the_engine(engine, secti
             assert fields[field.name].default == getattr(engine(), field.name)
 
 
+def test_limits_of_checks_that_are_left_out_keep_their_defaults(settings):
+    gates = settings("gates: {max_share: {loop: 0.1}}", "gates.max_share.cut_off=null").gates
+    assert (gates.limit("loop"), gates.limit("cut_off"), gates.limit("empty")) == (0.1, None, 0.01)
+    assert gates.limit("length_ratio") == 1.3
+    assert settings("gates: {max_share: }").gates.limit("loop") == 0.02
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{max_share: {cutoff: 0.1}}", r"gates\.max_share\.cutoff: no such check \(did you mean cut_off\?\)"),
+    ("{max_share: {loop: 2}}", r"gates\.max_share\.loop = 2: should be less than or equal to 1"),
+    ("{max_share: 0.1}", r"gates\.max_share = 0\.1: should be a valid dictionary")])
+def test_a_limit_that_cannot_be_is_named(settings, text, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(f"gates: {text}")
+
+
 def test_a_key_that_stands_twice_is_named(tmp_path):
     file = tmp_path / "twice.yaml"
     file.write_text("out: o\ncost:\n  per_gpu_hour: 3\nlog: {}\ncost:\n  per_gpu_hour: null\n")
