@@ -23,7 +23,8 @@ _MODULES = {
     "budget": "budget", "decode": "decode.command", "dare": "dare.command", "pools": "pools.command",
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
-    "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer", "gpu": "gpu.command"}
+    "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
+    "gpu": "gpu.command"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 

@@ -27,7 +27,7 @@ def show(
 
     The output is text in a pipe, too.
     """
-    from dare_job.publish.report.texts import show_text
+    from dare_job.publish.report.show_text import show_text
 
     show_text(out, entity, options.day(date).isoformat() if date else None)
 

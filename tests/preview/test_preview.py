@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import JobConfig
-from dare_job.data.direct.rows import Row
+from dare_job.data.without_spark.rows import Row
 from dare_job.errors import ConfigError, RowError
 from dare_job.evaluate.preview import PreviewOptions, command, decode, drafts, results, screen
 from dare_job.job import Job

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2, QUANTILE, snapshot
 
-from dare_job.publish.report import texts
+from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST
 
@@ -51,8 +51,8 @@ def test_rows_are_guarded_by_the_lengths_of_their_group(relaxed_night):
 def test_snapshots_say_how_much_was_guarded(relaxed_night):
     out, _ = relaxed_night
     row = next(row for row in snapshot(out, "user", NIGHT_2).values() if row["guarded_tokens"])
-    assert f"{row['guarded_tokens']} verified strictly after the length limit" in texts.figures(row)
+    assert f"{row['guarded_tokens']} verified strictly after the length limit" in show_text.figures(row)
     old = next(row for row in snapshot(out, "item", NIGHT_1).values() if row["tokens"])
-    assert "length limit" not in texts.figures(old)
+    assert "length limit" not in show_text.figures(old)
     for path in out.glob(f"knowledge/*/dt={NIGHT_2}/*.parquet"):
         assert pq.read_schema(path).equals(KNOWLEDGE)

@@ -13,7 +13,7 @@ from run_helpers import LONG_ITEM, LOST_USER, NIGHT_1, NIGHT_2, NIGHT_3, files, 
 from dare_job import errors, pipeline
 from dare_job.generate import baseline, estimate, loading, previous_text
 from dare_job.publish import report
-from dare_job.publish.report import texts
+from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.stages import generate
 
@@ -264,7 +264,7 @@ def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
     users = snapshot(nights.out, "user", NIGHT_2)
     row = next(row for row in users.values() if row["accepted_tokens"] and row["scored_tokens"]
                and row["generated_dt"] == NIGHT_2)
-    texts.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
+    show_text.show_text(nights.out, f"user:{row['entity_id']}", NIGHT_2)
     shown = capsys.readouterr().out
     heading, pool, text, legend, figures = shown.splitlines()
     assert heading == f"user:{row['entity_id']}  {NIGHT_2}"
@@ -276,8 +276,8 @@ def test_show_marks_steps_and_drafts_and_names_close_ids(nights, capsys):
     assert legend == ("{reused from the previous text} [accepted draft tokens] the model's own token "
                       "| end of a decoding step")
     with pytest.raises(errors.DataError, match="similar ids: u0000"):
-        texts.show_text(nights.out, "user:u00003")
+        show_text.show_text(nights.out, "user:u00003")
     with pytest.raises(errors.DataError, match=f"published: {NIGHT_1}"):
-        texts.show_text(nights.out, "user:u000003", "2026-02-01")
+        show_text.show_text(nights.out, "user:u000003", "2026-02-01")
     with pytest.raises(errors.ConfigError, match="user:ID"):
-        texts.show_text(nights.out, "movie:1")
+        show_text.show_text(nights.out, "movie:1")

@@ -17,7 +17,7 @@ from run_helpers import leftovers, text
 from dare_job import pipeline
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.publish.report import texts
+from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.stages import gate, publish
 from dare_job.storage import atomic, lock
@@ -177,7 +177,7 @@ def test_a_date_that_two_renames_hid_is_shown_again(prepared, entity, tmp_path, 
         assert seen(out)[entity] == "first"
         assert {tomorrow.space.previous(name).name for name in ENTITIES} == {f"dt={DAY}"}
         assert tomorrow.space.interrupted_dates() == []
-    texts.show_text(tmp_path / "shown", f"{entity}:a", DAY)
+    show_text.show_text(tmp_path / "shown", f"{entity}:a", DAY)
     assert "first" in capsys.readouterr().out
 
 

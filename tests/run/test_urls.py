@@ -22,7 +22,7 @@ from standalone import ROOT
 from dare_job import cli, errors, pipeline, workspace
 from dare_job.errors import InfrastructureError
 from dare_job.publish.gate import scan
-from dare_job.publish.report import texts
+from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
 from dare_job.storage import atomic, paths
@@ -167,7 +167,7 @@ def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url,
 def test_a_text_is_shown(runs, at_url, capsys):
     out = at_url[1]
     drafted = next(id_ for id_, row in rows(out, "user", NIGHT_2).items() if row["accepted_tokens"])
-    texts.show_text(str(out), f"user:{drafted}", NIGHT_2)
+    show_text.show_text(str(out), f"user:{drafted}", NIGHT_2)
     shown = capsys.readouterr().out
     assert f"user:{drafted}" in shown and "accepted per step" in shown and ": at least " in shown
 

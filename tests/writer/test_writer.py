@@ -8,7 +8,7 @@ import torch
 from chat_models import CHATML, tokenizer_with
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from dare_job.bench.profiles import data, writer
+from dare_job.bench.profiles import data, writer_texts
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
@@ -137,18 +137,19 @@ PADDING = ("The user enjoys complex plots with many turns and characters who are
 def test_a_writer_learns_only_what_its_prompt_shows():
     lies = ('The user adores "Titanic" above all. ', "The user loves western films. ",
             "The runtime is two hours. ")
-    made = writer.example(Profile("1", TRUE + "".join(lies) + PADDING, HISTORY), 4)
+    made = writer_texts.example(Profile("1", TRUE + "".join(lies) + PADDING, HISTORY), 4)
     assert made.text == TRUE + PADDING
     assert {film.title for film in made.films} >= {"Pulp Fiction", "Fargo"} and len(made.films) <= 4
     assert (made.titles, made.genres) == (2, 2)
-    assert writer.example(Profile("1", TRUE, HISTORY), 4) is None  # too short
-    assert writer.example(Profile("1", "1. " + TRUE + PADDING, HISTORY), 4) is None  # a numbered list
-    assert writer.example(Profile("1", TRUE + PADDING, HISTORY[2:3]), 4) is None  # nothing of it is true
+    assert writer_texts.example(Profile("1", TRUE, HISTORY), 4) is None  # too short
+    assert writer_texts.example(Profile("1", "1. " + TRUE + PADDING, HISTORY), 4) is None  # a numbered list
+    untrue = Profile("1", TRUE + PADDING, HISTORY[2:3])
+    assert writer_texts.example(untrue, 4) is None
 
 
 def test_records_ask_for_somewhat_more_words_than_the_text_has():
-    made = writer.example(Profile("1", TRUE + PADDING, HISTORY), 4)
-    record = writer._record(made, writer.prompts.load(writer.PROMPTS))
+    made = writer_texts.example(Profile("1", TRUE + PADDING, HISTORY), 4)
+    record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
     assert "- Fargo (1999): crime\n" in record["prompt"] and record["text"] == made.text
@@ -158,5 +159,5 @@ def test_the_bench_writes_what_the_command_reads(tmp_path):
     profile_files.write(tmp_path)
     folder = data.load(tmp_path)
     assert folder[0].films[0].year and folder[0].films[0].genres == ("Drama",)
-    assert writer.examples(folder, 12, 5) == []  # their profiles are too short to be learned
-    assert writer.Options(tmp_path, tmp_path / "x.jsonl").held_out == pytest.approx(1 / 3)
+    assert writer_texts.examples(folder, 12, 5) == []  # their profiles are too short to be learned
+    assert writer_texts.Options(tmp_path, tmp_path / "x.jsonl").held_out == pytest.approx(1 / 3)

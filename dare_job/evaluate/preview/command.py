@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dare_job.config.settings import JobConfig
-from dare_job.data.direct import rows as direct_rows
-from dare_job.data.direct.rows import Row
+from dare_job.data.without_spark import rows as input_rows
+from dare_job.data.without_spark.rows import Row
 from dare_job.decode.request import Result
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.preview import PreviewOptions, decode, results, screen
@@ -52,12 +52,12 @@ def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
     for variant in chosen:
         preflight.check_drafting(variant.job)
     with progress.doing("reading the input"):
-        entities = direct_rows.choose(first.config, first.space.day, options.limit, named)
+        entities = input_rows.choose(first.config, first.space.day, options.limit, named)
     previews = []
     for variant in chosen:
         if previews:
             loading.unload_models()
-        previews.append(_preview(variant, direct_rows.prompts(entities, variant.job.config)))
+        previews.append(_preview(variant, input_rows.prompts(entities, variant.job.config)))
     if len(previews) > 1:
         screen.show_comparison([preview["summary"] for preview in previews])
     return {"date": first.space.dt, "input": first.config.input.path, "variants": previews}

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dare_job.data import titles
-from dare_job.data.direct.rows import Row
+from dare_job.data.without_spark.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview import results
 from dare_job.publish.gate.findings import CHECKS

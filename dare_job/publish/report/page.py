@@ -16,8 +16,8 @@ from dare_job.publish.report import (
     lengths,
     nights,
     sample,
+    show_text,
     svg,
-    texts,
     timeline,
 )
 from dare_job.publish.report.collect import MIN_STEPS, Collected, collect
@@ -79,7 +79,7 @@ def render(out: AnyPath, dt: str) -> str:
         errors=_errors(collected), min_steps=MIN_STEPS, written=_written(collected, dt),
         slowest=sorted(slowest, key=lambda row: -row["decode_ms"])[:LISTED],
         worst=sorted(worst, key=lambda row: row["accepted_tokens"] / row["target_steps"])[:LISTED],
-        examples=texts.choose(out, dt, collected), run=_run(night))
+        examples=show_text.choose(out, dt, collected), run=_run(night))
 
 
 def gate_rows(night: Night) -> list[dict]:

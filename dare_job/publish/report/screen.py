@@ -5,7 +5,7 @@ from rich.console import Console
 
 from dare_job.observe.progress import duration
 from dare_job.publish.gate import findings
-from dare_job.publish.report import cost, texts
+from dare_job.publish.report import cost, show_text
 from dare_job.publish.report.nights import Night
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
@@ -36,7 +36,7 @@ def show(space: Workspace, manifests: dict, summary: dict, console: Console | No
         console.print(line, markup=False, soft_wrap=True)
     if row:
         console.print("\nOne of these texts:")
-        texts.print_row(space.out, "user", row, space.dt, console)
+        show_text.print_row(space.out, "user", row, space.dt, console)
 
 
 def _result(space: Workspace, manifests: dict, summary: dict) -> list[str]:

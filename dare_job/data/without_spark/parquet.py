@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job.data.direct import values
-from dare_job.data.direct.source import DirectSource, Entities
 from dare_job.data.readers import parquet as layout
+from dare_job.data.without_spark import values
+from dare_job.data.without_spark.source import Entities, InputTables
 from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -17,14 +17,14 @@ from dare_job.storage.paths import AnyPath
 _BATCH = 1 << 17
 
 
-def read(folder: AnyPath) -> DirectSource:
+def read(folder: AnyPath) -> InputTables:
     """Raw tables of a folder, or of one file of interactions. Raises DataError like the run's reader."""
     if folder.is_file():
-        return DirectSource(lambda: _interactions(folder))
+        return InputTables(lambda: _interactions(folder))
     found = {name: layout.table_path(folder, name) for name in layout.NEEDED}
     if found["interactions"] is None:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
-    return DirectSource(lambda: _interactions(found["interactions"]), *[
+    return InputTables(lambda: _interactions(found["interactions"]), *[
         (lambda name=name: _entities(found[name], name)) if found[name] else None
         for name in ("users", "items")])
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from dare_job.data.direct import text, values
-from dare_job.data.direct.source import DirectSource, Entities
 from dare_job.data.readers import movielens as names
 from dare_job.data.titles import natural_order
+from dare_job.data.without_spark import text, values
+from dare_job.data.without_spark.source import Entities, InputTables
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
@@ -17,7 +17,7 @@ _MOVIE = ["item_id", "title", "genres"]
 _Attributes = Callable[[dict], dict[str, str]]
 
 
-def read(folder: AnyPath) -> DirectSource:
+def read(folder: AnyPath) -> InputTables:
     """Raw tables of a MovieLens folder. Raises DataError if files are missing."""
     if (folder / "u.data").exists() or (folder / "u.item").exists():
         return _read_100k(names.require_files(folder, "u.data", "u.item"))
@@ -33,7 +33,7 @@ def read(folder: AnyPath) -> DirectSource:
     def movies() -> Iterator[Entities]:
         return _entities(_fields(folder / "movies.dat", "::", _MOVIE), "item_id", _movie)
 
-    return DirectSource(_interactions_1m(folder), people if users.exists() else None, movies, names.RANGE)
+    return InputTables(_interactions_1m(folder), people if users.exists() else None, movies, names.RANGE)
 
 
 def _fields(path: AnyPath, separator: str, fields: list[str]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +69,7 @@ def _gender(code: str | None) -> str | None:
     return {"F": "female", "M": "male"}.get(code)
 
 
-def _read_latest(folder: AnyPath) -> DirectSource:
+def _read_latest(folder: AnyPath) -> InputTables:
     def interactions() -> Iterator[pa.RecordBatch]:
         for batch in _csv(folder / "ratings.csv", ["userId", "movieId", "rating", "timestamp"]):
             yield batch.rename_columns(names.RATING_FIELDS)
@@ -79,7 +79,7 @@ def _read_latest(folder: AnyPath) -> DirectSource:
         return _entities((batch.rename_columns(_MOVIE) for batch in movies),
                          "item_id", _movie)
 
-    return DirectSource(interactions, None, items, names.RANGE)
+    return InputTables(interactions, None, items, names.RANGE)
 
 
 def _csv(path: AnyPath, needed: list[str]) -> Iterator[pa.RecordBatch]:
@@ -91,7 +91,7 @@ def _csv(path: AnyPath, needed: list[str]) -> Iterator[pa.RecordBatch]:
         yield text.split_csv(batch, found).select(needed)
 
 
-def _read_100k(folder: AnyPath) -> DirectSource:
+def _read_100k(folder: AnyPath) -> InputTables:
     fields = ["item_id", "title", "released", "video", "url", *names.GENRES_100K]
 
     def movie(row: dict) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _read_100k(folder: AnyPath) -> DirectSource:
     def items() -> Iterator[Entities]:
         return _entities(_fields(folder / "u.item", "|", fields), "item_id", movie)
 
-    return DirectSource(lambda: _fields(folder / "u.data", "\t", names.RATING_FIELDS),
+    return InputTables(lambda: _fields(folder / "u.data", "\t", names.RATING_FIELDS),
                         users if (folder / "u.user").exists() else None, items, names.RANGE)
 
 

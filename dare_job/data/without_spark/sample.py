@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.config.settings import HistorySettings
-from dare_job.data.direct import values
-from dare_job.data.direct.source import DirectSource, Entities, valid_interactions
 from dare_job.data.history import window_size
+from dare_job.data.without_spark import values
+from dare_job.data.without_spark.source import Entities, InputTables, valid_interactions
 
 _NARROWED_AFTER = 8  # batches
 Event = tuple[int, str, float | None]  # timestamp, item id, rating
@@ -74,7 +74,7 @@ class _SmallestHashes:
         return (hashes <= self._limit) & bool(self._n)
 
 
-def interactions(source: DirectSource, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
+def interactions(source: InputTables, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
     """Interactions before ``end_s`` of n users, chosen by hash, and of the users in ``named``."""
     smallest, found, kept = _SmallestHashes(n, seed), Interactions(), []
     names = pa.array(named, pa.string())

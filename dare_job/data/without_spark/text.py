@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.data.direct.values import trimmed
+from dare_job.data.without_spark.values import trimmed
 from dare_job.storage.paths import AnyPath
 
 _BLOCK_BYTES = 16 << 20

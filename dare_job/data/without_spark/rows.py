@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job.config.settings import JobConfig
-from dare_job.data import direct, render
-from dare_job.data.direct import sample
-from dare_job.data.direct.sample import Entity
-from dare_job.data.direct.source import DirectSource
+from dare_job.data import render, without_spark
 from dare_job.data.history import end_of_day
+from dare_job.data.without_spark import sample
+from dare_job.data.without_spark.sample import Entity
+from dare_job.data.without_spark.source import InputTables
 from dare_job.errors import DataError
 from dare_job.schemas import ENTITIES, ITEMS
 
@@ -70,7 +70,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
     DataError : the input cannot be read, has no such rows, or lacks one in ``named``
     """
     ids = {entity: [name for kind, name in named if kind == entity] for entity in ENTITIES}
-    with direct.opened(config.input) as source:
+    with without_spark.opened(config.input) as source:
         chosen = _choose(source, config, day, 0 if named else count, ids)
     for entity, known in (("user", chosen.histories), ("item", chosen.items)):
         missing = [name for name in ids[entity] if name not in known]
@@ -83,7 +83,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
     return chosen
 
 
-def _choose(source: DirectSource, config: JobConfig, day: date, count: int, ids: dict) -> Chosen:
+def _choose(source: InputTables, config: JobConfig, day: date, count: int, ids: dict) -> Chosen:
     seed, sampled = config.seed, _SPARE * count
     while True:
         past = sample.interactions(source, end_of_day(day), sampled, seed, ids["user"])

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.data import direct
-from dare_job.data.direct import rows, sample, values
-from dare_job.data.direct.source import valid_interactions
+from dare_job.data import without_spark
 from dare_job.data.readers import read_input
+from dare_job.data.without_spark import rows, sample, values
+from dare_job.data.without_spark.source import valid_interactions
 from dare_job.errors import DataError
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.stages import plan
@@ -94,7 +94,7 @@ def parquet_files(folder):
 
 def tables(settings):
     """Interactions, users and items as the reader without Spark gives them."""
-    with direct.opened(settings) as source:
+    with without_spark.opened(settings) as source:
         events = [row for raw in source.interactions()
                   for row in valid_interactions(raw, source.rating_range).to_pylist()]
         found = []

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dare_job.config.settings import InputSettings
 from dare_job.data import readers
-from dare_job.data.direct import amazon, movielens, parquet
-from dare_job.data.direct.source import DirectSource
+from dare_job.data.without_spark import amazon, movielens, parquet
+from dare_job.data.without_spark.source import InputTables
 from dare_job.errors import DataError
 from dare_job.storage import paths
 
@@ -20,7 +20,7 @@ _READERS = {"parquet": parquet, "movielens": movielens, "amazon": amazon}
 
 
 @contextmanager
-def opened(settings: InputSettings) -> Iterator[DirectSource]:
+def opened(settings: InputSettings) -> Iterator[InputTables]:
     """The raw tables of ``input.path``; a zip archive is unpacked for the time of the block.
 
     Raises DataError if the path is missing or its format is unknown or cannot be read without Spark.

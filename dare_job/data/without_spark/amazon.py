@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from dare_job.data.direct import text, values
-from dare_job.data.direct.source import DirectSource, Entities
 from dare_job.data.readers import amazon as layout
+from dare_job.data.without_spark import text, values
+from dare_job.data.without_spark.source import Entities, InputTables
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
@@ -21,14 +21,14 @@ _ITEM = pa.schema([(name, pa.string()) for name in (
 _EVENT = pa.schema([(name, pa.string()) for name in ("user_id", "item_id", "rating", "timestamp")])
 
 
-def read(path: AnyPath) -> DirectSource:
+def read(path: AnyPath) -> InputTables:
     """Raw tables of review and metadata files. Raises DataError if there are no reviews."""
     files = layout.json_files(path)
     reviews = [file for file in files if layout.file_kind(file) == "reviews"]
     metadata = [file for file in files if file not in reviews]
     if not reviews:
         raise DataError(f"{path} has no file of Amazon reviews (JSON lines with reviewerID or user_id)")
-    return DirectSource(lambda: _interactions(reviews), None,
+    return InputTables(lambda: _interactions(reviews), None,
                         (lambda: _items(metadata)) if metadata else None, layout.RANGE)
 
 

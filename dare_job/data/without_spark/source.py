@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.data.direct import values
 from dare_job.data.readers.checks import LATEST_S
+from dare_job.data.without_spark import values
 from dare_job.schemas import INTERACTIONS
 
 
@@ -32,7 +32,7 @@ class Entities:
 
 
 @dataclass(frozen=True)
-class DirectSource:
+class InputTables:
     """Raw batches of one input; each function reads its files from the start.
 
     ``interactions``: batches with user_id and item_id as string, rating and timestamp of any type, and
