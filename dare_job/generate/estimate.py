@@ -66,7 +66,8 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     Returns
     -------
     users, items, tokens, seconds (of the whole run), workers, basis (of decoding), parts, probe (rows and
-    cut_off), gpu_hours and cost (None without ``cost.per_gpu_hour``)
+    cut_off), gpu_hours (of the stage generate, as in the report) and cost (None without
+    ``cost.per_gpu_hour``)
     """
     workers, rows, costs = task_slots(job.spark), {}, {}
     for entity in ENTITIES:
@@ -78,13 +79,13 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
     busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
     basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "nothing is stale"
-    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE)]
-    if costs:
-        parts += _generate(job, sum(rows.values()), list(costs.values()), workers)
-        parts.append(Part("decoding", busy_s / workers, basis))
-    parts += _stages(job, _AFTER)
+    generating = [*_generate(job, sum(rows.values()), list(costs.values()), workers),
+                  Part("decoding", busy_s / workers, basis)] if costs else []
+    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE),
+             *generating, *_stages(job, _AFTER)]
     seconds = sum(part.seconds or 0.0 for part in parts)
-    hours, price = workers * seconds / 3600, job.config.cost.per_gpu_hour
+    hours = workers * sum(part.seconds or 0.0 for part in generating) / 3600
+    price = job.config.cost.per_gpu_hour
     return {
         "users": rows["user"], "items": rows["item"], "tokens": round(tokens), "seconds": round(seconds, 1),
         "workers": workers, "basis": basis,
@@ -189,7 +190,7 @@ def total(estimate: dict) -> str:
              f"tokens in {duration(estimate['seconds'])} with {estimate['workers']} "
              f"{'worker' if estimate['workers'] == 1 else 'workers'} ({estimate['basis']})")
     if estimate["cost"] is not None:
-        words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, for the whole run) cost "
+        words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
                   f"{estimate['cost']:.2f}")
     missing = [part["name"] for part in estimate["parts"] if part["seconds"] is None]
     return words + (f"; without {', '.join(missing)}" if missing else "")
