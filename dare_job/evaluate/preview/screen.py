@@ -107,7 +107,7 @@ def number(value: float | None) -> str:
 def comparison(summaries: list[dict]) -> tuple[list[str], list[list[str]]]:
     """Names of columns, and one row for each variant."""
     columns = ["variant", "finish reasons", "median tokens", "cut off", "checks failed", "tokens/s",
-               "with drafts", f"name {results.FACTS} titles or attributes"]
+               "with drafts", f"name at least {results.FACTS} titles or attributes"]
     lines = []
     for each in summaries:
         plain, drafted = each["speed"]["without_drafts"], each["speed"]["with_drafts"]
