@@ -1,7 +1,8 @@
 #!/bin/sh
-# Two nights of a real LLM on the sample world and, where DARE_DATA names a folder with ml-1m, two on MovieLens 1M:
-# `conf/real.sh OUT`, after conf/setup.sh with the extra gguf. Run by `make real`. The last line is the last
-# run's JSON. LIMIT is the number of users, and of items, of a night.
+# Runs two nights with a small pretrained LLM on the synthetic data set: `conf/real.sh OUT`. `make real` calls it after
+# conf/setup.sh with the extra gguf. If DARE_DATA names a folder that contains ml-1m, it also runs two nights on
+# MovieLens 1M. LIMIT is the number of users, and of items, of each night. The last line of standard output is the JSON
+# object of the last run.
 set -eu
 cd "$(dirname "$0")/.."
 out=$1

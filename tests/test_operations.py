@@ -98,7 +98,7 @@ def test_files_and_headings_that_the_document_names_are_there():
 @pytest.mark.spark
 def test_the_commands_for_one_machine_run_in_their_order(tmp_path):
     (tmp_path / "conf").symlink_to(ROOT / "conf")
-    assert "`make demo` installs all into `.venv`" in TEXT and "`. .venv/bin/activate`" in TEXT
+    assert "it installs everything into `.venv`" in TEXT and "`. .venv/bin/activate`" in TEXT
     activated = f". {shlex.quote(str(Path(sys.prefix) / 'bin' / 'activate'))}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     script = "\n".join([activated, "set -eu", *commands("sh")])

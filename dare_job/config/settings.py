@@ -42,7 +42,8 @@ class HistorySettings(Section):
     window: Literal["recent", "old", "new"] = Field(
         "recent", description="Part of a user's n interactions that prompts show. recent: the last ones. "
         "old, new: the first or last m of them, n/2 < m < n, as in the DARE paper")
-    share: float = Field(0.7, gt=0.5, lt=1, description="Windows old and new: m / n. 0.7 is our choice")
+    share: float = Field(0.7, gt=0.5, lt=1, description="Windows old and new: m / n. 0.7 is this project's "
+                         "choice")
     max_items: int = Field(20, ge=1, le=prompts.MAX_HISTORY, description="Maximum number of interactions "
                            "in a prompt. More make every prompt's forward pass longer")
     min_rating: float | None = Field(None, description="Lowest rating of an interaction that counts; those "
@@ -72,13 +73,12 @@ class PromptSettings(Section):
     def of(self, entity: str, max_new_tokens: int = EngineSettings.max_new_tokens) -> prompts.PromptSet:
         """The prompt set of an entity type, in the domain, for texts of at most ``max_new_tokens``.
 
-        One without templates if the entity type gets no texts.
+        Returns a set without templates if the entity type gets no texts.
         """
         name = getattr(self, entity)
         if name is None:
             return prompts.PromptSet("none", 1, {})
         return prompts.load(name, self.domain, entity, max_new_tokens)
-
 
     @model_validator(mode="after")
     def _something_is_written(self):
@@ -88,7 +88,7 @@ class PromptSettings(Section):
 
 
 class EmbedSettings(Section):
-    """Vectors of users and items: ready-made ones, or LightGCN where neither file is set."""
+    """Vectors of users and items: ready-made ones, or those of LightGCN if neither file is set."""
 
     users: str | None = Field(None, description="Parquet file or folder of user vectors (entity_id, vector). "
                               "null: LightGCN, or no user vectors where embed.items is set")
@@ -122,16 +122,17 @@ class RouterSettings(Section):
 class PoolSettings(Section):
     own: bool = Field(True, description="Mode dare: use a row's own previous text as its nearest draft "
                       "source")
-    max_texts: AtLeastOne = Field(20000, description="Maximum number of texts in a group pool; of "
-                           "more a random sample is kept. A text takes about 11 bytes per token on disk")
+    max_texts: AtLeastOne = Field(20000, description="Maximum number of texts in a group pool; if "
+                           "there are more, a random sample is kept. A text takes about 11 bytes per token "
+                           "on disk")
     max_global_texts: AtLeastOne = Field(200000, description="Maximum number of texts in the global "
-                                  "pool; of more a random sample is kept")
+                                  "pool; if there are more, a random sample is kept")
 
 
 class WaveSettings(Section):
     when: Literal["auto", "always", "never"] = Field(
         "auto", description="When to generate in waves, so that the first texts are drafts for the others. "
-        "auto: without earlier text, and when another model, tokenizer or prompt wrote it")
+        "auto: if there are no earlier texts, or another model, tokenizer or prompt wrote them")
     sizes: list[AtLeastOne] = Field(
         [50, 500], description="Number of texts of each entity type after each wave, ascending. Add 5000 for "
         "inputs of more than 100,000 rows")
@@ -141,7 +142,7 @@ class WaveSettings(Section):
     def _ascend(cls, value: list[int]) -> list[int]:
         if not value or any(after <= before for before, after in zip(value, value[1:], strict=False)):
             raise ValueError(f"waves.sizes = {value}: give one number or more, each larger than the one "
-                             "before it, such as [500, 5000]; waves.when=never writes all rows at once")
+                             "before it, such as [500, 5000]; waves.when=never generates all rows at once")
         return value
 
 
@@ -158,7 +159,7 @@ class SparkSettings(Section):
         "auto", description="What the driver sends to executors. auto: model and pools, unless the master is "
         "local. model, pools: that alone; the other is on every host under the same path")
     conf: Annotated[dict[str, str], BeforeValidator(config_source.spark_conf)] = Field(
-        {}, description="Spark properties, such as spark.driver.memory: 8g (2g where it is left out)")
+        {}, description="Spark properties, such as spark.driver.memory: 8g (default: 2g)")
 
 
 class BaselineSettings(Section):
@@ -186,8 +187,8 @@ class GateSettings(Section):
         MAX_SHARE, description="Maximum share of texts that fail a check, by check; checks that are left "
         "out keep their defaults. relaxed: share of tokens that are not the model's argmax. null: no limit. "
         "docs/how-to/quality-gates.md defines the checks")
-    refusal_patterns: list[str] = Field([], description="Further refusals for check refusal, for instance in "
-                                        "another language: regular expressions (RE2), upper or lower case")
+    refusal_patterns: list[str] = Field([], description="Further patterns of the check refusal, for instance "
+                                        "in another language: regular expressions (RE2); case is ignored")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
         1.3, description="Maximum ratio of the median text length to that of the entities' previous texts, "
         "either way")
@@ -222,7 +223,8 @@ class GateSettings(Section):
             try:
                 pc.match_substring_regex(pa.array([""]), pattern)  # RE2, as in the gate: no look-ahead
             except pa.ArrowInvalid as error:
-                raise ValueError(f"gates.refusal_patterns: {pattern!r} is no regular expression ({error}); "
+                raise ValueError(f"gates.refusal_patterns: {pattern!r} is not a valid regular expression "
+                                 f"({error}); "
                                  r"write plain words, or escape special characters with \\") from None
         return value
 
@@ -260,8 +262,8 @@ class MetricsSettings(Section):
                              ".prom file in the folder of node_exporter's textfile collector. null: none")
     push: str | None = Field(None, pattern=r"^https?://.+", description="Address of a Pushgateway, "
                              "http://HOST:9091 or http://USER:PASSWORD@HOST:9091. null: no push")
-    labels: dict[str, str] = Field({}, description="Labels of all metrics, and the group of a push. job: "
-                                   "name of the pushed job, dare-job where it is left out")
+    labels: dict[str, str] = Field({}, description="Labels of all metrics, which also identify the group "
+                                   "of a push. job: name of the pushed job (default: dare-job)")
 
     @field_validator("labels")
     @classmethod

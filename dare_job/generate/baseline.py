@@ -8,7 +8,7 @@ are not comparable. The baseline is the faster of transformers' ``generate`` (le
 length) and the engine without drafts; both include the prompts. In mode sample both sample with the same
 settings.
 
-The baseline is measured after all texts are generated, so a failure here only loses the figure.
+The baseline is measured after all texts are generated, so a failure loses only the baseline.
 """
 
 import logging
@@ -93,14 +93,15 @@ def _try_measure(job: Job, plan, run_workers: int) -> dict | None:
             return _measure(job, plan, run_workers)
     except Exception as error:
         expected = isinstance(error, DareJobError)
-        _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline. All texts "
-                     "are complete: %s", error if expected else failure_cause(error),
+        _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline (its texts "
+                     "are complete). Cause: %s", error if expected else failure_cause(error),
                      exc_info=None if expected else error)
         return None
 
 
 def _measure(job: Job, plan, run_workers: int) -> dict | None:
-    task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")  # its hangs do not count for rows
+    # with a token of its own, so that hangs on the baseline do not count as hangs of the run's rows
+    task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")
     size = sample_size(job.config.baseline.rows, plan.rows, job.config.decode.batch_size, run_workers)
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
     sample = _generated(job, plan).orderBy(order, "entity_id").limit(size.rows)
@@ -174,7 +175,7 @@ def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[p
             began = time.perf_counter()
             try:
                 tokens = count_tokens(requests, task, watchdog)
-            except Exception as error:  # loses only this figure
+            except Exception as error:  # loses only this rate
                 _LOG.warning("autoregressive decoding with %s could not be measured: %s", method, error)
                 continue
             stats.append({"method": method, "tokens": tokens, "seconds": time.perf_counter() - began})
@@ -193,7 +194,7 @@ def _by_generate(requests, task: Task, watchdog) -> int:
 
 
 class _Clock:
-    """Stopping criterion that never stops. ``generate`` calls it per token, which moves the clock."""
+    """Stopping criterion that never stops. ``generate`` calls it for each token, which advances the clock."""
 
     clock_s = 0.0
 

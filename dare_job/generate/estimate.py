@@ -2,7 +2,7 @@
 
 Decoding is estimated from the previous run's figures if model and text settings are the same; otherwise from
 a few rows that are decoded without drafts in this process, which gives an upper bound. Other parts are
-measured here, or taken from the previous run; a part of which nothing is known is named and not included.
+measured here, or taken from the previous run; a part whose time is unknown is named and not included.
 """
 
 import time
@@ -25,10 +25,10 @@ from dare_job.observe.progress import duration
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.tables import published, stage_inputs
 
-PROBED = 4  # rows of each entity type that are decoded if no previous run tells their cost
+PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
 _BEFORE = ("embed", "group", "route", "pools")
 _AFTER = ("gate", "publish", "encode", "recommend")
-_CUT_OFF_SHARE = 0.5  # of the probed texts: nearly all texts will be cut off
+_CUT_OFF_SHARE = 0.5  # a warning is given if more than this share of the probed texts are cut off
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
             costs[entity] = _previous_cost(job, entity) or _probe(job, entity, stale[:PROBED])
     tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
     busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
-    basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "nothing is stale"
+    basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
     generating = [*_generate(job, sum(rows.values()), list(costs.values()), workers),
                   Part("decoding", busy_s / workers, basis)] if costs else []
     parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE),
@@ -96,7 +96,7 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
 
 
 def cut_off_warning(estimate: dict, limit: int) -> str | None:
-    """What to change if nearly all probed texts reach ``decode.max_new_tokens`` = ``limit``."""
+    """What to change if most probed texts reach ``decode.max_new_tokens`` = ``limit``."""
     rows, cut_off = estimate["probe"]["rows"], estimate["probe"]["cut_off"]
     if cut_off <= _CUT_OFF_SHARE * rows:
         return None
@@ -105,7 +105,7 @@ def cut_off_warning(estimate: dict, limit: int) -> str | None:
 
 
 def _stages(job: Job, stages: tuple[str, ...]) -> list[Part]:
-    """Stages whose time the previous run tells. They depend on all rows, not on the stale ones."""
+    """Stages with their times in the previous run. Their times depend on all rows, not on the stale ones."""
     manifest = _previous_manifest(job, ENTITIES[0])
     seconds = {stage: manifest.get("seconds", {}).get(stage) for stage in stages}
     known = {stage: value for stage, value in seconds.items() if value is not None}
@@ -115,28 +115,28 @@ def _stages(job: Job, stages: tuple[str, ...]) -> list[Part]:
     if known:
         parts.append(Part(", ".join(known), sum(known.values()), f"run of {manifest['date']}"))
     if unknown:
-        parts.append(Part(", ".join(unknown), None, "not included: no earlier run tells their time"))
+        parts.append(Part(", ".join(unknown), None, "not included: no earlier run has measured it"))
     return parts
 
 
 def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Part]:
-    """What the stage generate does beside decoding the rows."""
+    """What the stage generate does in addition to decoding the rows."""
     manifest = _previous_manifest(job, ENTITIES[0])
     generate_s = manifest.get("seconds", {}).get("generate")
     busy_s = sum(((manifest.get("workers") or {}).get("busy_s") or {}).values())
     if not any(cost.probed for cost in costs) and generate_s and busy_s:
         busiest = busy_s / max(1, (manifest["workers"] or {}).get("workers") or 1)
-        return [Part("loading of the model, shard plan, baseline", max(0.0, generate_s - busiest),
+        return [Part("loading the model, shard plan, baseline", max(0.0, generate_s - busiest),
                      f"run of {manifest['date']}")]
     load_s = max(cost.load_s for cost in costs)
-    parts = [Part("loading of the model, in each worker at once", load_s or None,
-                  "measured now" if load_s else "not included: no earlier run tells its time")]
+    parts = [Part("loading the model, in all workers at the same time", load_s or None,
+                  "measured now" if load_s else "not included: no earlier run has measured it")]
     if job.config.baseline.rows and rows:
         batch = job.config.decode.batch_size
         sample = sample_size(job.config.baseline.rows, rows, batch, min(workers, rows))
         row_s = sum(cost.row_tokens * cost.token_s for cost in costs) / len(costs)
         parts.append(Part("baseline", 2 * sample.rows * row_s / sample.workers,
-                          f"{sample.rows} rows with two methods, as decoding"))
+                          f"{sample.rows} rows with two methods, at the rate of decoding"))
     return parts
 
 
@@ -151,7 +151,7 @@ def _previous_cost(job: Job, entity: str) -> _Cost | None:
     if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
         return None
     row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
-    return _Cost(row_tokens, 1 / manifest["tokens_per_s"], f"figures of {manifest['date']}")
+    return _Cost(row_tokens, 1 / manifest["tokens_per_s"], f"rate of the run of {manifest['date']}")
 
 
 def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
@@ -161,7 +161,7 @@ def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     load_s = time.perf_counter() - began
     requests = []
     for row in rows.to_pylist():
-        with suppress(RowError):  # the run records it as failed
+        with suppress(RowError):  # the run will record the row as failed
             requests.append(loading.make_request({"entity": entity, **row}, task, drafted=False))
     engine = loading.make_engine(task, mode="autoregressive")
     began = time.perf_counter()
@@ -170,11 +170,11 @@ def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     tokens = sum(len(result.token_ids) for result in results)
     cut_off = sum(result.finish_reason == "length" for result in results)
     return _Cost(tokens / max(1, len(requests)), seconds / max(1, tokens),
-                 f"{PROBED} rows decoded without drafts", len(results), cut_off, load_s)
+                 f"{PROBED} rows of each entity type decoded without drafts", len(results), cut_off, load_s)
 
 
 def show(estimate: dict) -> None:
-    """Print an estimate: its parts, and one total."""
+    """Print an estimate: its parts, and the total."""
     console = Console(highlight=False, markup=False)
     table = Table("part", "time", "basis", box=None, pad_edge=False)
     for part in estimate["parts"]:
@@ -193,4 +193,4 @@ def total(estimate: dict) -> str:
         words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
                   f"{estimate['cost']:.2f}")
     missing = [part["name"] for part in estimate["parts"] if part["seconds"] is None]
-    return words + (f"; without {', '.join(missing)}" if missing else "")
+    return words + (f"; not included: {', '.join(missing)}" if missing else "")

@@ -1,6 +1,6 @@
-"""Reports what a worker decodes while its chunk is open: without it, a slow model shows nothing for minutes.
+"""Reports the progress of a worker while its chunk is open; otherwise a slow model shows none for minutes.
 
-A thread reads the arrays of the engine's rows at intervals, so decoding itself does nothing for it.
+A thread reads the arrays of the engine's rows at intervals, so decoding needs no code for it.
 """
 
 import threading
@@ -13,7 +13,7 @@ from dare_job.storage.paths import AnyPath, is_local
 from dare_job.tables import open_chunks
 from dare_job.tables.chunk_files import Totals
 
-_LOCAL_S, _STORE_S = 3.0, 15.0  # between two files, on a disk and on an object store
+_LOCAL_S, _STORE_S = 3.0, 15.0  # seconds between two writes, on a disk and on an object store
 
 
 class LiveProgress:
@@ -21,8 +21,8 @@ class LiveProgress:
 
     Parameters
     ----------
-    finished : returns the totals of the rows that are finished and not committed
-    watchdog : knows the engine, whose unfinished rows are added
+    finished : returns the totals of the rows that are finished but not committed
+    watchdog : holds the engine, whose unfinished rows are added
     """
 
     def __init__(self, folder: AnyPath, shard: int, token: str, finished: Callable[[], Totals],
@@ -41,19 +41,19 @@ class LiveProgress:
         finally:
             self._ended = True
             self._wake.set()
-            thread.join(timeout=30.0)  # a store that hangs does not hold the shard
+            thread.join(timeout=30.0)  # a store that hangs must not block the shard
             with errors.suppress_store_errors(OSError):
                 open_chunks.remove(self._folder, self._shard)
 
     def committed(self) -> None:
-        """Write at once, without waiting for it: the rows of a committed chunk no longer count here."""
+        """Write soon, without waiting: the rows of a committed chunk no longer count here."""
         self._wake.set()
 
     def _run(self) -> None:
         while not self._ended:
             self._wake.wait(_LOCAL_S if is_local(self._folder) else _STORE_S)
             self._wake.clear()
-            with errors.suppress_store_errors(OSError):  # costs only this report
+            with errors.suppress_store_errors(OSError):  # an error loses only this update
                 open_chunks.write(self._folder, self._shard, self._token, self._totals())
 
     def _totals(self) -> Totals:

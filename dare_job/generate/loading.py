@@ -47,7 +47,7 @@ _LOG = logging.getLogger("dare_job")
 _ALL_POOLS = ("own", "wave", "group", "global")
 POOLS_OF_MODE = {"dare": _ALL_POOLS, "sample": _ALL_POOLS, "resd": ("wave", "global"),
                  **dict.fromkeys(MODES_WITHOUT_POOLS, ())}
-_VOCABULARY = 8  # of the warm-up; so small that its pool contains any pair of tokens
+_VOCABULARY = 8  # of the warm-up; small enough that its pool contains every pair of tokens
 _CHEAP = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "4": {"1": 1.0, "9": 1.1}}, "fictitious: cheap drafts")
 
 
@@ -102,7 +102,7 @@ def load_task_model(task: Task) -> LoadedModel:
 
 
 def unload_models() -> None:
-    """Forget the model of this process, so that the next one is not loaded beside it."""
+    """Unload the model of this process, so that the next one is not in memory at the same time."""
     _load.cache_clear()
 
 
@@ -153,7 +153,7 @@ def decode_text(token_ids, task: Task) -> str:
     text = answers.answer(loaded.tokenizer, ids, opened)
     if text is None:
         decode = task.config.decode
-        cause = ("a string of decode.stop ends it there: leave it out"
+        cause = ("a string of decode.stop occurs there: remove it from decode.stop"
                  if decode.stop and len(token_ids) < decode.max_new_tokens else "raise decode.max_new_tokens")
         raise RowError(f"the text ends inside its thinking block, after {len(token_ids)} tokens: {cause}, or "
                        "switch thinking off (model.template_arguments, or another model)")

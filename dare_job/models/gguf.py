@@ -9,8 +9,8 @@ from dare_job.storage.local_copy import make_once, user_cache
 def model_folder(file: Path, digest: str) -> Path:
     """Folder with the dequantized weights, the tokenizer and the chat template of a GGUF file.
 
-    The first call converts the file, in float32, because dequantized weights are exact only there; the others
-    find the folder.
+    The first call converts the file to float32, because only float32 holds the dequantized weights exactly.
+    Later calls find the folder.
 
     Parameters
     ----------
@@ -34,14 +34,13 @@ def _convert(file: Path, folder: Path) -> None:
         import accelerate  # noqa: F401
         import gguf  # noqa: F401
     except ImportError as error:
-        raise ModelError(f"{file} needs the package {error.name}: "
-                         f"{install_hint('gguf')}") from None
+        raise ModelError(f"{file} needs the package {error.name}: {install_hint('gguf')}") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True))
     except Exception as error:  # transformers raises many kinds for files that it cannot read
-        raise ModelError(f"{file} is no GGUF file that transformers can read: {describe(error)}") from error
+        raise ModelError(f"transformers cannot read {file} as a GGUF file: {describe(error)}") from error
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

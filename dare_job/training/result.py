@@ -43,7 +43,7 @@ def _kind(folder: Path) -> str | None:
 
 
 def training_folder(to: Path) -> Path:
-    """Folder for the state of an unfinished training, beside its result."""
+    """Folder for the state of an unfinished training, next to its result."""
     return to.with_name(f".{to.name}.training")
 
 

@@ -31,7 +31,7 @@ def test_refusals(text, refuses):
 def test_further_patterns_are_refusals_too():
     texts = pa.array(["Als KI kann ich das nicht sagen.", PROFILE])
     assert content.refusals(texts, ["^als ki\\b"]).tolist() == [True, False]
-    with pytest.raises(ValueError, match="gates.refusal_patterns: '\\(' is no regular expression"):
+    with pytest.raises(ValueError, match="gates.refusal_patterns: '\\(' is not a valid regular expression"):
         JobConfig.model_validate({"gates": {"refusal_patterns": ["("]}})
 
 

@@ -55,7 +55,7 @@ def test_a_preview_has_prompts_texts_speed_and_advice(previewed):
     speed = summary["speed"]
     assert speed["without_drafts"]["rows"] == 3 and speed["without_drafts"]["tokens_per_s"] > 0
     assert speed["equal_texts"] == speed["with_drafts"]["rows"] == 3  # strict verification
-    assert "no previous texts, so the other texts of this preview" in speed["drafts"]
+    assert "the other texts of this preview (there are no previous texts)" in speed["drafts"]
     assert first["rows"][0]["prompt"] != second["rows"][0]["prompt"]
     assert [row["entity_id"] for row in first["rows"]] == [row["entity_id"] for row in second["rows"]]
 

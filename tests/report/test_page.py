@@ -113,7 +113,7 @@ def test_users_and_items_of_two_runs_are_a_fault(tmp_path):
 def test_a_text_whose_tokenizer_is_gone_is_shown_plain(tmp_path):
     published.publish(tmp_path, [published.text("a")], [], model={"path": str(tmp_path / "gone")})
     seen = words(written(tmp_path))
-    assert published.WORDS in seen and "its steps are not shown" in seen
+    assert published.WORDS in seen and "the steps are not shown" in seen
 
 
 def test_a_report_that_fails_is_a_warning_and_leaves_the_older_one(tmp_path, monkeypatch, caplog):

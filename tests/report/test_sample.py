@@ -47,7 +47,7 @@ def test_each_row_says_what_changed(night):
     assert {name: shown.state for name, shown in found.items()} == {
         "little": "6.2 % new words, changed prompt", "wholly": "100 % new words, same prompt",
         "same": "same text, same prompt", "fresh": "new row", "kept": "carried over (unchanged prompt)",
-        "error": "kept: this run failed to generate it again",
+        "error": "previous text, because this run failed to generate a new one",
         "late": "carried over (not reached by this run)"}
     assert ("added", "quiet ") in found["little"].text and found["little"].previous is None
     assert found["wholly"].previous == TEXT and found["wholly"].text[0][0] == "same"
@@ -55,8 +55,8 @@ def test_each_row_says_what_changed(night):
     assert found["fresh"].prompt is None and found["late"].prompt == [("same", "Seen:\n1. Ran")]
     assert [shown.new for shown in chosen(night)] == [True] * 4 + [False] * 3
     assert sample.summary(chosen(night)) == (
-        "4 generated in this run, 3 carried over; of 3 with a previous text 1 came out the same, and the "
-        "median has 6.2 % new words")
+        "4 generated in this run, 3 carried over; 3 of the generated texts have a previous text "
+        "(1 unchanged), with a median of 6.2 % new words")
 
 
 def test_failed_checks_are_those_of_the_gate(night):

@@ -74,8 +74,8 @@ def test_cost_is_that_of_the_hours_for_which_workers_were_held():
     found = cost.of(night())  # 2 slots for 120 s at 3 an hour, of which 90 s decoded
     assert found == cost.Cost(240.0, 0.375, pytest.approx(0.2), pytest.approx(5.0), pytest.approx(0.275))
     words = cost.words(found)
-    assert "Cost: 0.20 for 4.0 min of workers, 38 % of it decoding; 5.00 per 1,000 texts" in words
-    assert words.endswith("computed for autoregressive decoding: 0.28")
+    assert "Cost: 0.20 for 4.0 min of held worker time, 38 % of it decoding; 5.00 per 1,000 texts" in words
+    assert words.endswith("autoregressive decoding would cost 0.28 (computed)")
     slower = cost.of(night(tokens_per_s=1000.0))
     assert slower.total == found.total and slower.autoregressive == pytest.approx((240 - 9 + 180) * 3 / 3600)
 

@@ -216,12 +216,13 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert _part(found, "embed")["seconds"] is None  # no earlier run
     assert found["probe"]["rows"] == 8
     printed = capsys.readouterr().out
-    assert "10 users and 10 items need text" in printed and "without embed, group, route, pools" in printed
+    assert "10 users and 10 items need text" in printed
+    assert "not included: embed, group, route, pools" in printed
     assert not (tmp_path / "out" / "knowledge").exists()
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
     assert again["users"] == 0 and again["items"] == 1 and again["cost"] is None
     same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))
-    assert same["users"] > 5 and f"figures of {NIGHT_2}" in same["basis"]
+    assert same["users"] > 5 and f"rate of the run of {NIGHT_2}" in same["basis"]
     assert _part(same, "embed")["seconds"] > 0 and _part(same, "gate")["basis"] == f"run of {NIGHT_2}"
     monkeypatch.setattr(estimate, "task_slots", lambda spark: 8)  # tasks of several cores, or of a GPU
     on_gpus = estimate.estimate_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))

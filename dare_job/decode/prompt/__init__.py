@@ -1,4 +1,8 @@
-"""Between texts and token ids: chat templates, control tokens in prompts, thinking blocks in answers.
+"""Converts prompts to token ids and token ids to answers.
 
-Knows neither models nor settings of the job.
+    template.py  renders prompts with the chat template
+    tokens.py    token ids of prompts; control tokens in titles and attributes become ordinary text
+    answers.py   the answer after a thinking block, and the token that ends a turn
+
+These modules know neither models nor settings of the job.
 """

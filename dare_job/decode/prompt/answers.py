@@ -1,4 +1,4 @@
-"""Where a chat model's answer begins and ends: its thinking block, never published, and its last token."""
+"""Finds the answer of a chat model after its thinking block, and the token with which a turn ends."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def answer(tokenizer, token_ids, opened: bool) -> str | None:
     opened : whether the prompt opens a thinking block
     """
     ids, inside, added = np.asarray(token_ids), opened, tokenizer.get_added_vocab()
-    for opening, closing in THINKING_TAGS:  # as tokens, which decoding may leave out
+    for opening, closing in THINKING_TAGS:  # as tokens: decoding without special tokens may drop them
         ends = np.flatnonzero(ids == added.get(closing, -1))
         if len(ends):
             ids, inside = ids[ends[-1] + 1:], False
@@ -33,7 +33,7 @@ def end_of_turn(tokenizer, prompt_format: PromptFormat) -> int | None:
     try:
         renderer = Renderer(tokenizer, prompt_format)
         rest = renderer.after_answer().lstrip()
-    except ConfigError:  # a template that renders prompts, but no answers
+    except ConfigError:  # the template renders prompts, but no answers
         return None
     controls = control_tokens(tokenizer, renderer.template)
     return max((token for token, text in controls.items() if text and rest.startswith(text)),
@@ -41,9 +41,9 @@ def end_of_turn(tokenizer, prompt_format: PromptFormat) -> int | None:
 
 
 def add_end_of_turn(generation_config, tokenizer, prompt_format: PromptFormat) -> str | None:
-    """Make the end of a turn an end of text of a model, for the engine and for ``generate`` alike.
+    """Add the token that ends a turn to a model's end-of-text tokens, for the engine and for ``generate``.
 
-    Returns a warning if the model's generation config lacked it, else None.
+    Returns a warning if the model's generation config lacked the token, else None.
     """
     token, ends = end_of_turn(tokenizer, prompt_format), generation_config.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)

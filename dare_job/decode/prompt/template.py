@@ -1,7 +1,7 @@
 """Renders prompts with a tokenizer's chat template, or as plain text if there is none.
 
-A format says what stands around every prompt of an entity type: system text, examples, arguments of the
-template.
+A format holds all that is the same for every prompt of an entity type: system text, examples, arguments of
+the template.
 """
 
 import json
@@ -18,7 +18,7 @@ from dare_job.errors import ConfigError, describe
 THINKING_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
 _PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
 _ANSWER = "\ue000answer\ue001"
-_FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # of a template
+_FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # raised by templates
 _CLOCK = re.compile(r"""\bstrftime_now\(\s*(["'])(.*?)\1\s*\)""")
 ChatMode = Literal["auto", "always", "never"]
 MODES: tuple[str, ...] = get_args(ChatMode)
@@ -44,7 +44,7 @@ class PromptFormat:
     day: date | None = None
 
     def with_examples(self, prompt: str) -> str:
-        """A prompt, after the answers of the examples: what a text can copy."""
+        """The answers of the examples, then the prompt: everything that a text can copy."""
         return "\n\n".join([*(answer for _, answer in self.examples), prompt])
 
     def record(self) -> dict:
@@ -88,9 +88,9 @@ def prints_date(template: str | None) -> bool:
 
 
 def pin_date(template: str | None, day: date | None) -> str | None:
-    """The template with the date of ``day`` in place of each call for the clock's.
+    """The template with each call for the clock's date replaced by ``day``.
 
-    A replacement, because ``apply_chat_template`` passes no functions to a template.
+    The calls are replaced because ``apply_chat_template`` cannot pass functions to a template.
     """
     if template is None or day is None:
         return template
@@ -159,7 +159,7 @@ class Renderer:
 
     def _render(self, messages: list[dict[str, str]], **options) -> str:
         system = self._format.system
-        if system and not self._system_message:  # it becomes the beginning of the first message
+        if system and not self._system_message:  # the system text becomes the beginning of the first message
             first, *rest = messages
             messages = [{**first, "content": f"{system.strip()}\n\n{first['content']}"}, *rest]
         try:
@@ -176,7 +176,7 @@ class Renderer:
             **self._arguments)
 
     def _template_arguments(self) -> dict[str, Any]:
-        """Arguments of the template: those of the format, and no thinking unless they say so."""
+        """Arguments of the template: those of the format; thinking is off unless they switch it on."""
         defaults = {}
         if has_variable(self.template, "enable_thinking"):
             defaults["enable_thinking"] = False

@@ -1,8 +1,10 @@
 """``dare-job preview``: generates the texts of a few rows in this process, without a run.
 
-    command.py  the preview of each variant (model or prompt set), one after the other
-    decode.py   texts, with and without drafts        drafts.py  what drafts are made of
-    results.py  what the gates say, which limit fits  screen.py  how it is shown
+    command.py  previews each variant (model or prompt set), one after the other
+    decode.py   generates the texts, with and without drafts
+    drafts.py   makes the pools that drafts come from
+    results.py  failed checks of the quality gate, titles named, proposed decode.max_new_tokens
+    screen.py   the preview on a terminal, and as an HTML page
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from dare_job.config.options import option, words
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Options of ``dare-job preview``, beside those that choose the settings and the input."""
+    """Options of ``dare-job preview``, except for those that choose the settings and the input."""
 
     limit: int = option("Number of users, and of items, in random order by a hash of their ids.", 10, min=1,
                         metavar="N")

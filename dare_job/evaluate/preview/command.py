@@ -28,10 +28,10 @@ def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[V
 
     Parameters
     ----------
-    make_job : the job with more settings, by key with the name of their option
+    make_job : makes the job with additional settings: (name of the option, value) by key
     """
     if options.models and options.prompts:
-        raise ConfigError("--models and --prompts: compare one of them at a time")
+        raise ConfigError("--models and --prompts cannot be combined: compare one of them at a time")
     if options.models:
         return [Variant(name, make_job({"model.name": ("--models", name)})) for name in options.models]
     if options.prompts:

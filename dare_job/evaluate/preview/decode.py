@@ -1,4 +1,4 @@
-"""Generates the texts of a preview: the first row alone, so that it is there soon, the others in batches."""
+"""Generates the texts of a preview: the first row alone, so that its text appears soon, then batches."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from dare_job.models import files
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES, MODES_WITHOUT_POOLS
 
-GENEROUS = 2  # times decode.max_new_tokens: where texts would end by themselves
+GENEROUS = 2  # the preview decodes up to this many times decode.max_new_tokens, to see where texts end
 Name = tuple[str, str]  # entity type and id
 
 
@@ -47,10 +47,11 @@ class Written:
     failed : errors of the rows whose prompt cannot be tokenized
     numbers : bool (V,), the model's tokens that are numbers
     results : of decoding without drafts up to the generous limit, by row
-    plain, drafted : speeds of the rows after the first one; drafted: None if nothing could be drafted
+    plain, drafted : speeds without and with drafts, of all rows but the first; drafted is None if there
+        are no other rows or the mode uses no drafts
     equal : number of rows whose text is the same with drafts
-    drafts_from : where drafts came from
-    loading_s, first_text_s : seconds until the model was loaded, and the first text was there
+    drafts_from : where drafts came from, in words
+    loading_s, first_text_s : seconds until the model was loaded, and until the first text was generated
     """
 
     prompts: dict[Name, str]
@@ -82,7 +83,7 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
 
     Parameters
     ----------
-    show : called with each row, its prompt, its result and its text as soon as it is there
+    show : called with each row, its prompt, its result and its text as soon as it is generated
     """
     began, task = time.perf_counter(), make_task(job)
     with progress.doing(f"loading {job.config.model.name}"):
@@ -142,7 +143,7 @@ def _drafted(request: Request, row: Row, previous: dict, texts: dict[Name, np.nd
 def _decode(requests: Sequence[Request], task: Task, mode: str | None, take: Callable[[Result], None],
             batch_size: int | None = None) -> Rate:
     tokens = steps = accepted = 0
-    words = "writing texts without drafts" if mode else "writing the same texts with drafts"
+    words = "generating texts without drafts" if mode else "generating the same texts with drafts"
     engine = loading.make_engine(task, mode, batch_size)
     began = time.perf_counter()
     with progress.counting(words, len(requests), unit="texts") as counter:

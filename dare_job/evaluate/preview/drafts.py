@@ -1,4 +1,4 @@
-"""Pools for a preview: previous texts if OUT has them, else the other texts of the preview."""
+"""Pools of a preview: of previous texts if OUT has them, else of the other texts of the preview."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,9 +49,9 @@ def read_previous(job: Job, task: Task, rows: Sequence[Row]) -> dict[str, Previo
 
 
 def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
-    """Tokens as they are stored, or of the text again if another tokenizer made them, as in stage pools.
+    """Read the stored token ids; if another tokenizer made them, tokenize the texts, as in stage pools.
 
-    Without texts that loop, and without token ids outside the model's vocabulary.
+    Leaves out texts that loop, and texts with token ids outside the model's vocabulary.
     """
     kept = published.read_manifest(folder).get("tokenizer") == task.tokenizer
     size = vocabulary(task.model, task.config.model.trust_remote_code)
@@ -96,8 +96,8 @@ def origin(previous: dict[str, Previous], job: Job) -> str:
     for entity in ENTITIES:
         if entity in previous:
             own = len(previous[entity].own)
-            words.append(f"{entity}s: {previous[entity].texts} previous texts, {own} of them the rows' own")
+            words.append(f"{entity}s: {previous[entity].texts} previous texts, {own} of previewed rows")
         else:
-            words.append(f"{entity}s: no previous texts, so the other texts of this preview")
+            words.append(f"{entity}s: the other texts of this preview (there are no previous texts)")
     mode = job.config.decode.mode
-    return "; ".join(words) + (f"; mode {mode} without groups" if mode != "autoregressive" else "")
+    return "; ".join(words) + (f"; decode.mode {mode}, without groups" if mode != "autoregressive" else "")

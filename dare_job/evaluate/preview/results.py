@@ -1,4 +1,4 @@
-"""What a preview says of its texts: finish reasons, gates, titles named, and the token limit that fits."""
+"""Evaluates the texts of a preview: finish reasons, failed checks, titles named, proposed token limit."""
 
 import math
 import statistics
@@ -21,11 +21,11 @@ from dare_job.publish.gate.scan import MIN_FAILING_ROWS
 from dare_job.schemas import KNOWLEDGE
 
 _ENDED = ("eos", "stop")  # finish reasons of texts that ended by themselves
-_ENDED_SHARE = 0.95  # of the texts: the limit is proposed if so many ended by themselves
-_STEP = 16  # a proposed limit is a multiple of it
-FACTS = 3  # titles and attributes of its row that a text should name
-_SPARE = 1.1  # a proposed limit over the longest text
-_CUT_OFF_SHARE = 0.5  # of the texts: nearly all are cut off
+_ENDED_SHARE = 0.95  # a limit is proposed only if at least this share of the texts ended by themselves
+_STEP = 16  # a proposed limit is a multiple of this
+FACTS = 3  # a text should name at least this many titles and attributes of its row
+_SPARE = 1.1  # ratio of a proposed limit to the longest text
+_CUT_OFF_SHARE = 0.5  # advice is given if more than this share of the texts would be cut off
 
 
 def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> list[dict]:
@@ -76,7 +76,7 @@ def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: J
 
 def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written: Written, texts: dict,
                config: JobConfig) -> pa.RecordBatch:
-    """Rows of KNOWLEDGE, as far as checks read them, cut to ``decode.max_new_tokens``."""
+    """The columns of KNOWLEDGE that checks read, with texts cut to ``decode.max_new_tokens``."""
     schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
     sources = [prompt_format(config, entity).with_examples(prompt)
                for (entity, _), prompt in zip(names, prompts, strict=True)]
@@ -136,9 +136,9 @@ def _speed(rate: Rate | None) -> dict | None:
 
 
 def proposed_limit(texts: list[dict]) -> int | None:
-    """A limit for ``decode.max_new_tokens`` that cuts no text off that ended by itself.
+    """A value of ``decode.max_new_tokens`` that cuts off no text that ended by itself.
 
-    None if too few texts ended by themselves: then the prompt has to ask for shorter texts.
+    None if too few texts ended by themselves; the prompt then has to ask for shorter texts.
     """
     ended = [row["tokens"] for row in texts if row["finish_reason"] in _ENDED]
     if not ended or len(ended) < _ENDED_SHARE * len(texts):
@@ -157,6 +157,6 @@ def advice(result: dict) -> list[str]:
                      f"the texts that ended by themselves (now {limit})")
     elif texts:
         ended = sum(result["finish_reasons"].get(reason, 0) for reason in _ENDED)
-        words.append(f"no decode.max_new_tokens is proposed: only {ended} of {texts} texts ended by "
+        words.append(f"no value of decode.max_new_tokens is proposed: only {ended} of {texts} texts ended by "
                      f"themselves within {result['decoded_up_to']} tokens")
     return words

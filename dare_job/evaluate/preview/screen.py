@@ -1,4 +1,4 @@
-"""Shows a preview: on the terminal, prompt and text side by side or one above the other, or as a page."""
+"""Shows a preview on a terminal (prompt and text side by side, or one above the other) and as a page."""
 
 from rich.console import Console
 from rich.rule import Rule
@@ -12,7 +12,7 @@ from dare_job.evaluate.preview import results
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.report.page import render_template
 
-_SIDE_BY_SIDE = 100  # columns of a terminal that shows prompt and text beside each other
+_SIDE_BY_SIDE = 100  # minimum columns of a terminal that shows prompt and text side by side
 
 
 def _console() -> Console:
@@ -45,13 +45,14 @@ def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> N
     found = titles.named(text, row.titles, row.values)
     facts = [f"finish reason: {result.finish_reason}", f"{result.prompt_tokens} prompt tokens",
              f"{len(result.token_ids)} tokens"]
-    facts += [f"cut off at {limit}"] if results.is_cut_off(result, limit) else []
+    if results.is_cut_off(result, limit):
+        facts.append(f"decode.max_new_tokens = {limit} would cut it off")
     facts.append(f"names {', '.join(found)}" if found else "names no title or attribute of its row")
     console.print(Text(f"{', '.join(facts)}\n", style="italic"))
 
 
 def clean(text: str) -> str:
-    """Without control characters, which would steer the terminal."""
+    """Replace control characters, which could move the cursor or change the terminal's state."""
     return "".join(letter if letter in "\n\t" or letter.isprintable() else "\ufffd" for letter in text)
 
 
@@ -65,9 +66,10 @@ def show_summary(summary: dict) -> None:
 def facts(summary: dict) -> list[str]:
     """The summary of a variant in lines."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary["finish_reasons"].items()) or "none"
-    lines = [f"{summary['texts']} texts, {summary['errors']} errors; finish reasons up to "
-             f"{summary['decoded_up_to']} tokens: {reasons}; median {number(summary['median_tokens'])} "
-             f"tokens; decode.max_new_tokens = {summary['max_new_tokens']} cuts off {summary['cut_off']}",
+    lines = [f"{summary['texts']} texts, {summary['errors']} errors; median "
+             f"{number(summary['median_tokens'])} tokens; decode.max_new_tokens = "
+             f"{summary['max_new_tokens']} would cut off {summary['cut_off']} texts",
+             f"finish reasons (decoded up to {summary['decoded_up_to']} tokens): {reasons}",
              f"model loaded after {summary['loading_s']:.1f} s, first text after "
              f"{summary['first_text_s']:.1f} s",
              _speed_words(summary["speed"])]
@@ -75,19 +77,20 @@ def facts(summary: dict) -> list[str]:
         lines.append(f"{summary['naming_share']:.0%} of the texts name at least {results.FACTS} titles or "
                      f"attributes of their row, median {number(summary['named_median'])}; "
                      f"{summary['distinct']} different texts")
-    lines += [gate_words(finding) for finding in summary["gates"]] or ["no text fails a check of the gate"]
-    return [*lines, "shares of so few rows say little: the gate of a run decides on all its texts"]
+    failed = [gate_words(finding) for finding in summary["gates"]]
+    lines += failed or ["no text fails a check of the quality gate"]
+    return [*lines, "these shares are of few rows; the quality gate of a run checks all of its new texts"]
 
 
 def _speed_words(speed: dict) -> str:
     plain, drafted = speed["without_drafts"], speed["with_drafts"]
     if plain is None:
-        return "speed: one row alone is not measured"
+        return "speed: not measured, because it needs at least two rows"
     words = f"{plain['tokens_per_s']} tokens/s without drafts"
     if drafted:
-        words += (f", {drafted['tokens_per_s']} with drafts ({number(drafted['accepted_per_step'])} accepted "
-                  f"per step; {speed['equal_texts']} of {drafted['rows']} texts are equal)")
-    return f"{words}; {plain['rows']} rows in this process; drafts from {speed['drafts']}"
+        words += (f", {drafted['tokens_per_s']} with drafts ({number(drafted['accepted_per_step'])} draft "
+                  f"tokens accepted per step; {speed['equal_texts']} of {drafted['rows']} texts are equal)")
+    return f"{words}, for {plain['rows']} rows in this process. Drafts: {speed['drafts']}"
 
 
 def gate_words(finding: dict) -> str:
@@ -104,7 +107,7 @@ def number(value: float | None) -> str:
 def comparison(summaries: list[dict]) -> tuple[list[str], list[list[str]]]:
     """Names of columns, and one row for each variant."""
     columns = ["variant", "finish reasons", "median tokens", "cut off", "checks failed", "tokens/s",
-               "with drafts", f"name {results.FACTS} facts"]
+               "with drafts", f"name at least {results.FACTS} titles or attributes"]
     lines = []
     for each in summaries:
         plain, drafted = each["speed"]["without_drafts"], each["speed"]["with_drafts"]

@@ -1,10 +1,19 @@
 """The report of a published date: OUT/reports/dt=D/index.html, one self-contained page.
 
-    collect.py  one pass over the rows     nights.py  manifests of this date and of earlier ones
-    sample.py   texts beside prompts       changes.py what changed in them since the date before
-    svg.py      inline charts              lengths.py, timeline.py  larger charts
-    cost.py     hours and money            page.py    renders templates/
+    page.py        renders templates/ as the page of one date
     date_index.py  OUT/reports/index.html, one row per date
+    screen.py      the last screen of ``dare-job run``
+    collect.py     one pass over the rows of a date
+    nights.py      manifests of this date and of earlier ones
+    highlights.py  what needs attention, at the top of the page
+    cost.py        worker hours and money
+    sample.py      50 texts beside their prompts, chosen by a hash of their ids
+    changes.py     what changed in a text and in its prompt since the date before
+    texts.py       how single texts were decoded: drafted tokens by step, for ``dare-job show`` and the page
+    lengths.py, timeline.py  larger charts
+    svg.py         inline charts of the page
+    plot.py        plots as SVG files, for commands and benches that measure
+    format.py      numbers as text, and histograms with fixed bins
 """
 
 import logging

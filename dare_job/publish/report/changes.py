@@ -1,6 +1,6 @@
 """Compares a text with the previous text of its row word by word, and a prompt with the previous prompt.
 
-All functions are bounded: long texts are cut, and texts whose comparison would take long are not compared.
+The time of all functions is bounded: long texts are cut, and texts that would take too long are not compared.
 """
 
 import difflib
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 MAX_CHARACTERS = 4000  # of a text or a prompt; the rest is not shown
 _MAX_PAIRS = 100_000  # pairs of equal words in both texts, which bound the time of difflib
-_ENTRY_END = re.compile(r"(\n|; |, )")  # what separates the entries of a prompt
+_ENTRY_END = re.compile(r"(\n|; |, )")  # separates the entries of a prompt
 _NUMBER = re.compile(r"^\s*(?:\d+[.)]|[-*])\s+")  # of a list
 _WORDS = re.compile(r"\S+\s*|\s+")
 
@@ -24,8 +24,7 @@ def shorten(text: str) -> str:
 
 
 def words(before: str, after: str) -> list[Piece] | None:
-    """``after`` with the words of ``before`` that it lacks; None if the texts are too repetitive to compare.
-    """
+    """``after``, with the words of ``before`` that it lacks; None if comparing the texts takes too long."""
     old, new = (_WORDS.findall(shorten(text)) for text in (before, after))
     keys = [[word.strip() for word in side] for side in (old, new)]
     counts = [Counter(side) for side in keys]

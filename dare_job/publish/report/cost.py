@@ -41,11 +41,11 @@ def of(night: Night) -> Cost | None:
 
 def words(cost: Cost) -> str:
     """One line for the last screen of a run."""
-    line = f"Cost: {format.money(cost.total)} for {format.seconds(cost.held_s)} of workers"
+    line = f"Cost: {format.money(cost.total)} for {format.seconds(cost.held_s)} of held worker time"
     if cost.busy_share is not None:
         line += f", {format.share(cost.busy_share)} of it decoding"
     if cost.per_1000_texts is not None:
         line += f"; {format.money(cost.per_1000_texts)} per 1,000 texts"
     if cost.autoregressive is not None:
-        line += f"; computed for autoregressive decoding: {format.money(cost.autoregressive)}"
+        line += f"; autoregressive decoding would cost {format.money(cost.autoregressive)} (computed)"
     return line

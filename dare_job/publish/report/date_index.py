@@ -1,7 +1,7 @@
 """The index of all published dates: OUT/reports/index.html, one row per date, with links to their reports.
 
-Written again when a date is published, its report is written, or ``clean`` removes dates. It is made of the
-manifests alone, so it needs no earlier index.
+It is written again when a date is published, when a report is written, and when ``clean`` removes dates. It
+is made from the manifests alone, so it needs no earlier index.
 """
 
 import logging
@@ -15,7 +15,7 @@ from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import index_partial, reports_index
 
-LISTED = 366  # newest dates
+LISTED = 366  # maximum number of dates; the newest are listed
 _TRIES = 5
 _LOG = logging.getLogger("dare_job")
 
@@ -56,7 +56,7 @@ class Row:
 
 # title, format and attribute of the columns that have a chart
 COLUMNS = (("Generated rows", format.count, "written"), ("Errors", format.count, "errors"),
-           ("Tokens", format.count, "tokens"), ("Times faster", format.times, "speedup"),
+           ("Tokens", format.count, "tokens"), ("Speedup", format.times, "speedup"),
            ("Accepted per step", format.rate, "accepted"),
            ("Gate nearest to its limit", format.share, "gate_level"),
            ("Wall-clock", format.seconds, "wall_s"), ("Workers held", format.seconds, "held_s"),
@@ -92,7 +92,7 @@ def write_or_warn(out: AnyPath, writer: str = "command") -> None:
 
 
 def render(out: AnyPath, dates: list[str]) -> str:
-    """The index of some dates (ascending) as HTML. Damaged or missing manifests are named in their row."""
+    """The index of some dates (ascending) as HTML. Rows say if a manifest of their date is damaged."""
     from dare_job.publish.report.page import render_template
 
     with_page = {page.parent.name[3:] for page in out.glob("reports/dt=*/index.html")}

@@ -1,4 +1,4 @@
-"""What the first screen of the report points out, most urgent first."""
+"""The list at the top of the report of what needs attention, most urgent first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night, Unusual
 from dare_job.publish.report.screen import uneven
 
-_CUT_OFF = 0.05  # share of the generated texts that hit decode.max_new_tokens
+_CUT_OFF = 0.05  # a warning if more than this share of the generated texts reached decode.max_new_tokens
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,13 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class Lengths:
-    """Texts of one entity type. ``cut_off``: share of the generated texts that reached their length limit;
-    ``limit``: decode.max_new_tokens."""
+    """Lengths of the texts of one entity type, in tokens.
+
+    Attributes
+    ----------
+    cut_off : share of the generated texts that reached their length limit
+    limit : decode.max_new_tokens; None if the manifest lacks it
+    """
 
     entity: str
     texts: int

@@ -23,11 +23,11 @@ from dare_job.storage import atomic, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
-ROWS, CARRIED = 50, 10  # rows of the sample, and how many of them are not of this run, if there are enough
+ROWS, CARRIED = 50, 10  # rows of the sample, and how many of them are carried over, if there are enough
 _ROW = ("entity_id", "knowledge", "tokens", "finish_reason", "error", "generated_dt", "prompt_sha256")
 _BEFORE = ("entity_id", "knowledge", "generated_dt", "prompt_sha256")
-_REWRITTEN = 0.6  # share of new words from which the texts are shown one after the other, not word by word
-_LISTED = 8  # new entries of a prompt that are named
+_REWRITTEN = 0.6  # from this share of new words on, the texts are shown one after the other
+_LISTED = 8  # maximum number of new prompt entries that are listed
 _SNIPPET = 160  # characters
 
 
@@ -38,12 +38,13 @@ class Shown:
     Attributes
     ----------
     new : the text was generated on this date
-    state : what changed since the date before, in words; same: nothing
+    state : what changed since the date before, in words
     prompt : None if the working files are gone
-    text : word by word, if the previous text is similar; else the text itself
-    previous : the previous text, if it differs too much to be compared word by word
+    text : word-by-word comparison if the previous text is similar; else the text itself
+    previous : the previous text if it differs too much to be compared word by word; else None
     added : entries of the prompt that the previous prompt lacks; None if that is unknown
     failed : checks of the quality gate that the text failed; None if that is unknown
+    share : share of new words; None if there is no previous text
     """
 
     entity: str
@@ -75,7 +76,7 @@ def choose(out: AnyPath, night: Night, collected: list[Collected]) -> list[Shown
 
 
 def shares(available: Sequence[int], total: int) -> list[int]:
-    """Divide ``total`` evenly; where there is less than an even share, the others take the rest."""
+    """Divide ``total`` evenly; if one has less than an even share, the others take the rest."""
     taken = dict.fromkeys(range(len(available)), 0)
     for left, place in zip(range(len(available), 0, -1), sorted(taken, key=lambda n: available[n]),
                            strict=True):
@@ -90,8 +91,8 @@ def summary(shown: list[Shown]) -> str:
     compared = [each.share for each in new if each.share is not None]
     if compared:
         same = sum(share == 0 for share in compared)
-        words += (f"; of {len(compared)} with a previous text {same} came out the same, and the median has "
-                  f"{format.share(median(compared))} new words")
+        words += (f"; {len(compared)} of the generated texts have a previous text ({same} unchanged), with a "
+                  f"median of {format.share(median(compared))} new words")
     if (failed := [each for each in new if each.failed]):
         words += f"; {len(failed)} failed a check of the quality gate"
     return words
@@ -142,14 +143,14 @@ def _compare(dt: str, entity: str, row: dict, old: dict | None, has_previous: bo
 
 def _why_kept(row: dict, planned: dict | None) -> str:
     if row["error"]:
-        return "kept: this run failed to generate it again"
+        return "previous text, because this run failed to generate a new one"
     if planned and planned["stale"]:
         return "carried over (not reached by this run)"
     return "carried over (unchanged prompt)"
 
 
 def _previous_folder(out: AnyPath, night: Night, entity: str) -> AnyPath | None:
-    """The snapshot that the date was compared with; None if there was none, or it is gone."""
+    """The snapshot that the date was compared with; None if there was none, or it was removed."""
     named = night.manifests.get(entity, {}).get("previous")
     if not named:
         return None

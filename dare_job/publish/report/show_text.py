@@ -19,8 +19,8 @@ from dare_job.storage import atomic, errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
-_SUGGESTED = 5  # similar ids that an error names
-_SEARCHED = 200_000  # ids among which they are looked up
+_SUGGESTED = 5  # maximum number of similar ids in an error message
+_SEARCHED = 200_000  # ids among which similar ones are searched
 
 
 def show_text(out: str | AnyPath, name: str, dt: str | None = None) -> None:
@@ -115,7 +115,7 @@ def legend(reused: bool, colour: bool) -> Text:
     text = Text("reused from the previous text", style="blue").append("  ") if reused else Text()
     return text.append("accepted draft tokens", style="green").append("  ").append(
         "the model's own tokens", style="bold").append(
-        "  Each decoding step ends with one; every second step is underlined.", style="dim")
+        "  Each decoding step ends with one of these; every second step is underlined.", style="dim")
 
 
 def figures(row: dict) -> str:
@@ -165,10 +165,10 @@ def tokenizer_of(out: AnyPath, entity: str, written: str):
 
 
 def choose(out: AnyPath, dt: str, collected: list[Collected]) -> list[dict]:
-    """For each entity type, the sampled rows of median and of lowest acceptance, as example texts.
+    """Example texts: for each entity type, the sampled rows of median and of lowest acceptance.
 
-    ``entity, which, row, figures`` and ``steps``, which is None without a tokenizer or for a row of an older
-    version.
+    Each has ``entity, which, row, figures`` and ``steps``, which is None if the tokenizer is missing or an
+    older version wrote the row.
     """
     examples = []
     for part in collected:

@@ -1,7 +1,7 @@
 """When the stages of a date ran, and when each worker decoded, as one chart over wall-clock time.
 
-A date can take several commands (a run was killed and started again). Times at which no stage ran are left
-out of the axis and marked.
+A date can take several commands (a run was killed and started again). The axis leaves out the times at which
+no stage ran, and marks them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from dare_job.publish.report.nights import Night
 
 MAX_WORKERS = 24  # rows of the chart
 _WIDTH, _LABEL, _FIGURE, _ROW = 860, 150, 76, 17
-_PAUSE_S = 60.0  # shorter times without a stage stay on the axis
+_PAUSE_S = 60.0  # shorter times without a stage are not left out
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800)
 
 Span = tuple[float, float]  # start and end, seconds since 1970
@@ -29,7 +29,7 @@ class Timeline:
     ----------
     began, ended : UTC
     pauses : times between commands that are left out
-    workers, shown_workers : number of workers that decoded, and of those in the chart
+    workers, shown_workers : number of workers that decoded, and number of workers in the chart
     busy_share : share of the wall-clock time of the stage generate in which a worker decoded, on average
     """
 
@@ -68,7 +68,7 @@ class Axis:
 
 
 def of(night: Night) -> Timeline | None:
-    """The timeline of a date; None if an older version published it, which recorded no times."""
+    """The timeline of a date; None if the version that published it recorded no times."""
     stages = night.first("stages")
     if not stages:
         return None
@@ -103,7 +103,7 @@ def _stage_rows(axis: Axis, stages: list[dict], baseline: list | None) -> list[_
         spans = [(span["start"], span["end"]) for span in stages if span["stage"] == stage]
         rows.append(_row(axis, stage, spans, "current"))
         if stage == "generate" and baseline and any(_inside(baseline, span) for span in spans):
-            rows.append(_row(axis, "  its baseline", [tuple(baseline)], "past"))
+            rows.append(_row(axis, "  baseline", [tuple(baseline)], "past"))
     return rows
 
 

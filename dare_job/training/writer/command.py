@@ -27,9 +27,9 @@ from dare_job.training.writer.settings import Options, Settings
 from dare_job.workspace import digest
 
 KIND = "writer"
-_WIDTH_STEP = 32  # rows are padded to a multiple: CPU kernels are compiled again for each shape
+_WIDTH_STEP = 32  # rows are padded to a multiple of this, because CPU kernels are compiled for each shape
 _WARMUP = 0.05  # of all updates
-_SAVE_EVERY_S = 300.0  # a checkpoint has three times the size of the weights
+_SAVE_EVERY_S = 300.0  # not more often, because a checkpoint is three times as large as the weights
 _LOG = logging.getLogger("dare_job")
 
 
@@ -47,7 +47,7 @@ class Row:
 def run(options: Options) -> dict:
     """Fine-tune all weights, replace the folder ``to`` atomically, and return the training's record.
 
-    A killed training resumes from its last checkpoint if it is started with the same options.
+    A training that was killed continues from its last checkpoint if it is started with the same options.
     """
     began, settings = time.monotonic(), options.settings
     if options.threads:
@@ -61,7 +61,7 @@ def run(options: Options) -> dict:
     model = loading.load(folder, "float32", trust_remote_code=options.trust_remote_code).to(options.device)
     checkpoint = Checkpoint(training_folder(options.to), digest(
         [asdict(settings), fingerprint(folder), digest([[row.prompt, row.text] for row in rows])]))
-    _LOG.info("%d parameters, %d texts to learn and %d held out (%d left out: longer than --context %d)",
+    _LOG.info("%d parameters; %d texts to train on, %d held out, %d left out (longer than --context %d)",
               model.num_parameters(), len(learned), len(held_out), left_out, settings.context)
     add_end_of_turn(model.generation_config, tokenizer, PromptFormat("always"))
     record = train(model, tokenizer, learned, held_out, settings, checkpoint)
@@ -74,7 +74,7 @@ def run(options: Options) -> dict:
 
 
 def read_rows(file: Path, tokenizer: PreTrainedTokenizerBase, context: int) -> tuple[list[Row], int]:
-    """The rows of a file of JSON lines in its order, and how many had more than ``context`` tokens.
+    """The rows of a file of JSON lines, in order, and the number of those with more than ``context`` tokens.
 
     Raises DataError naming the file and the line that cannot be used, ConfigError if the tokenizer has no
     chat template.
@@ -101,8 +101,8 @@ def _records(file: Path) -> list[dict]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             usable = False
         if not usable:
-            raise DataError(f"--text {file}, line {number}: not a JSON object with texts \"prompt\" and "
-                            "\"text\"")
+            raise DataError(f"--text {file}, line {number}: needs a JSON object with non-empty strings "
+                            "\"prompt\" and \"text\"")
         records.append(record)
     return records
 

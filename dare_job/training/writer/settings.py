@@ -13,12 +13,13 @@ _TRAINING = "Training"
 class Settings:
     """The defaults suit a model with some 100 million parameters and a few thousand texts."""
 
-    epochs: int = option("Number of epochs. The weights of the best one are kept.", 2, panel=_TRAINING)
+    epochs: int = option("Number of epochs. The weights of the best epoch are kept.", 2, panel=_TRAINING)
     batch_tokens: int = option("Tokens per update, approximately.", 2048, panel=_TRAINING)
     rate: float = option("Peak learning rate.", 1e-4, panel=_TRAINING)
-    context: int = option("Leave out rows with more tokens, prompt included.", 1024, panel=_TRAINING)
-    held_out: int = option("Texts whose loss chooses the epoch; they are not learned.", 48, panel=_TRAINING)
-    seed: int = option("Seed of the order.", 0, panel=_TRAINING)
+    context: int = option("Leave out rows with more tokens, including the prompt.", 1024, panel=_TRAINING)
+    held_out: int = option("Texts that are not trained on; their loss selects the epoch.", 48,
+                           panel=_TRAINING)
+    seed: int = option("Seed of the order of the rows.", 0, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, epochs=1, batch_tokens=32, context=32, held_out=1, seed=0)
@@ -34,6 +35,6 @@ class Options:
     to: Path = option("Folder for the fine-tuned model.", Path("writer"), flag="--save")
     revision: str | None = option("Branch, tag or commit of a hub model.", None)
     device: Device = device()
-    threads: int | None = option("Number of torch threads. Default: that of torch.", None, min=1)
+    threads: int | None = option("Number of torch threads. Default: torch's own default.", None, min=1)
     trust_remote_code: bool = option("Run the Python code in the model's repository.", False)
     settings: Settings = field(default_factory=Settings)
