@@ -210,7 +210,7 @@ def _recommend_words(report: dict) -> str:
     words = f"recommendations for {counts['users']} users"
     words += f" ({counts['popular']} of them by popularity)" if counts["popular"] else ""
     words += f", {counts['errors']} errors" if counts["errors"] else ""
-    forwards = report["forwards_a_user"]
+    forwards = report["forwards_per_user"]
     return words if forwards is None else f"{words}, {forwards:.2f} forward passes per user"
 
 

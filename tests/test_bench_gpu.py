@@ -71,8 +71,8 @@ def test_the_whole_command_without_the_jobs_other_packages():
         "batch 3: scheduled drafts over generate, above",
         "batch 3: scheduled drafts over generate_batch, above"]
     for line in found["targets"]:
-        assert line["verdict"] in ("met", "missed", "not measured"), line
-        assert line.get("why") if line["verdict"] == "not measured" else line["measured"] > 0, line
+        assert line["result"] in ("met", "missed", "not measured"), line
+        assert line.get("why") if line["result"] == "not measured" else line["measured"] > 0, line
     assert found["seconds"] > 0
 
 
@@ -173,7 +173,7 @@ def test_targets_are_held_against_what_was_measured():
              (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
     found = command.targets(curve, lines, ["m"], [32], "made-up text")
-    assert {line["target"]: (line.get("measured"), line["verdict"], line.get("why")) for line in found} == {
+    assert {line["target"]: (line.get("measured"), line["result"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
         "batch 32: scheduled drafts over plain, at least": (2.5, "met", None),
@@ -188,7 +188,7 @@ def test_targets_are_held_against_what_was_measured():
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
     found = command.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
-    assert [line["verdict"] for line in found] == ["met"] + ["not measured"] * 8
+    assert [line["result"] for line in found] == ["met"] + ["not measured"] * 8
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [
         ("m: 64 queries over a step of 1, at most", f"{lacks} 64"),
@@ -197,5 +197,5 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
-    table = markdown_table(found, ("target", "measured", "verdict", "why"))
+    table = markdown_table(found, ("target", "measured", "result", "why"))
     assert "|  | not measured | its latency curve" in table

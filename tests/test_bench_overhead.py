@@ -25,7 +25,7 @@ def test_every_batch_size_and_budget_has_its_parts_and_its_allowance():
     for row in found["rows"]:
         assert row["allowed_us"] == 500 + 20 * row["batch"]
         assert row["forward_us"] > 0 < row["outside_us"]
-        assert abs(row["outside_us_a_row"] * row["batch"] - row["outside_us"]) < 0.01
+        assert abs(row["outside_us_per_row"] * row["batch"] - row["outside_us"]) < 0.01
         assert all(row[f"{part}_us"] > 0 for part in PARTS if part not in ("draft", "cache", "other"))
         assert (row["accepted_per_step"] > 0) == (row["nodes"] != "0") or row["nodes"] == "auto"
 

@@ -24,8 +24,8 @@ from dare_job.errors import ConfigError
 TEXT_TOKENS = 40
 SIZES = (5, 10)
 LINE = {"block", "pool", "retrieval", "rule", "pool_texts", "accepted_per_step", "retrieval_us_per_step",
-        "retrieval_ms_a_text", "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor",
-        "mean_tokens", "seconds_a_text", "relaxed_share", "edit_distance", "differ", "cut"}
+        "retrieval_ms_per_text", "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor",
+        "mean_tokens", "seconds_per_text", "relaxed_share", "edit_distance", "differ", "cut"}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def check_rows(rows):
             assert row["accepted_per_step"] == 0 and "accepted_along" not in row
         elif row["rule"] == "strict":
             assert row["edit_distance"] == row["differ"] == row["relaxed_share"] == 0
-            assert row["accepted_along"] >= 0 and row["retrieval_median_us"] > 0
+            assert row["retrieval_median_us"] > 0
         else:
             assert "accepted_along" not in row and (row["differ"] == 0) == (row["edit_distance"] == 0)
         assert row["retrieval_us_per_step"] > 0 and 0 < row["retrieval_share"] < 1
@@ -217,7 +217,7 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
         {PLAIN: measured(2.0), cell: measured(1.0)}])
     assert line["ratio_to_plain"] == 3 and line["tokens_per_s"] == 5 and line["accepted_per_step"] == 1.25
     assert line["retrieval_us_per_step"] == 25_000 and line["retrieval_share"] == 0.05
-    assert line["retrieval_ms_a_text"] == 100
+    assert line["retrieval_ms_per_text"] == 100
 
 
 def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
@@ -238,7 +238,8 @@ def test_the_tables_say_what_retrieval_takes_strict_and_relaxed(monkeypatch):
         assert [row["rule"] for row in table] == ["autoregressive decoding", "strict", "relaxed k=2 p=0.1"]
         assert [row["retrieval_us_per_step"] for row in table] == [0, 75_000, 125_000]
         assert [row["retrieval_share"] for row in table] == [0, 0.15, 0.25]
-    assert "retrieval_ms_a_text" in columns and [row["retrieval_ms_a_text"] for row in sizes] == [0, 150, 250]
+    assert "retrieval_ms_per_text" in columns
+    assert [row["retrieval_ms_per_text"] for row in sizes] == [0, 150, 250]
 
 
 def test_rules_are_named_with_what_they_read():

@@ -8,7 +8,7 @@ import pytest
 
 from dare_job.config.base import Section, values_for
 from dare_job.config.errors import REPLACED
-from dare_job.config.settings import JobConfig, load
+from dare_job.config.settings import MAX_SHARE, JobConfig, load
 from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError
 
@@ -263,6 +263,7 @@ def test_sections_have_the_defaults_and_descriptions_of_the_engine(engine, secti
 
 def test_limits_of_checks_that_are_left_out_keep_their_defaults(settings):
     gates = settings("gates: {max_share: {loop: 0.1}}", "gates.max_share.cut_off=null").gates
+    assert all(f"{check}: " in leaves()["gates.max_share"].description for check in MAX_SHARE)
     assert (gates.limit("loop"), gates.limit("cut_off"), gates.limit("empty")) == (0.1, None, 0.01)
     assert gates.limit("length_ratio") == 1.3
     assert settings("gates: {max_share: }").gates.limit("loop") == 0.02

@@ -65,7 +65,11 @@ def test_the_winner_is_at_least_as_good_as_the_default(corpus, tmp_path, capsys)
     ratio = found["tokens_per_s"] / default["tokens_per_s"]
     assert found["ratio_to_default"] == pytest.approx(ratio, abs=1e-3)
     low, high = found["ratio_ci95"]
-    assert low <= found["ratio_to_default"] <= high
+    assert low <= found["ratio_to_default"] <= high and low < high
+    nodes = batch["fixed_nodes"]
+    by_hand = 8e3 * (batch["fixed_accepted_per_step"] + 1) / (
+        LINEAR.ms(8, nodes + 1) + 8 * (10 + nodes) / 1e3)
+    assert batch["fixed_tokens_per_s"] == pytest.approx(by_hand, rel=1e-3)
     assert found["ratio"] > 1 and default["nodes"] == "auto"
     assert batch["plain_tokens_per_s"] == found["plain_tokens_per_s"] < batch["fixed_tokens_per_s"]
     sizes = [found["pool_sizes"][size]["accepted_per_step"] for size in ("0", "10", "30", "66")]

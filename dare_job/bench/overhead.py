@@ -136,7 +136,7 @@ def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> d
     """Microseconds per step outside the forward pass, and acceptance and rate of the run."""
     spent, results, seconds = _run(target, decoder, requests, clock, ("forward",))
     outside = spent["step"] - spent["forward"]
-    return {"outside_us": outside, "outside_us_a_row": outside / decoder.settings.batch_size,
+    return {"outside_us": outside, "outside_us_per_row": outside / decoder.settings.batch_size,
             "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
                 r.target_steps for r in results),
             "tokens_per_s": sum(len(result.token_ids) for result in results) / seconds}

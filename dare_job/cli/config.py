@@ -79,11 +79,18 @@ def _print(entries: dict[str, dict], keys: list[str] | None, as_json: bool) -> N
 
     Raises ConfigError if there is no such setting or section.
     """
-    for key in keys or []:
+    keys = [_mapping_of(key, entries) for key in keys or []]
+    for key in keys:
         _require_known(key, list(entries))
     entries = {key: entry for key, entry in entries.items()
                if not keys or any(f"{key}.".startswith(f"{section}.") for section in keys)}
     print_result(as_json, lambda: entries, _print_table)
+
+
+def _mapping_of(key: str, entries: dict[str, dict]) -> str:
+    """A mapping for a key inside it: ``gates.max_share`` for ``gates.max_share.loop``."""
+    above = key.rpartition(".")[0]
+    return above if key not in entries and entries.get(above, {}).get("type") == "object" else key
 
 
 def _print_table(entries: dict[str, dict]) -> None:

@@ -184,9 +184,13 @@ class GateSettings(Section):
     """Limits for the new texts of an entity type; null disables a check (docs/how-to/quality-gates.md)."""
 
     max_share: dict[str, Share] = Field(
-        MAX_SHARE, description="Maximum share of texts that fail a check, by check; checks that are left "
-        "out keep their defaults. relaxed: share of tokens that are not the model's argmax. null: no limit. "
-        "docs/how-to/quality-gates.md defines the checks")
+        MAX_SHARE, description="Maximum share of texts that fail each check; checks that are left out keep "
+        "their defaults. null: no limit. empty: no visible character. short: ended by itself with fewer than "
+        "8 tokens. cut_off: by decode.max_new_tokens. loop: repeats itself. unprintable: control characters, "
+        "U+FFFD or broken UTF-8. copied: a third of it is copied from the prompt. refusal: 'As an AI'. "
+        "wrong_script: most letters in another script than the prompts. thinking: has a <think> tag. shell: "
+        "without content, such as 'Preferences: none'. same_text: equals the text of another row with "
+        "another prompt. relaxed: share of tokens that are not the model's argmax")
     refusal_patterns: list[str] = Field([], description="Further patterns of the check refusal, for instance "
                                         "in another language: regular expressions (RE2); case is ignored")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(

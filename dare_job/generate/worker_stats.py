@@ -102,13 +102,13 @@ def beam_totals(outcome: "Result | str") -> Counter[str]:
     Returns
     -------
     layers, beams : layers, and beams of all layers
-    judged : draft layers that were verified
+    verified : draft layers that were verified
     passed, passed_beams : draft layers that were accepted, and their beams
     """
     beams = getattr(outcome, "beams", None)
     if beams is None:
         return Counter()
-    return Counter(layers=beams.layers, beams=beams.width * beams.layers, judged=beams.verified,
+    return Counter(layers=beams.layers, beams=beams.width * beams.layers, verified=beams.verified,
                    passed=beams.passed, passed_beams=beams.passed_width * beams.passed)
 
 
@@ -118,7 +118,7 @@ def beam_statistics(paths: list[AnyPath]) -> dict | None:
     Returns
     -------
     width : mean beams per layer
-    judged, passed : draft layers that were verified, and that were accepted
+    verified, passed : draft layers that were verified, and that were accepted
     passed_width : mean beams of accepted draft layers; None if there are none
     """
     total: Counter[str] = Counter()
@@ -127,5 +127,5 @@ def beam_statistics(paths: list[AnyPath]) -> dict | None:
     if not total["layers"]:
         return None
     return {"layers": total["layers"], "width": round(total["beams"] / total["layers"], 4),
-            "judged": total["judged"], "passed": total["passed"],
+            "verified": total["verified"], "passed": total["passed"],
             "passed_width": round(total["passed_beams"] / total["passed"], 4) if total["passed"] else None}

@@ -155,7 +155,7 @@ def _publish(job: Job, user_record: dict, chunk_folder: paths.AnyPath, fingerpri
             "date": job.space.dt, "run_id": job.run_id, "schema_version": CANDIDATES_VERSION,
             "published": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": fingerprint,
             "files": manifest_files, "counts": sums | {"searched": searched},
-            "forwards_a_user": round(sums["forwards"] / searched, 4) if searched else None, **run_record}
+            "forwards_per_user": round(sums["forwards"] / searched, 4) if searched else None, **run_record}
         lock.require_held()
         write_json(staging / MANIFEST, manifest)
         atomic.publish({staging: target})

@@ -49,7 +49,8 @@ def places(models):
 
 
 def test_every_rule_and_distribution_occurs_once(found):
-    ways = [(row["law"], row["verifier"], row["drafts"], row["temperature"]) for row in found["rows"]]
+    ways = [tuple(row[name] for name in ("distribution", "verifier", "drafts", "temperature"))
+            for row in found["rows"]]
     expected = {(law, rule, n, t) for law, n, t in itertools.product(DISTRIBUTIONS, DRAFTS, TEMPERATURES)
                 if DISTRIBUTIONS[law].count in (None, n) for rule in measure.verifiers(law, n)}
     assert len(ways) == len(expected) and set(ways) == expected
@@ -60,7 +61,7 @@ def test_every_rule_and_distribution_occurs_once(found):
 
 def test_rates_equal_enumeration(found, places):
     for row in found["rows"]:
-        verifier = Verifier(row["verifier"], row["law"], row["drafts"])
+        verifier = Verifier(row["verifier"], row["distribution"], row["drafts"])
         both = zip(*places[row["temperature"]], strict=True)
         expected = np.mean([exact_output(verifier, p, q)[1] for p, q in both])
         assert row["rate"] == pytest.approx(expected, abs=2e-6) and row["exact"]
@@ -69,7 +70,7 @@ def test_rates_equal_enumeration(found, places):
 def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
     known = {}
     for row in found["rows"]:
-        way = row["law"], row["drafts"], row["temperature"]
+        way = row["distribution"], row["drafts"], row["temperature"]
         if way not in known:
             both = zip(*places[way[2]], strict=True)
             known[way] = np.mean(
@@ -81,7 +82,7 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert row["optimum"] == pytest.approx(known[way], abs=2e-6)
         assert row["rate"] <= row["optimum"] + 1e-9
         assert row["gap"] == pytest.approx(row["optimum"] - row["rate"], abs=1e-12)
-        usual = next(one["rate"] for one in found["rows"] if one["law"] == "without_replacement"
+        usual = next(one["rate"] for one in found["rows"] if one["distribution"] == "without_replacement"
                      and one["verifier"] == "rrs" and (one["drafts"], one["temperature"]) == way[1:])
         assert row["over_rrs"] == pytest.approx(row["rate"] - usual, abs=1e-12)
         low, high = row["rate_interval"]
@@ -105,12 +106,12 @@ def test_equal_models_accept_everything(models, texts):
                 "--temperature", "0,1", "--drafts", 2, "--trees", "2x2,2x1:3", "--tree-rows", 3,
                 "--new-tokens", 7)
     for row in same["rows"]:
-        full = row["law"] != "top_k" and row["verifier"] in ("rrs", row["law"])
-        if row["temperature"] == 0 or full and row["law"] != "distinct":
+        full = row["distribution"] != "top_k" and row["verifier"] in ("rrs", row["distribution"])
+        if row["temperature"] == 0 or full and row["distribution"] != "distinct":
             assert row["rate"] == pytest.approx(1, abs=1e-6)
-        elif row["law"] == "top_k" or row["verifier"] == "naive":
+        elif row["distribution"] == "top_k" or row["verifier"] == "naive":
             assert row["rate"] < 0.99
-    sure = [row for row in same["trees"] if row["law"] in ("iid", "without_replacement")]
+    sure = [row for row in same["trees"] if row["distribution"] in ("iid", "without_replacement")]
     assert {row["tree"] for row in sure} == {"2x2", "2x1:3"}
     for row in sure:
         assert row["node_rate"] == (None if row["rule"] == "traversal" else 1)

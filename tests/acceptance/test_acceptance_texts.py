@@ -44,7 +44,7 @@ def test_the_sample_world_and_many_words(small):
     found = last("--model", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
                  "--temperature", "1", "--drafts", "3", "--seed", 1)
     assert found["positions"] == 12 and 1 < found["texts"] <= 6 and found["text"] is None
-    rows = {(row["law"], row["verifier"]): row for row in found["rows"]}
+    rows = {(row["distribution"], row["verifier"]): row for row in found["rows"]}
     assert all(row["exact"] and row["rate"] <= row["optimum"] + 1e-9 for row in rows.values())
     assert 0 < rows["iid", "rrs"]["rate"] <= rows["iid", "k_seq"]["rate"]
     again = last("--model", "embedded", "--draft", small, "--positions", 12, "--texts", 6,
@@ -119,7 +119,7 @@ def test_every_rule_at_low_temperatures(n):
                 assert 0 <= value <= cell.optima[0] + (0.1 if rule in cell.estimated else 1e-9), (cell, rule)
 
 
-@pytest.mark.parametrize(("rule", "law"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
+@pytest.mark.parametrize(("rule", "distribution"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
                                            ("rrs", "without_replacement"), ("greedy", "greedy")])
 @pytest.mark.parametrize("rare", [1e-5, 1e-17, 1e-35])
 def test_drafts_that_are_rare_under_the_target(rule, law, rare):

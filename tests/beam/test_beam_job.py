@@ -95,7 +95,7 @@ def test_a_run_with_beams(tmp_path, drafter, capsys, monkeypatch):
     assert first["written"] == 6 and not first["errors"]
     manifest, = (tmp_path / "out").glob("knowledge/entity=user/dt=2026-01-02/_manifest.json")
     beams = json.loads(manifest.read_text())["beams"]
-    assert 1 <= beams["width"] <= 2 and beams["judged"] >= beams["passed"]
+    assert 1 <= beams["width"] <= 2 and beams["verified"] >= beams["passed"]
     assert beams["layers"] > 6
     again = json.loads(run("run", "--date", "2026-01-03", *asked)[-1])
     assert again["skipped_fresh"] >= 3

@@ -80,14 +80,14 @@ def test_the_command_prints_its_figures(tmp_path):
     found = json.loads(shown.stdout.splitlines()[-1])
     assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
     for row in found["rows"]:
-        assert row["nats"] <= 0 <= row["true"] <= 1 and row["tokens_a_forward"] > 0.9
-    assert all(one["layers"] >= 0 and one["bound"] >= 1 for one in found["layers"])
+        assert row["nats"] <= 0 <= row["true"] <= 1 and row["tokens_per_forward"] > 0.9
+    assert found["layers"] and all(one["bound"] >= 1 for one in found["layers"])
     assert {one["plain"] for one in found["equal_quality"]} == {"beam sampling W=1", "beam sampling W=2"}
     assert figure.read_text().startswith("<svg") and "beam sampling W=2" in figure.read_text()
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (("--law", "top_k"), "beam.distribution"),
+    (("--distribution", "top_k"), "beam.distribution"),
     (("--thresholds", "x"), "--thresholds 'x' is not a list of numbers"),
     (("--layers", "-1"), "beam.layers is -1"), (("--layers", "0"), "--layers is 0; it must be at least 1"),
     (("--temperature", "nan"), "--temperature: sample.temperature is nan"), (("--rows", "0"), "--rows is 0"),

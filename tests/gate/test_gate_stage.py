@@ -12,7 +12,7 @@ from dare_job import errors
 from dare_job.config.settings import JobConfig
 from dare_job.generate import shard_plan
 from dare_job.job import Job
-from dare_job.publish.gate import findings, lengths, scan
+from dare_job.publish.gate import findings, scan
 from dare_job.publish.gate.findings import CHECKS, worst
 from dare_job.schemas import ENTITIES
 from dare_job.stages import gate
@@ -323,4 +323,3 @@ def test_many_small_files_and_large_ones_count_the_same(job_of, monkeypatch):
     monkeypatch.setattr("dare_job.publish.gate.scan._BATCH", 20)
     monkeypatch.setattr("dare_job.publish.gate.scan._FILES", 3)
     assert gate.run(job)["user"] == together
-    assert lengths.SAMPLE > 93

@@ -37,7 +37,8 @@ def test_a_rich_night_escapes_all_text_of_the_data(tmp_path):
 
 def test_the_first_screen_names_numbers_of_the_manifests(tmp_path):
     seen = words(written(published.rich(tmp_path)))
-    assert "109 rows" not in seen.partition("Texts beside their prompts")[0]
+    before, heading, _ = seen.partition("Texts beside their prompts")
+    assert heading and "109 rows" not in before
     assert "Rows 109 91 generated in this run, 9 carried over, 9 without text" in seen
     assert "Errors 9 8.3 % of the rows" in seen
     assert "2.50×" in seen and "short" in seen and "near the limit" in seen

@@ -55,11 +55,14 @@ TEXTS += [{"decode": {"mode": "sample"}, "sample": {"method": method},
            "drafter": DRAFT_MODEL | {"tree": tree(method)}} for method in choices(SampleSettings, "method")]
 TEXTS += [{"decode": {"mode": "beam"}, "beam": {"method": method}, **drafter}
           for method in choices(BeamSettings, "method") for drafter in DRAFTED]
+TEXTS += [{"decode": {"mode": "beam"}, "drafter": DRAFT_MODEL, **more} for more in (
+    {"beam": {"single_cache": True}}, {"beam": {"min_width": 4}}, {"sample": {"temperature": 0}})]
 
 DRAFTERS = (None, *WITHOUT_MODEL, FOLDER)
 ITEMS = [{"drafter": drafter, **more} for drafter in DRAFTERS for more in (
     *({"scores": scores} for scores in choices(RecommendSettings, "scores")),
     *({"verify": verify, "temperature": 1.0} for verify in choices(RecommendSettings, "verify")))]
+ITEMS += [{"exclude": ["duplicates"]}, {"drafter": "popularity", "exclude": []}]
 ITEMS += [{"drafter": "popularity", "draft_depth": depth}
           for depth in (*choices(RecommendSettings, "draft_depth"), 2)]
 
@@ -107,7 +110,7 @@ def recommenders(tmp_path_factory):
 @pytest.mark.parametrize("chosen", ITEMS, ids=words)
 def test_a_run_publishes_recommendations_of_each_method(chosen, recommenders, make_job, write_input):
     model, small = recommenders
-    chosen = chosen | {"drafter": small if chosen["drafter"] == FOLDER else chosen["drafter"]}
+    chosen = chosen | ({"drafter": small} if chosen.get("drafter") == FOLDER else {})
     place = write_input(tiny_recommender.interactions(), users=[("u_new", None)])
     job = make_job({"input": {"path": str(place)}, "recommend": {
         "model": model, "k": 4, "batch_size": 5, "rows_per_commit": 8, "draft_depth": "all", **chosen}})

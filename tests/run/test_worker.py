@@ -111,7 +111,7 @@ def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
     list(worker.write_shard(batches(4, 3), task.task))
     paths = sorted((task.folder / "entity=user").glob("*.parquet"))
     assert len(paths) == 2 and worker_stats.beam_statistics(paths[1:])["width"] == 1.0
-    assert worker_stats.beam_statistics(paths) == {"layers": 50, "width": 3.0, "judged": 16, "passed": 4,
+    assert worker_stats.beam_statistics(paths) == {"layers": 50, "width": 3.0, "verified": 16, "passed": 4,
                                     "passed_width": 1.5}
 
 

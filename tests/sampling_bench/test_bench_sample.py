@@ -18,7 +18,7 @@ from dare_job.models import embedded_path
 from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.train import network
 
-LINE = {"temperature", "method", "drafter", "tree", "nodes", "law", "rule", "steps", "tokens",
+LINE = {"temperature", "method", "drafter", "tree", "nodes", "distribution", "rule", "steps", "tokens",
         "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s",
         "ratio_to_plain", "ratio_by_processor", "memory_bound", "joules_per_token"}
 

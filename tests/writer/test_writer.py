@@ -109,7 +109,7 @@ def test_what_cannot_be_trained_is_refused(start, texts, tmp_path):
         command.run(options(start, texts, tmp_path / "w", held_out=20))
     with pytest.raises(DataError, match="cannot be read"):
         command.run(options(start, tmp_path / "none", tmp_path / "w"))
-    with pytest.raises(ConfigError, match="--save .* is the folder of --model"):
+    with pytest.raises(ConfigError, match="--save .* is the folder of --base"):
         command.run(options(start, texts, start))
     with pytest.raises(ConfigError, match="no chat template"):
         command.read_rows(texts, tokenizer_with(None), 100)

@@ -32,8 +32,8 @@ class Options(world.Options):
     temperature: float = option("At 1 the embedded model is nearly deterministic.", 1.75)
     layers: int = option("Drafted layers per step.", 4)
     grid: Grid = Grid()
-    law: str = option("Distribution of beams: iid or without_replacement.", "iid")
-    draft_law: str = option("Distribution of drafts, the same.", "iid")
+    distribution: str = option("Distribution of beams: iid or without_replacement.", "iid")
+    draft_distribution: str = option("Distribution of drafts, the same.", "iid")
     svg: Path | None = option("SVG file of quality over speed.", None)
 
     def __post_init__(self):
@@ -52,8 +52,8 @@ class Options(world.Options):
     @property
     def beams(self) -> Beams:
         """Temperature, distributions, layers and seed; the rest follows from the grid."""
-        return Beams(layers=self.layers, warp=Warp(self.temperature), distribution=self.law,
-                     draft_distribution=self.draft_law, seed=self.seed)
+        return Beams(layers=self.layers, warp=Warp(self.temperature), distribution=self.distribution,
+                     draft_distribution=self.draft_distribution, seed=self.seed)
 
     @property
     def drafter(self) -> Settings:

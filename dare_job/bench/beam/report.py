@@ -21,7 +21,7 @@ from dare_job.evaluate.replay.latency import H100, QWEN, forward_ms
 from dare_job.publish.report.plot import Dot, Line, Panel, document, linear
 
 FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
-_HIDDEN = ("method", "law", "draft_law")
+_HIDDEN = ("method", "distribution", "draft_distribution")
 _COLOURS = {BEAM: "#b2551f", DSBD: "#1f6fb2"}
 _OTHER = "#555"
 
@@ -51,11 +51,11 @@ def row(way: Way, generated: Generated) -> dict:
     figures = {
         "name": way.name, "method": way.method, "width": beams.width if beams else 1,
         **{name: getattr(drafted, name, None) for name in ("draft_width", "min_width", "threshold")},
-        "law": getattr(drafted, "distribution", None),
-        "draft_law": getattr(drafted, "draft_distribution", None),
+        "distribution": getattr(drafted, "distribution", None),
+        "draft_distribution": getattr(drafted, "draft_distribution", None),
         "rows": len(generated.tokens), "tokens": int(tokens), "forwards": int(steps),
-        "tokens_a_forward": tokens / steps, "layers_a_forward": (generated.layers - 1).sum() / steps,
-        "queries_a_forward": generated.queries.sum() / steps,
+        "tokens_per_forward": tokens / steps, "layers_per_forward": (generated.layers - 1).sum() / steps,
+        "queries_per_forward": generated.queries.sum() / steps,
         "nats": generated.per_token.mean(),
         "nats_error": generated.per_token.std() / len(generated.tokens) ** 0.5,
         "true": generated.true, "kept_width": generated.width, "accepted_width": generated.passed_width,

@@ -30,9 +30,9 @@ _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "acce
 
 def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str],
             batches: Sequence[int], text: str) -> list[dict]:
-    """Every target of these models and batch sizes with its verdict: met, missed, or not measured and why.
+    """Every target of these models and batch sizes with its result: met, missed, or not measured and why.
 
-    text  the source of the replayed texts, on which the verdict depends
+    text  the source of the replayed texts, on which the result depends
     """
     held = []
     for model in dict.fromkeys(models):
@@ -73,9 +73,9 @@ def _target_row(name: str, bound: float, value: float | None, why: str, upper: b
     """value: None if it was not measured, because of ``why``; upper: whether the bound is an upper one."""
     line = {"target": name, "bound": bound}
     if value is None:
-        return {**line, "verdict": "not measured", "why": why}
+        return {**line, "result": "not measured", "why": why}
     met = value <= bound if upper else value > bound if bound == 1.0 else value >= bound
-    return {**line, "measured": round(value, 3), "verdict": "met" if met else "missed"}
+    return {**line, "measured": round(value, 3), "result": "met" if met else "missed"}
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> dict:
         release(device)
     result |= {"targets": targets(result["curves"], result["replay"], names, batches, recorded.source),
                "texts": recorded.source, "notes": budget.notes, "seconds": round(budget.spent, 1)}
-    print_table("Targets", result["targets"], ("target", "bound", "measured", "verdict", "why", "text"))
+    print_table("Targets", result["targets"], ("target", "bound", "measured", "result", "why", "text"))
     return result
 
 

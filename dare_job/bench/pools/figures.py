@@ -30,7 +30,7 @@ def rows(measured: Repeats) -> list[dict]:
     """One row per block and cell.
 
     Times are medians over repeats; a ratio is to autoregressive decoding of the same block and repeat.
-    retrieval_us_per_step, retrieval_ms_a_text (table 3): the engine's drafting time between two forward
+    retrieval_us_per_step, retrieval_ms_per_text (table 3): the engine's drafting time between two forward
     passes; retrieval_share: of all the time (figure 2). accepted_along and retrieval_median_us (of the call
     alone): of strict cells, along known texts. differ: rows whose text differs from that of autoregressive
     decoding; cut: rows that had not ended at the maximum number of tokens.
@@ -55,12 +55,12 @@ def _row(block: str, cell: Cell, repeats: Sequence[dict[Cell, dict]]) -> dict:
            "pool_texts": round(first["pool_texts"], 1),
            "accepted_per_step": round(first["accepted"] / steps, 3),
            "retrieval_us_per_step": round(1e6 * median("retrieval") / steps, 1),
-           "retrieval_ms_a_text": round(1e3 * median("retrieval") / first["rows"], 3),
+           "retrieval_ms_per_text": round(1e3 * median("retrieval") / first["rows"], 3),
            "retrieval_share": round(statistics.median(x["retrieval"] / x["seconds"] for x in own), 4),
            "tokens_per_s": round(first["tokens"] / median("seconds"), 1),
            "ratio_to_plain": ratio_by("seconds"), "ratio_by_processor": ratio_by("processor"),
            "mean_tokens": round(first["tokens"] / first["rows"], 1),
-           "seconds_a_text": round(median("seconds") / first["rows"], 3),
+           "seconds_per_text": round(median("seconds") / first["rows"], 3),
            "relaxed_share": round(first["relaxed"] / first["tokens"], 4),
            "edit_distance": round(first["edit_distance"], 4), "differ": first["differ"], "cut": first["cut"]}
     if "along" in first:
@@ -103,9 +103,10 @@ _CELL = ("pool", "pool_texts", "retrieval", "rule")
 _TIME = ("retrieval_us_per_step", "retrieval_share")
 _SPEED = ("tokens_per_s", "ratio_to_plain", "ratio_by_processor", "mean_tokens")
 _FIGURE_2 = (*_CELL, *_TIME, "retrieval_median_us", "accepted_per_step", "accepted_along")
-_TABLE_3 = (*_CELL, "accepted_per_step", *_TIME, "retrieval_ms_a_text", *_SPEED)
+_TABLE_3 = (*_CELL, "accepted_per_step", *_TIME, "retrieval_ms_per_text", *_SPEED)
 _SOURCES = (*_CELL, "accepted_per_step", "accepted_along", *_TIME, "retrieval_median_us", *_SPEED)
-_RULES = ("rule", "accepted_per_step", *_SPEED, "seconds_a_text", "relaxed_share", "edit_distance", "differ",
+_RULES = ("rule", "accepted_per_step", *_SPEED, "seconds_per_text", "relaxed_share",
+          "edit_distance", "differ",
           "cut")
 
 

@@ -11,7 +11,7 @@ from dare_job.bench.sampling.world import BATCH
 from dare_job.publish.report.plot import Line, Panel, document, doubling
 
 PATHS = "without tree attention"
-_HIDDEN = ("law", "steps", "tokens")
+_HIDDEN = ("distribution", "steps", "tokens")
 FORWARDS, SPEED, AT = 2.0, 1.8, 1.0  # at least, at this temperature, with the distilled draft model
 _COLOURS = ("#1f6fb2", "#2b8a3e", "#b2551f", "#7a3fa0", "#555555", "#b0263a")
 _TITLES = {"after": "distilled on the target's own texts", "before": "before distillation"}
@@ -52,7 +52,7 @@ def _row(temperature: float, method: Method, measured: Measured, plain: Measured
     elif temperature == 0:
         rule = "strict"
     return {"temperature": temperature, "method": method.name, "drafter": method.drafter,
-            "tree": method.tree, "nodes": method.size, "law": distribution, "rule": rule,
+            "tree": method.tree, "nodes": method.size, "distribution": distribution, "rule": rule,
             "steps": measured.steps, "tokens": measured.tokens,
             "block_efficiency": round(measured.per_step, 3), "error": round(measured.error, 3),
             "expected": None if expected is None else round(expected, 3),

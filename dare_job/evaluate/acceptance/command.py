@@ -47,11 +47,11 @@ def _lines(rows: Sequence[dict], axis: str) -> list[Line]:
     """Return solid lines for the optima and dashed lines for the rates, in the color of the distribution."""
     lines = []
     for distribution, colour in _COLOURS.items():
-        best = sorted({(row[axis], row["optimum"]) for row in rows if row["law"] == distribution})
+        best = sorted({(row[axis], row["optimum"]) for row in rows if row["distribution"] == distribution})
         lines.append(Line(f"{distribution}: optimum", colour, "", best))
         for rule_distribution, rule in SHOWN:
             points = sorted((row[axis], row["rate"]) for row in rows
-                            if (row["law"], row["verifier"]) == (distribution, rule))
+                            if (row["distribution"], row["verifier"]) == (distribution, rule))
             if rule_distribution == distribution != rule and points:  # rule greedy attains its optimum
                 lines.append(Line(f"{distribution}: {rule}", colour, _DASHES[rule], points))
     return [line for line in lines if line.points]
@@ -64,7 +64,7 @@ def print_rates(rows: Sequence[dict], console: Console) -> None:
                       title=f"temperature {temperature:g}, {drafts} {'draft' if drafts == 1 else 'drafts'}")
         for row in rows:
             if (row["temperature"], row["drafts"]) == (temperature, drafts):
-                table.add_row(row["law"], row["verifier"], *(_with_width(row, name) for name in
+                table.add_row(row["distribution"], row["verifier"], *(_with_width(row, name) for name in
                               ("rate", "optimum", "gap", "over_rrs")), "" if row["exact"] else "estimated")
         console.print(table)
 
@@ -75,7 +75,7 @@ def print_trees(rows: Sequence[dict], console: Console) -> None:
     for row in rows:
         error = "" if row["error"] is None else f" ± {1.96 * row['error']:.3f}"
         share = "" if row["node_rate"] is None else f"{row['node_rate']:.4f}"
-        table.add_row(f"{row['temperature']:g}", row["tree"], row["law"], row["rule"],
+        table.add_row(f"{row['temperature']:g}", row["tree"], row["distribution"], row["rule"],
                       f"{row['accepted']:.3f}{error}", f"{row['delta']:.3f}", share, str(row["steps"]))
     console.print(table)
 

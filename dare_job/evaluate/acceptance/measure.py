@@ -130,7 +130,7 @@ def _lines(cell: Cell, baseline: list[float]) -> list[dict]:
     lines = []
     for rule, values in cell.rates.items():
         gap, over_baseline = np.subtract(cell.optima, values), np.subtract(values, baseline)
-        line = {"law": cell.distribution, "verifier": rule, "drafts": cell.drafts,
+        line = {"distribution": cell.distribution, "verifier": rule, "drafts": cell.drafts,
                 "temperature": cell.temperature}
         means = {"rate": values, "optimum": cell.optima, "gap": gap, "over_rrs": over_baseline}
         for name, values_of in means.items():

@@ -98,8 +98,9 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
                 _LOG.info("trees: temperature %g, %s, %s of %s: %.3f accepted per step", temperature, tree,
                           rule, distribution, measured["accepted"])
                 baseline = baseline or 1 + measured["accepted"]
-                yield {"temperature": temperature, "tree": str(tree), "rule": rule, "law": distribution,
-                       **measured, "delta": (1 + measured["accepted"]) / baseline}
+                yield {"temperature": temperature, "tree": str(tree), "rule": rule,
+                       "distribution": distribution, **measured,
+                       "delta": (1 + measured["accepted"]) / baseline}
 
 
 def _measured(target: Target, draft: Target, rows: Sequence[Row], tree: SparseShape, sampling: Sampling,

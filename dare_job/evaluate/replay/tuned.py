@@ -119,8 +119,10 @@ def _at_batch(trials: Trials, objective: Objective, space: Space, point: Point, 
     """``auto`` at a batch size, and the best fixed number of nodes."""
     batched = Batched(trials, objective, batch)
     fixed = best(trials, objective, space, point, "confirm", batch)
+    rate = batched(point, fixed.nodes)
     return {**_rate(batched(point, AUTO), batched(point, 0)), "fixed_nodes": fixed.nodes,
-            "fixed_tokens_per_s": round(batched(point, fixed.nodes).tokens_per_s, 2)}
+            "fixed_accepted_per_step": rate.accepted_per_step,
+            "fixed_tokens_per_s": round(rate.tokens_per_s, 2)}
 
 
 def add_costs(result: dict, per_gpu_hour: float) -> None:

@@ -52,8 +52,8 @@ def run(options: Options) -> dict:
     began, settings = time.monotonic(), options.settings
     if options.threads:
         torch.set_num_threads(options.threads)
-    require_replaceable(options.to, KIND, {"--model": options.model})
-    folder = resolve(options.model, options.revision, options.trust_remote_code, "--model")
+    require_replaceable(options.to, KIND, {"--base": options.model})
+    folder = resolve(options.model, options.revision, options.trust_remote_code, "--base")
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
     rows, left_out = read_rows(options.texts, tokenizer, settings.context)
     learned, held_out = _split(rows, settings.held_out, options.texts)
@@ -80,7 +80,7 @@ def read_rows(file: Path, tokenizer: PreTrainedTokenizerBase, context: int) -> t
     chat template.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise ConfigError("--model has no chat template: choose an instruction-tuned model")
+        raise ConfigError("--base has no chat template: choose an instruction-tuned model")
     rows = [_row(record, tokenizer) for record in _records(file)]
     kept = [row for row in rows if len(row) <= context]
     return kept, len(rows) - len(kept)

@@ -30,7 +30,8 @@ class Settings:
 class Options:
     """Options of ``dare-job writer train``."""
 
-    model: str = option("Instruction-tuned model to start from: a folder, a GGUF file or a hub name.")
+    model: str = option("Instruction-tuned model to start from: a folder, a GGUF file or a hub name.",
+                        flag="--base")
     texts: Path = option('JSON lines with "prompt" and "text", and optionally "system".', flag="--text")
     to: Path = option("Folder for the fine-tuned model.", Path("writer"), flag="--save")
     revision: str | None = option("Branch, tag or commit of a hub model.", None)

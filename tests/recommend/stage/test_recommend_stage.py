@@ -122,7 +122,7 @@ def test_neither_drafts_nor_an_interruption_change_recommendations(plain, job_of
     gone = manifest["workers"]["users"]
     assert len(some) > 1 and 0 < gone < manifest["counts"]["users"]
     assert lists(job) == lists(plain[0])
-    assert manifest["counts"]["accepted"] > 0 and manifest["forwards_a_user"] < 3
+    assert manifest["counts"]["accepted"] > 0 and manifest["forwards_per_user"] < 3
 
 
 def test_the_recommender_has_its_own_dtype(plain, make_job, tmp_path, job_log):
