@@ -206,7 +206,7 @@ def _circle(graph: dict) -> str:
 
 
 def test_there_is_no_circle():
-    assert _circle({"a": {"b"}, "b": {"a"}}) != "" == _circle(OWN)
+    assert _circle({"a": {"b"}, "b": {"a"}}) != "" == _circle(NAMED)
 
 
 def test_there_are_seven_root_files():

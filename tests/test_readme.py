@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from dare_job.config.settings import load
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs/get-started/first-run.md", ROOT / "docs/get-started/your-data.md"]
 SMALLER = {"dare-job tune": " --held-out 5"}
@@ -82,6 +84,16 @@ def said(newcomer, demo):
 def test_all_commands_are_of_dare_job_but_the_first_two():
     assert commands()[:2] == ["make demo", *BY_HAND]
     assert all(command.startswith("dare-job ") for command in commands()[2:])
+
+
+def test_the_settings_of_the_pages_are_settings(tmp_path):
+    blocks = [block for page in PAGES
+              for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        load(file)
 
 
 @pytest.mark.slow

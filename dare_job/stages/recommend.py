@@ -21,7 +21,7 @@ from dare_job.generate import hangs
 from dare_job.generate.shard_plan import RETRY
 from dare_job.job import Job
 from dare_job.models import files as models_files
-from dare_job.observe import redact
+from dare_job.observe import progress, redact
 from dare_job.publish.error_reasons import ErrorReasons
 from dare_job.recommend import chunks, publishing, users
 from dare_job.recommend import task as recommend_task
@@ -57,7 +57,8 @@ def run(job: Job) -> dict:
         return {}
     began = time.perf_counter()
     folder = models_files.resolve(settings.model, setting="recommend.model")
-    recommender, drafter = Recommender.open(folder), _drafter(job)
+    with progress.doing("opening the recommender"):
+        recommender, drafter = Recommender.open(folder), _drafter(job)
     item_count = len(recommender.ids.items)
     _require_ids(job, item_count, item_count)  # fail before any expensive work
     if drafter:
@@ -66,7 +67,8 @@ def run(job: Job) -> dict:
         _LOG.warning("recommend.dtype = %s: with drafts, some recommendations will differ from those of beam "
                      "search, because sums are grouped differently. For identical results set "
                      "recommend.dtype to float32 or recommend.drafter to null", settings.dtype)
-    made_by = {name: {"folder": redact.values(str(place)), "sha256": models_files.fingerprint(place)}
+    with progress.doing("hashing the recommender"):
+        made_by = _made_by(folder, drafter)
                for name, place in (("model", folder), ("drafter", drafter)) if place}
     source = prepare_input(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
@@ -174,3 +176,9 @@ def _require_few_errors(job: Job, sums: dict, table_folder: paths.AnyPath, work:
         raise ThresholdError(f"{sums['errors']} of {sums['users']} users got no recommendations, more than "
                              f"limits.max_error_share = {limit}; nothing was published. Most common reasons: "
                              f"{reasons}")
+
+
+def _made_by(model: Path, drafter: Path | None) -> dict[str, dict[str, str]]:
+    """Folder and fingerprint of the recommender and of its drafter, if it is a model."""
+    return {name: {"folder": redact.values(str(place)), "sha256": models_files.fingerprint(place)}
+            for name, place in (("model", model), ("drafter", drafter)) if place}

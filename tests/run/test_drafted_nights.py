@@ -37,6 +37,7 @@ def written(job_of, out, **sections) -> tuple[dict[tuple, list[int]], dict]:
             for entity in ENTITIES}
     found = {(entity, row["entity_id"]): row["token_ids"] for entity in ENTITIES for row in rows[entity]
              if row["token_ids"]}
+    assert report["baseline"] is None  # baseline.rows: 0
     assert len(found) == 2 * ROWS == sum(len(rows[entity]) for entity in ENTITIES) - report["errors"]
     return found, report
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import jinja2
 import pyarrow as pa
@@ -39,7 +40,7 @@ _BATCH = 1 << 18
 def _environment() -> jinja2.Environment:
     """The template engine of the report's pages, which escapes all text of the data."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dare_job.publish.report"),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
