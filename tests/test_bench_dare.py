@@ -42,7 +42,7 @@ def sample(work):
     return tables.load("sample", 24, work)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(monkeypatch, capsys, work):
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # one: others use the processor too
     code, out, err = run(monkeypatch, capsys, *SMALL, "--work", str(work))

@@ -236,7 +236,7 @@ def test_targets_are_held_against_what_was_measured():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", ["8,4", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("nodes", ["8,4", pytest.param("auto", marks=pytest.mark.release)])
 def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [
         "decode", "--data", str(folder), "--work", str(work), "--batch", "1,3", "--nodes", nodes,

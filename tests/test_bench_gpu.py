@@ -43,7 +43,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("dare_jo
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_whole_command_without_the_jobs_other_packages():
     """The packages cannot be imported."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
@@ -76,7 +76,7 @@ def test_the_whole_command_without_the_jobs_other_packages():
     assert found["seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("words", [("-m", "dare_job.bench", "gpu"), ("-m", "dare_job.bench.gpu")])
 def test_it_is_a_command_of_the_benches_and_a_module_of_its_own(words):
     done = subprocess.run([sys.executable, *words, "--device", "cpu", "--prompt-tokens=0"],

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dare_job.bench.cli import app
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_each_capacity_is_measured_in_its_own_process():
     done = CliRunner().invoke(app, ["memory", "--capacity", "64,16", "--rows", "4", "--tokens", "6",
                                     "--batch", "2", "--nodes", "3"])

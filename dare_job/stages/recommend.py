@@ -69,7 +69,6 @@ def run(job: Job) -> dict:
                      "recommend.dtype to float32 or recommend.drafter to null", settings.dtype)
     with progress.doing("hashing the recommender"):
         made_by = _made_by(folder, drafter)
-               for name, place in (("model", folder), ("drafter", drafter)) if place}
     source = prepare_input(job)
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()

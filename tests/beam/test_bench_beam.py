@@ -71,7 +71,7 @@ def test_front():
     assert report.front([(1, 5), (2, 4), (3, 1), (2, 2), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_command_prints_its_figures(tmp_path):
     """From scratch, on three rows."""
     figure = tmp_path / "quality.svg"

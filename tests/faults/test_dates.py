@@ -62,7 +62,7 @@ def test_the_last_second_of_a_leap_day_counts_and_the_next_does_not(make_job, wr
         assert (found["interactions"], "Heat" in found["prompt"]) == (known, known == 2)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 @pytest.mark.parametrize(("zone", "changes"), [
     ("America/New_York", ("2026-03-08", "2026-11-01")),
@@ -94,7 +94,7 @@ def test_a_host_in_a_zone_that_changes_its_clocks_plans_the_same_prompts(dare_jo
     assert sum(plans[zone]["interactions"].to_pylist()) == 72 + 48
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_a_date_earlier_than_all_others_touches_none_of_them(finished, folders, dare_job):
     options, out = finished

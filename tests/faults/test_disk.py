@@ -41,6 +41,7 @@ def copied(disk, folders, tmp_path):
     return configured(tmp_path, folders.world, out, spark={"shards": 1}), out
 
 
+@pytest.mark.release
 def test_a_full_disk_ends_each_stage_and_the_same_command_ends_the_night(disk, copied, folders, dare_job):
     options, out = copied
     old = published(out)

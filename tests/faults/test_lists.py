@@ -143,6 +143,7 @@ def test_a_full_disk_ends_the_stage_and_the_same_command_ends_the_night(night_of
         assert len(lists(out)) == 60 and served(out)["users"] < 60
 
 
+@pytest.mark.release
 def test_damaged_weights_of_a_drafter_are_named(night_of, tmp_path, dare_job):
     drafter = tiny_recommender.write(tmp_path / "drafter", seed=7, width=16)
     cut_short(drafter / "model.safetensors")
@@ -152,6 +153,7 @@ def test_damaged_weights_of_a_drafter_are_named(night_of, tmp_path, dare_job):
     assert not shown(out) and leftovers(out) == []
 
 
+@pytest.mark.release
 def test_kills_of_executor_and_worker_and_a_second_run_change_no_list(night_of, dare_job):
     rows, seed = tiny_recommender.interactions(users=200), random.randrange(1_000_000)
     small = {"rows_per_commit": 1, "batch_size": 1}

@@ -64,6 +64,7 @@ def test_ids_of_another_tokenizer_are_made_anew_from_the_words(folders, model, j
     assert {row.entity_id: row.token_ids for row in found} == new != old
 
 
+@pytest.mark.release
 def test_texts_of_another_tokenizer_are_written_anew_and_their_ids_never_used(
         night, folders, model, tmp_path, dare_job):
     _, out = night

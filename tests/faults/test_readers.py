@@ -114,7 +114,7 @@ def slow_to_show(monkeypatch):
     monkeypatch.setattr(atomic, "_move_into_place", put_and_wait)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_reader_never_sees_a_part_or_a_mix_of_a_date(folders, finished, night_of, slow_to_show):
     _, out = finished
     sizes = {entity: {day: len(rows(out, entity, day)) for day in (BEFORE, NIGHT)} for entity in ENTITIES}

@@ -31,6 +31,7 @@ def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dar
     assert dare_job(*PUBLISH, *options)[0] == 0 and published(out, NIGHT) == before
 
 
+@pytest.mark.release
 def test_a_date_published_again_under_a_night_is_planned_from_anew_also_if_the_clock_was_set_back(
         finished, folders, dare_job):
     """All that the nights wrote is a month ahead of what the clock says now."""

@@ -37,7 +37,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_command(
         spark, tmp_path, monkeypatch):
     """In this process, which cleans up as little as a killed one."""
@@ -61,7 +61,7 @@ def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_comma
     require_ended(job, (9, 0))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("point", "texts"), [
     pytest.param(r"^rename .* -> features/entity=item/dt=[\d-]+$", (9, 0), id="between users and items"),
     pytest.param(r"^open features/entity=user/.*_codebook", (0, 3), id="users are encoded",

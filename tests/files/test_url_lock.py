@@ -286,7 +286,7 @@ def test_of_threads_that_find_a_dead_lock_one_takes_it_over(folder):
     assert not paths.listing(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_of_processes_that_find_a_dead_lock_one_takes_it_over(folder, tmp_path):
     """Each a process of its own; the winner holds it until all have tried."""
     leave(folder)

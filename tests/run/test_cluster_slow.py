@@ -37,7 +37,7 @@ def check(done, nights, folder: Path) -> list[dict]:
     return standalone.tasks(folder / "out" / "_work" / f"dt={NIGHT_1}" / "logs")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     """Which shows too that executors import what was sent, not what is installed."""
     archives = ("--archives", f"{standalone.wheel(tmp_path, '9.9.9')}#package")
@@ -45,7 +45,7 @@ def test_another_version_on_the_executors_is_refused(cluster, nights, tmp_path):
     assert done.returncode == 5 and "has dare-job 9.9.9, the driver" in standalone.said(done)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, tmp_path):
     (tmp_path / "dare_job").mkdir()
     (tmp_path / "dare_job" / "__init__.py").touch()  # hides what is installed

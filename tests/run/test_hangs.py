@@ -229,7 +229,7 @@ def cut_of(make_job):
 @pytest.mark.parametrize("late", [
     pytest.param(["u05"], id="one", marks=pytest.mark.release),
     pytest.param(["u01", "u09"], id="two batches", marks=pytest.mark.release),
-    pytest.param(["u04", "u05", "u06"], id="three of a batch", marks=pytest.mark.slow)])
+    pytest.param(["u04", "u05", "u06"], id="three of a batch", marks=pytest.mark.release)])
 def test_a_forward_that_never_ends_costs_its_worker_and_its_row_and_nobody_else(
         cut_of, sleepy, texts, late):
     """More than one row ends more attempts than Spark allows (spark.task.maxFailures is 4)."""

@@ -21,7 +21,7 @@ from dare_job.storage import atomic, lock, paths
 from dare_job.tables import chunk_files, published
 from dare_job.workspace import MANIFEST
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 _SMALL = {"decode": {"max_new_tokens": 12}, "baseline": {"rows": 0}}
 _LIMIT = 8
 

@@ -101,7 +101,7 @@ write(prepared(Path(sys.argv[1]) / "short", batch_size=1024), rows)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory as Linux has it")
 def test_memory_that_really_runs_out_ends_in_a_smaller_batch(tmp_path, texts):
     """The caches of 1024 and of 512 rows take over a gigabyte; the process may have 200 MB more."""

@@ -8,7 +8,7 @@ from test_run_killed import command
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("at", [
     pytest.param(r"mkdir .*/ctr$", id="three tables are there", marks=pytest.mark.release),
     pytest.param(r"rename .*\.staging -> out$", id="all that will be is there")])

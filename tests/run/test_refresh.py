@@ -72,6 +72,7 @@ def test_a_night_with_nothing_left_to_refresh_is_quiet(chain, job_of):
     assert [planned[entity]["stale"] for entity in ENTITIES] == [1, 1]  # the two that have no text
 
 
+@pytest.mark.release
 def test_relaxed_rows_finished_before_refreshing_was_asked_for_are_written_again(chain, job_of, tmp_path):
     shutil.copytree(chain[0], tmp_path, dirs_exist_ok=True)
     before = snapshot(tmp_path, "user", day(0))

@@ -263,6 +263,7 @@ def read_on(program, size: int, stop: threading.Event, seen: list) -> None:
         seen += versions
 
 
+@pytest.mark.release
 def test_a_reader_of_the_manifest_never_sees_a_part_or_a_mix_of_a_date(runs, at_url, job_at, monkeypatch):
     """The document's own program, over and over, while a date of several files is published again."""
     monkeypatch.setattr(publish, "_ROWS_PER_FILE", 8)

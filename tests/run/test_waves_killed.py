@@ -74,6 +74,7 @@ def test_each_wave_drafts_from_all_texts_before_it(undisturbed):
         assert {path.name: Index.open(path).texts for path in pools.iterdir()} == {"wave-2": 8, "wave-3": 24}
 
 
+@pytest.mark.release
 def test_a_run_killed_between_waves_and_within_one_ends_as_if_it_had_not_been(
         first_night, undisturbed, spark, tmp_path, caplog):
     """Each time it goes on a bit further; then the disk has lost a part of what the wave drafts from."""
@@ -114,6 +115,7 @@ def test_a_wave_starts_only_when_the_one_before_is_whole(first_night, tmp_path, 
     assert not list(out.glob("_work/*/generate/waves/*"))
 
 
+@pytest.mark.release
 def test_kept_rows_are_texts_of_the_first_wave(first_night, tmp_path):
     folder, job = first_night
     out = shutil.copytree(folder / "before", tmp_path / "out")

@@ -125,7 +125,7 @@ def test_enumerations_agree(rule, distribution, tokens, widths):
         assert torch.allclose(level_by_level(rule, distribution, world, widths), whole, rtol=0, atol=1e-13)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("distribution", "tokens", "widths"),
     [(distribution, *size) for distribution in DISTRIBUTIONS for size in JOINT_OF.get(distribution, JOINT)],

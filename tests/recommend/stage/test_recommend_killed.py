@@ -19,7 +19,7 @@ from dare_job.recommend import chunks
 from dare_job.storage import atomic
 from dare_job.workspace import Workspace
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 DAY = "2026-01-02"
 
 
