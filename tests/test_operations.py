@@ -59,7 +59,7 @@ def check_submit(arguments: list[str]) -> None:
         option, value, *arguments = arguments
         assert option in known, f"spark-submit has no option {option}"
         options.setdefault(option, []).append(value)
-    assert all("=" in setting for setting in options["--conf"])
+    assert all("=" in setting for setting in options.get("--conf", []))
     assert {"--master"} <= set(options)
     entry, *rest = arguments
     assert entry == "$ENTRY"

@@ -122,12 +122,12 @@ def test_every_rule_at_low_temperatures(n):
 @pytest.mark.parametrize(("rule", "distribution"), [("priority", "iid"), ("k_seq", "iid"), ("rrs", "iid"),
                                            ("rrs", "without_replacement"), ("greedy", "greedy")])
 @pytest.mark.parametrize("rare", [1e-5, 1e-17, 1e-35])
-def test_drafts_that_are_rare_under_the_target(rule, law, rare):
+def test_drafts_that_are_rare_under_the_target(rule, distribution, rare):
     p = torch.tensor([0.7, 0.3, 2 * rare, rare, rare, 0.0])
     q = torch.tensor([0.0, rare, 0.5, 0.3, 0.2, rare])
     for n in (2, 3):
-        found, accepted = exact_output(Verifier(rule, law, n), p, q)
-        assert distance(found, p) < 1e-12 and accepted <= optimum(law, p, q, n) + 1e-12
+        found, accepted = exact_output(Verifier(rule, distribution, n), p, q)
+        assert distance(found, p) < 1e-12 and accepted <= optimum(distribution, p, q, n) + 1e-12
 
 
 def test_a_draft_model_of_profiles(tmp_path):
