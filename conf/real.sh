@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 out=$1
-limit=${LIMIT:-16}
+limit=${LIMIT:-12}
 dare=.venv/bin/dare-job
 model=$(sh conf/smollm2.sh)
 
