@@ -250,10 +250,11 @@ def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     for row in rows:
         assert {"method", "batch", "tokens_per_s", "accepted_per_step", "target_steps",
                 "ratio_to_generate", "ratio_by_processor"} <= set(row)
-        assert row["tokens_per_s"] > 0 and (row["target_steps"] > 0) == (row["method"] != methods.GENERATE)
+        assert row["tokens_per_s"] > 0
     by = {(row["method"], row["batch"]): row for row in rows}
     assert by[methods.GENERATE, 1]["ratio_to_generate"] == 1
     assert by[methods.GENERATE, 1]["accepted_per_step"] == 0
+    assert by[methods.AUTOREGRESSIVE, 1]["target_steps"] > 0
     assert by[methods.STRICT, 1]["target_steps"] <= by[methods.AUTOREGRESSIVE, 1]["target_steps"]
     assert found["rows_that_differ"] == 0
     assert 0 < found["texts"]["distinct"] <= 1 and found["texts"]["accepted_real"] > 0

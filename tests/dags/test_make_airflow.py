@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 import pytest
 from airflow_home import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 _DEADLINE_S = 900
 
 
