@@ -235,7 +235,7 @@ def test_targets_are_held_against_what_was_measured():
     assert not any("(generate)" in name or "batch 4: dare strict over generate" in name for name in found)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("nodes", ["8,4", pytest.param("auto", marks=pytest.mark.release)])
 def test_the_command_ends_with_its_figures(folder, work, short, nodes):
     result = CliRunner().invoke(app, [

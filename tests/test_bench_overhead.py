@@ -17,7 +17,7 @@ def call(*options: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_batch_size_and_budget_has_its_parts_and_its_allowance():
     found = call("--batches", "1,3", "--nodes", "0,4,auto")
     assert [(row["batch"], row["nodes"]) for row in found["rows"]] == [

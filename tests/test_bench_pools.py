@@ -86,7 +86,7 @@ def pools(folder, work, dates):
     return Pools(dates, pools_pools.user_vectors(data.load(folder), work))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_stopped_run_goes_on_and_ends_with_its_figures(folder, work, short, stopped, monkeypatch):
     measure, measured = Bench.block, []
     monkeypatch.setattr(Bench, "block", lambda *args: measured.append(args) or measure(*args))

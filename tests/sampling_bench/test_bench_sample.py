@@ -99,7 +99,7 @@ def test_a_gpu_is_held_to_the_clock(found):
         ("temperature 1: speed-up in wall-clock time, at least", 1.8, False)]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_any_model_can_be_the_target(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(embedded_path())
     folder, tiny = tmp_path / "model", Settings(width=32, layers=1, heads=2)
