@@ -2,9 +2,7 @@
 
 import json
 import logging
-import math
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve
-from dare_job.training.batches import Batch, padded, text_loss
+from dare_job.training.batches import Batch, batches, text_loss
 from dare_job.training.checkpoint import Checkpoint, write_model
 from dare_job.training.loop import Schedule, Training, fit
 from dare_job.training.result import finish, require_replaceable, training_folder
@@ -27,7 +25,6 @@ from dare_job.training.writer.settings import Options, Settings
 from dare_job.workspace import digest
 
 KIND = "writer"
-_WIDTH_STEP = 32  # rows are padded to a multiple of this, because CPU kernels are compiled for each shape
 _WARMUP = 0.05  # of all updates
 _SAVE_EVERY_S = 300.0  # not more often, because a checkpoint is three times as large as the weights
 _LOG = logging.getLogger("dare_job")
@@ -143,16 +140,3 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, learned: S
     schedule = Schedule(settings.epochs, settings.rate, 0.01, max(1, round(_WARMUP * updates)),
                         settings.epochs, save_every_s=_SAVE_EVERY_S)
     return fit(model, training, schedule, checkpoint)
-
-
-def batches(rows: Sequence[Row], batch_tokens: int, pad: int, seed: int) -> list[Batch]:
-    """All rows once, in an order that the seed determines; rows of a batch have similar lengths."""
-    rng = np.random.default_rng(seed)
-    by_width: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)
-    for place in rng.permutation(len(rows)):
-        row = rows[place]
-        by_width[math.ceil(len(row) / _WIDTH_STEP) * _WIDTH_STEP].append((row.prompt, row.text))
-    parts = [padded(group[start:start + size], width, pad)
-             for width, group in by_width.items() for size in [max(1, batch_tokens // width)]
-             for start in range(0, len(group), size)]
-    return [parts[place] for place in rng.permutation(len(parts))]
