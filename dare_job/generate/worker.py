@@ -178,8 +178,9 @@ def _totals_of(finished: dict) -> Totals:
 
 def _with_copied_words(entries: list[tuple[dict, dict]], task: Task) -> list[dict]:
     """The rows of KNOWLEDGE of (planned row, finished row), with ``copied_words`` for those with a text."""
-    counts = copied_words([task.prompt_format(row["entity"]).with_examples(row["prompt"] or "")
-                           for row, _ in entries], [finished.get("knowledge") for _, finished in entries])
+    prompt_format = task.prompt_format(entries[0][0]["entity"])  # a chunk has one entity type
+    counts = copied_words([prompt_format.with_examples(row["prompt"] or "") for row, _ in entries],
+                          [finished.get("knowledge") for _, finished in entries])
     return [finished if finished.get("error") else finished | {"copied_words": count}
             for (_, finished), count in zip(entries, counts.tolist(), strict=True)]
 

@@ -121,7 +121,8 @@ class Renderer:
         frame = self.text(_PLACEHOLDER)
         self.before, _, after = frame.partition(_PLACEHOLDER)
         self.after = after if frame.count(_PLACEHOLDER) == 1 else None
-        self.opens_thinking = any((self.after or "").rfind(opening) > (self.after or "").rfind(closing)
+        tail = self.after or ""
+        self.opens_thinking = any(tail.rfind(opening) > tail.rfind(closing)
                                   for opening, closing in THINKING_TAGS)
 
     def text(self, prompt: str) -> str:

@@ -78,7 +78,9 @@ def read_rows(file: Path, tokenizer: PreTrainedTokenizerBase, context: int) -> t
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError("--base has no chat template: choose an instruction-tuned model")
-    rows = [_row(record, tokenizer) for record in _records(file)]
+    end = end_of_turn(tokenizer, PromptFormat("always"))
+    end = tokenizer.eos_token_id if end is None else end
+    rows = [_row(record, tokenizer, end) for record in _records(file)]
     kept = [row for row in rows if len(row) <= context]
     return kept, len(rows) - len(kept)
 
@@ -104,12 +106,11 @@ def _records(file: Path) -> list[dict]:
     return records
 
 
-def _row(record: dict, tokenizer: PreTrainedTokenizerBase) -> Row:
+def _row(record: dict, tokenizer: PreTrainedTokenizerBase, end: int) -> Row:
     prompt_format = PromptFormat("always", record.get("system") or "")
     prompt = prompt_ids(tokenizer, record["prompt"], prompt_format)
-    end = end_of_turn(tokenizer, prompt_format)
     text = tokenizer(record["text"].strip(), add_special_tokens=False)["input_ids"]
-    return Row(prompt.tolist(), [*text, tokenizer.eos_token_id if end is None else end])
+    return Row(prompt.tolist(), [*text, end])
 
 
 def _split(rows: list[Row], held_out: int, file: Path) -> tuple[list[Row], list[Row]]:
