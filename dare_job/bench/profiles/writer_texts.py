@@ -83,7 +83,7 @@ class _Text:
 
     def _is_kept(self, sentence: str) -> bool:
         quoted = _QUOTED.findall(sentence)
-        return not (_SAYS_NOTHING.search(sentence) or sentence.count('"') % 2  # "L.A. Confidential"
+        return not (_SAYS_NOTHING.search(sentence) or sentence.count('"') % 2  # cut after "L.A."
                     or _genres(sentence) - self._known
                     or any(not self._films(f'"{title}"') for title in quoted)
                     or len(self.named | self._films(sentence)) > _MAX_NAMED)

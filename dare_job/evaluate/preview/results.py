@@ -78,7 +78,8 @@ def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written
                config: JobConfig) -> pa.RecordBatch:
     """The columns of KNOWLEDGE that checks read, with texts cut to ``decode.max_new_tokens``."""
     schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
-    sources = [prompt_format(config, entity).with_examples(prompt)
+    formats = {entity: prompt_format(config, entity) for entity in {entity for entity, _ in names}}
+    sources = [formats[entity].with_examples(prompt)
                for (entity, _), prompt in zip(names, prompts, strict=True)]
     rows, copied = [], copied_words(sources, [texts[name] for name in names])
     limit = config.decode.max_new_tokens
