@@ -125,30 +125,52 @@ def test_rows_longer_than_the_context_are_left_out(texts):
 
 HISTORY = tuple(Film(title, "1999", genres) for title, genres in (
     ("The Matrix", ("Action", "Sci-Fi")), ("Fargo", ("Crime",)), ("Notting Hill", ("Romance",)),
-    ("Pulp Fiction", ("Crime", "Drama")), ("Se7en", ("Thriller",)), ("The Piano", ("Drama",))))
-TRUE = ('The user likes crime and drama, as seen in movies like "Pulp Fiction" and "Fargo," which are full '
-        "of dry humour and sudden violence and are told with great care for characters who make one bad "
-        "decision after another. ")
-PADDING = ("The user enjoys complex plots with many turns and characters who are neither good nor bad, told "
-           "with patience and with an eye for the small things that make a life, in a style that is dry and "
-           "exact.")
+    ("Pulp Fiction", ("Crime", "Drama")), ("Se7en", ("Crime", "Thriller")), ("The Piano", ("Drama",)),
+    ("Heat", ("Crime",)), ("Alien", ("Horror", "Sci-Fi")), ("Casablanca", ("Drama",))))
+OPENING = "Based on the user's favorite movies, it can be inferred that their favorite genre is crime."
+PLOTS = ('The user prefers plots in which one bad decision leads to another, as seen in "Pulp Fiction" and '
+         '"Fargo," which are told with patience and dry wit.')
+THEMES = ("They seem drawn to themes of loss and of duty, as seen in films like The Piano and Casablanca, "
+          "where people give up what they love most.")
+BY_GENRE = 'The user also seems to enjoy science fiction, as seen in "The Matrix" and "Alien."'
+LIES = ('The user adores "Titanic" above all.', 'The user enjoys romance, as seen in "Fargo."',
+        "The runtime is two hours.", "They also like Heat and Goodfellas.",
+        "The user's favorite setting is that of Heat, Mr.")
 
 
-def test_a_writer_learns_only_what_its_prompt_shows():
-    lies = ('The user adores "Titanic" above all. ', "The user loves western films. ",
-            "The runtime is two hours. ")
-    made = writer_texts.example(Profile("1", TRUE + "".join(lies) + PADDING, HISTORY), 4)
-    assert made.text == TRUE + PADDING
-    assert {film.title for film in made.films} >= {"Pulp Fiction", "Fargo"} and len(made.films) <= 4
-    assert (made.titles, made.genres) == (2, 2)
-    assert writer_texts.example(Profile("1", TRUE, HISTORY), 4) is None  # too short
-    assert writer_texts.example(Profile("1", "1. " + TRUE + PADDING, HISTORY), 4) is None  # a numbered list
-    untrue = Profile("1", TRUE + PADDING, HISTORY[2:3])
-    assert writer_texts.example(untrue, 4) is None
+def test_a_sentence_is_kept_if_its_own_user_bears_it_out():
+    text = " ".join((OPENING, PLOTS, THEMES, BY_GENRE, *LIES))
+    openings, others = writer_texts.sentences([Profile("1", text, HISTORY)])
+    assert [each.text for each in openings] == [OPENING] and openings[0].genres == ("Crime",)
+    assert [(each.text, each.aspect, set(each.titles)) for each in others] == [
+        (PLOTS, "plot", {"Pulp Fiction", "Fargo"}), (THEMES, "theme", {"The Piano", "Casablanca"}),
+        ('The user also seems to enjoy {genre}, as seen in "{}" and "{}."', None, set())]
+
+
+def test_a_text_consists_of_sentences_that_are_true_of_its_user():
+    profiles = [Profile(str(n), " ".join((OPENING, PLOTS, THEMES, BY_GENRE)), HISTORY) for n in range(40)]
+    made = writer_texts.examples(profiles, 9, 20)
+    assert len(made) >= 5 and len({each.user for each in made}) == len(made)
+    for each in made:
+        assert each.text.startswith(OPENING) and PLOTS in each.text and THEMES in each.text
+        shown = [film.title for film in each.films]
+        assert len(writer_texts.named(each.text, shown)) == each.titles <= len(shown)
+        on_genre = each.text.removeprefix(OPENING).replace(PLOTS, "").replace(THEMES, "").strip()
+        noun = on_genre.removeprefix("The user also seems to enjoy ").split(",")[0]
+        genre = next(genre for genre, word in writer_texts._NOUNS.items() if word == noun)
+        titles = writer_texts.named(on_genre, shown)
+        assert genre != "Crime" and len(titles) == 2
+        assert all(genre in film.genres for film in each.films if film.title in titles)
+
+
+def test_users_of_whom_too_little_is_true_are_left_out():
+    told = Profile("1", " ".join((OPENING, PLOTS, THEMES, BY_GENRE)), HISTORY)
+    others = [Profile(str(n), "", HISTORY[:3]) for n in range(2, 9)]
+    assert {each.user for each in writer_texts.examples([told, *others], 12, 9)} <= {"1"}
 
 
 def test_records_ask_for_somewhat_more_words_than_the_text_has():
-    made = writer_texts.example(Profile("1", TRUE + PADDING, HISTORY), 4)
+    made = writer_texts.Example("1", HISTORY, PLOTS, 2)
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")

@@ -1,15 +1,24 @@
 """Prompts and texts that a writer of preference profiles learns from, and the users that it never saw.
 
-The texts are the recorded profiles of MovieLens 1M users (``data.py``), without the sentences that say
-nothing about the user or that name a title or genre which the user's history does not have. The prompt, of
-the set ``writer``, shows films that cover all that the text names: the model learns to name what it is shown.
+The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentences that say something about
+one user and many that fit everybody. A text to learn from is therefore put together, for each user, from the
+recorded sentences that are true of that user:
+
+- a sentence on genres opens the text if its genres are the most frequent of the films that the prompt shows;
+- a sentence that names films follows if the prompt shows all of them; each text has one sentence on plots,
+  one on settings and so on;
+- a sentence that says of its films only that they have a genre serves for every genre and all its films.
+
+The prompt, of the set ``writer``, shows films that cover all that the text names: the model learns to name
+what it is shown.
 """
 
 import json
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,115 +31,222 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_WORDS = (60, 165)  # of a text
-_MAX_NAMED = 8  # titles of a text
-_MIN_FACTS = 3  # titles and genres that a text names
+_WORDS = (55, 140)  # of a text
+_SENTENCES = (3, 3)  # of a text: at least, after its opening; at most, on films
+_WITHOUT_GENRE = 0.2  # share of texts without a sentence on one genre's films
+_TITLES = (4, 8)  # of a text
 _RECENT = 40  # films from which a prompt is filled up
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
 _SAYS_NOTHING = re.compile(
     "could be anything|anything from|runtime|in summary|overall|difficult|hard to|unclear|no specific|"
     "pinpoint|not specified|marketing|recommend|i can infer|i would|sorry|cannot|not possible|provided|"
-    r"listed as|musical (score|instrument)|soundtrack|(visual|writing) style|\bscores?\b", re.I)
-_BEGIN = re.compile("Based on|The user|This user|From|It")
+    "listed as|musical|soundtrack|visual|writing style|scores?\\b|a mix|mixture|combination|divers|"
+    "wide range|variety|broad|range of|variou|different|eclectic|varied|strong plot|real and|or fiction|"
+    "director|production|also have|prompt|united states|considering|one of these|elements of|"
+    "multi-layered|well-crafted|sequel|franchise|animated film|three of|"
+    "prefer(ence for)? movies with complex plots", re.I)
+_BEGIN = re.compile("The user|They|Their|This user|Additionally|In terms|Based on")
+_OPENS = re.compile("(Based on|The user's favorite genre).*genre")
+_CUT = re.compile(r"(\b(Mr|Mrs|Ms|Dr|St|vs)|[A-Z])\.$|^[^()]*\([^()]*$")  # it ended at an abbreviation
+_NUMBER = re.compile(r"\s+\d+\.$")  # of the next point of a list
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
-_QUOTED = re.compile(r'["“]([^"“”]{2,60})["”]')
+_QUOTED = re.compile(r'["“]([^"“”]{2,60}?)([,.]?["”])')
+_ASPECTS = {name: re.compile(words, re.I) for name, words in {
+    "plot": "plot|stor(y|ies)|narrative|twist", "setting": "setting|set in|takes? place|locations?",
+    "theme": "theme|issue|topic", "mood": "tone|mood|emotion|atmospher|humou?r|light-?hearted",
+    "age": "classic|older|vintage|modern|recent"}.items()}
 _GENRES = {genre: re.compile(rf"\b(?:{words})", re.I) for genre, words in {
     "Action": "action", "Adventure": "adventure", "Animation": "animat", "Children's": "children|family",
     "Comedy": "comed", "Crime": "crime", "Documentary": "documentar", "Drama": "drama", "Fantasy": "fantas",
     "Film-Noir": "film.noir|noir", "Horror": "horror", "Musical": "musicals", "Mystery": "myster",
     "Romance": "roman", "Sci-Fi": "sci-fi|science fiction", "Thriller": "thriller", "War": r"war\b",
     "Western": "western"}.items()}
+_NOUNS = {"Action": "action", "Adventure": "adventure", "Comedy": "comedy", "Crime": "crime",
+          "Drama": "drama", "Fantasy": "fantasy", "Film-Noir": "film noir", "Horror": "horror",
+          "Mystery": "mystery", "Romance": "romance", "Sci-Fi": "science fiction", "Thriller": "suspense",
+          "War": "war"}
+_NOUN = re.compile(rf"\b(?:{'|'.join(_NOUNS.values())})\b(?!/)")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A recorded sentence about one user that can be true of others.
+
+    text : with ``{genre}``, and ``{}`` for each title, if it serves for every genre
+    aspect : what it is about, a key of ``_ASPECTS``; None for others
+    genres : that it names, in its order
+    titles : names of the films that it needs; empty for openings and for sentences that serve for every genre
+    """
+
+    text: str
+    aspect: str | None
+    genres: tuple[str, ...]
+    titles: frozenset[str]
+
+    @property
+    def places(self) -> int:
+        """Number of titles that are to be filled in."""
+        return self.text.count("{}")
 
 
 @dataclass(frozen=True)
 class Example:
-    """user: id; films: of the prompt, the oldest first; titles, genres: number that the text names."""
+    """user: id; films: of the prompt, the oldest first; titles: number that the text names."""
 
     user: str
     films: tuple[Film, ...]
     text: str
     titles: int
-    genres: int
 
 
-class _Text:
-    """The kept sentences of a profile.
+def sentences(profiles: Sequence[Profile]) -> tuple[list[Sentence], list[Sentence]]:
+    """Sentences on genres alone, and sentences that name films; each once, in order."""
+    openings, others = {}, {}
+    for profile in profiles:
+        for sentence in _recorded(profile):
+            kind = others if sentence.titles or sentence.places else openings
+            kind.setdefault(sentence.text, sentence)
+    return list(openings.values()), list(others.values())
 
-    Attributes
+
+def _recorded(profile: Profile) -> Iterator[Sentence]:
+    """The sentences of a profile that say something which its own user's history bears out."""
+    flat = profile.text.casefold()
+    films = {title_variants(film.title)[0]: film for film in profile.films
+             if film.title.casefold() in flat and title_variants(film.title)}
+    for text in _BETWEEN_SENTENCES.split(" ".join(profile.text.split())):
+        text = _NUMBER.sub("", text).replace("avourite", "avorite")
+        if (not _BEGIN.match(text) or not text.endswith((".", '."', '.”')) or _SAYS_NOTHING.search(text)
+                or _CUT.search(text) or text.count('"') % 2 or "{" in text or len(text.split()) > 45):
+            continue
+        names = named(text, [film.title for film in films.values()])
+        if not _names_others(text, names):
+            yield from _as_sentence(text, names, _genres(text), films)
+
+
+def _names_others(text: str, names: Sequence[str]) -> bool:
+    """Whether something else than these films has a name or stands in quotation marks."""
+    for name in sorted(names, key=len, reverse=True):
+        text = re.sub(r"\b" + r"\W+(?:the |an? )?".join(map(re.escape, name.split())), "§§", text, flags=re.I)
+    quoted = any(re.search(r"\w", title) for title, _ in _QUOTED.findall(text))
+    return quoted or bool(re.search(r"(?<!^)\b[A-Z][a-z]", text.replace("The ", "the ").replace("A ", "a ")))
+
+
+def _as_sentence(text: str, names: Sequence[str], genres: tuple[str, ...],
+                 films: dict[str, Film]) -> Iterator[Sentence]:
+    aspects = [name for name, pattern in _ASPECTS.items() if pattern.search(text)]
+    aspect = aspects[0] if aspects else None
+    if not names:
+        if _OPENS.match(text) and 1 <= len(genres) <= 3:
+            yield Sentence(text, aspect, genres, frozenset())
+        return
+    known = {genre for name in names for genre in films[name].genres}
+    if "favorite genre" in text or not set(genres) <= known:
+        return
+    if (len(genres) == 1 and not aspects and len(_NOUN.findall(text)) == 1
+          and len(_QUOTED.findall(text)) == len(names)
+          and all(genres[0] in films[name].genres for name in names)):
+        yield Sentence(_NOUN.sub("{genre}", _QUOTED.sub(r'"{}\2', text)), None, genres, frozenset())
+    else:
+        yield Sentence(text, aspect, genres, frozenset(names))
+
+
+def _genres(sentence: str) -> tuple[str, ...]:
+    found = {genre: match.start() for genre, pattern in _GENRES.items()
+             if (match := pattern.search(sentence))}
+    return tuple(sorted(found, key=found.__getitem__))
+
+
+class _Composer:
+    """Puts texts together; sentences that were used least come first.
+
+    Parameters
     ----------
-    named : places, in the history, of the films that are named
-    genres : genres that are named
+    max_films : films of a prompt
     """
 
-    def __init__(self, profile: Profile):
-        flat = profile.text.casefold()
-        self._places = {variants[0]: place for place, film in enumerate(profile.films)
-                        if film.title.casefold() in flat and (variants := title_variants(film.title))}
-        self._titles = [profile.films[place].title for place in self._places.values()]
-        self._known = {genre for film in profile.films for genre in film.genres}
-        self.named: set[int] = set()
-        self.genres: set[str] = set()
-        kept, words = [], 0
-        for sentence in _BETWEEN_SENTENCES.split(" ".join(profile.text.split())):
-            if self._is_kept(sentence):
-                words += len(sentence.split())
-                if words > _WORDS[1]:
-                    break
-                kept.append(sentence)
-                self.named |= self._films(sentence)
-                self.genres |= _genres(sentence)
-        self.text = " ".join(kept)
+    def __init__(self, profiles: Sequence[Profile], max_films: int):
+        self._openings, others = sentences(profiles)
+        self._by_genre = [each for each in others if each.places]
+        self._by_films = [each for each in others if not each.places]
+        self._max_films = max_films
+        self._used: Counter[str] = Counter()
 
-    def _is_kept(self, sentence: str) -> bool:
-        quoted = _QUOTED.findall(sentence)
-        return not (_SAYS_NOTHING.search(sentence) or sentence.count('"') % 2  # cut after "L.A."
-                    or _genres(sentence) - self._known
-                    or any(not self._films(f'"{title}"') for title in quoted)
-                    or len(self.named | self._films(sentence)) > _MAX_NAMED)
+    def example(self, profile: Profile) -> Example | None:
+        """A user's prompt and text; None if too few sentences are true of the user."""
+        rng = random.Random(profile.user)
+        genre, shown, texts = self._on_genre(profile, rng)
+        used = self._on_films(profile, shown, rng)
+        texts += [sentence.text for sentence in used]
+        if not _SENTENCES[0] <= len(texts) or not _TITLES[0] <= len(shown) <= _TITLES[1]:
+            return None
+        films = self._films(profile, shown, rng)
+        opening = self._opening(films, genre, rng)
+        text = " ".join([opening.text, *texts]) if opening else ""
+        if not _WORDS[0] <= len(text.split()) <= _WORDS[1]:
+            return None
+        self._used.update(sentence.text for sentence in (opening, *used))
+        return Example(profile.user, films, text, len(shown))
 
-    def _films(self, sentence: str) -> set[int]:
-        return {self._places[name] for name in named(sentence, self._titles)}
+    def _on_genre(self, profile: Profile, rng: random.Random) -> tuple[str, set[int], list[str]]:
+        """A genre of recent films, places of some of these films, and a sentence that names them."""
+        films = dict(list(enumerate(profile.films))[-_RECENT:])
+        sentence = rng.choice(self._by_genre) if self._by_genre else None
+        counts = Counter(genre for film in films.values() for genre in film.genres if genre in _NOUNS)
+        genres = [genre for genre in counts.elements() if sentence and counts[genre] >= sentence.places]
+        if not genres or rng.random() < _WITHOUT_GENRE:
+            return "", set(), []
+        genre = rng.choice(genres)
+        places = rng.sample([place for place, film in films.items() if genre in film.genres], sentence.places)
+        titles = [_name(films[place]) for place in places]
+        return genre, set(places), [sentence.text.format(*titles, genre=_NOUNS[genre])]
 
-    def is_good(self) -> bool:
-        """Whether it is prose, long enough, and names enough."""
-        return (len(self.text.split()) >= _WORDS[0] and len(self.named) + len(self.genres) >= _MIN_FACTS
-                and bool(_BEGIN.match(self.text)) and self.text.endswith((".", '."', '.”'))
-                and not re.search(r"(^|\s)\d+\. ", self.text))
+    def _on_films(self, profile: Profile, shown: set[int], rng: random.Random) -> list[Sentence]:
+        """Sentences, each of another aspect and other films, whose films' places are added to ``shown``."""
+        places = {names[0]: place for place, film in enumerate(profile.films)
+                  if (names := title_variants(film.title))}
+        true = [sentence for sentence in self._by_films if sentence.titles <= places.keys()]
+        chosen: list[Sentence] = []
+        for sentence in sorted(true, key=lambda each: (self._used[each.text], rng.random())):
+            films = {places[name] for name in sentence.titles}
+            if (len(chosen) < _SENTENCES[1] and not shown & films and len(shown | films) <= _TITLES[1]
+                    and sentence.aspect not in {other.aspect for other in chosen}):
+                chosen.append(sentence)
+                shown |= films
+        return chosen
+
+    def _films(self, profile: Profile, shown: set[int], rng: random.Random) -> tuple[Film, ...]:
+        """These films and recent ones."""
+        others = [place for place in range(len(profile.films)) if place not in shown][-_RECENT:]
+        count = self._max_films if rng.random() < 0.7 else rng.randint(5, self._max_films)
+        others = rng.sample(others, min(len(others), max(0, count - len(shown))))
+        return tuple(profile.films[place] for place in sorted({*shown, *others}))
+
+    def _opening(self, films: Sequence[Film], genre: str, rng: random.Random) -> Sentence | None:
+        """An opening that names the most frequent genres of these films, the most frequent first."""
+        counts = Counter(genre for film in films for genre in film.genres)
+
+        def is_true(sentence: Sentence) -> bool:
+            shares = [counts[each] for each in sentence.genres]
+            others = [count for each, count in counts.items() if each not in sentence.genres]
+            return (genre not in sentence.genres and shares == sorted(shares, reverse=True)
+                    and shares[-1] >= max(2, *others, 2))
+
+        true = [sentence for sentence in self._openings if is_true(sentence)]
+        return min(true, key=lambda each: (self._used[each.text], rng.random()), default=None)
 
 
-def _genres(sentence: str) -> set[str]:
-    return {genre for genre, pattern in _GENRES.items() if pattern.search(sentence)}
+def _name(film: Film) -> str:
+    return re.sub(r"(?<=\S) *\(.*\)", "", film.title)
 
 
-def example(profile: Profile, max_films: int) -> Example | None:
-    """A profile's text and at most ``max_films`` films for its prompt; None if the text is not good."""
-    text = _Text(profile)
-    if not text.is_good():
-        return None
-    rng, films = random.Random(profile.user), profile.films
-    shown = set(text.named)
-    newest = range(len(films) - 1, -1, -1)
-    for genre in sorted(text.genres):
-        if not any(genre in films[place].genres for place in shown):
-            shown.add(rng.choice([place for place in newest if genre in films[place].genres][:_RECENT]))
-    if len(shown) > max_films:
-        return None
-    others = [place for place in newest if place not in shown][:_RECENT]
-    rng.shuffle(others)
-    others.sort(key=lambda place: not text.genres & set(films[place].genres))
-    count = max_films if rng.random() < 0.7 else rng.randint(min(5, max_films), max_films)
-    shown |= set(others[:max(0, count - len(shown))])
-    return Example(profile.user, tuple(films[place] for place in sorted(shown)), text.text,
-                   len(text.named), len(text.genres))
-
-
-def examples(profiles: Sequence[Profile], max_films: int, generic: int) -> list[Example]:
-    """All examples that name titles, and ``generic`` others: those that name most genres."""
-    made = [each for profile in profiles if (each := example(profile, max_films))]
-    others = sorted((each for each in made if not each.titles), key=lambda each: (-each.genres, each.user))
-    chosen = [each for each in made if each.titles] + others[:generic]
-    random.Random(0).shuffle(chosen)
-    return chosen
+def examples(profiles: Sequence[Profile], max_films: int, count: int) -> list[Example]:
+    """At most ``count`` examples, of users in random order."""
+    composer, made = _Composer(profiles, max_films), []
+    for profile in random.Random(0).sample(list(profiles), len(profiles)):
+        if len(made) < count and (each := composer.example(profile)):
+            made.append(each)
+    return made
 
 
 def history(films: Sequence[Film]) -> list[HistoryItem]:
@@ -156,7 +272,7 @@ class Options:
                         envvar="DARE_DATA")
     out: Path = option("File of JSON lines for `dare-job writer train --text`.", flag="--save")
     held_out: float = option("Share of the users, by the hash of their ids, that are left out.", 1 / 3)
-    generic: int = option("Texts that name genres only.", 200)
+    examples: int = option("Texts to make, each of another user.", 800)
 
 
 @command(Options)
@@ -165,11 +281,11 @@ def main(options: Options) -> dict:
     profiles = data.load(options.data)
     learned, held_out = data.split(profiles, round(options.held_out * len(profiles)))
     prompt_set = prompts.load(PROMPTS)
-    made = examples(learned, prompt_set.max_history, options.generic)
+    made = examples(learned, prompt_set.max_history, options.examples)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(_record(each, prompt_set), ensure_ascii=False) + "\n" for each in made)
     return {"texts": str(options.out), "users": len(learned), "held_out": len(held_out),
             "examples": len(made),
-            "naming_titles": sum(each.titles > 0 for each in made),
+            "titles": round(sum(each.titles for each in made) / max(1, len(made)), 1),
             "words": sum(len(each.text.split()) for each in made) // max(1, len(made))}
