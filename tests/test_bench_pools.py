@@ -146,6 +146,7 @@ def test_interactions_are_those_before_the_last(folder):
     assert (np.diff(pairs.user) >= 0).all()
 
 
+@pytest.mark.release
 def test_vectors_are_learned_once(folder, work, pools, monkeypatch):
     monkeypatch.setattr(pools_pools.lightgcn, "train", lambda *_, **__: pytest.fail("learned again"))
     assert len(pools_pools.user_vectors(data.load(folder), work)) == profile_files.USERS - 1
@@ -164,6 +165,7 @@ def test_groups_hold_who_is_near_and_rows_join_the_nearest():
     assert (other.members != found.members).any()
 
 
+@pytest.mark.release
 def test_pools_are_what_their_names_say(dates, pools):
     user = next(iter(dates.prompts))
     assert [[index.kind for index in pools.of(kind, 10)[user]] for kind in (OWN, GROUP, GLOBAL, BLEND)] == [
@@ -173,6 +175,7 @@ def test_pools_are_what_their_names_say(dates, pools):
     assert pools.of(OWN, 10)[user][0].token_count == len(dates.previous[user])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("retrieval", [pools_pools.BLENDED, pools_pools.PUBLISHED])
 def test_drafting_along_a_text_takes_the_steps_of_decoding_it(dates, pools, retrieval):
     """Each text is 1 + accepted + steps; a cut text's last draft stands in for the model's own token."""
@@ -192,6 +195,7 @@ def test_drafting_along_a_text_takes_the_steps_of_decoding_it(dates, pools, retr
     assert first.token_ids.tolist() == dates.texts[users[0]].tolist()
 
 
+@pytest.mark.release
 def test_the_published_rule_drafts_each_row_from_its_own_pool(pools, dates):
     users = list(dates.prompts)[:2]
     requests = [Request(user, dates.prompts[user], pools.of(OWN, 10)[user]) for user in users]

@@ -43,6 +43,7 @@ def found(shown):
     return json.loads(shown.stdout.splitlines()[-1])
 
 
+@pytest.mark.release
 def test_it_ends_with_a_line_for_every_way_of_sampling(found):
     rows = found["rows"]
     assert all(set(row) == LINE for row in rows)
@@ -59,11 +60,13 @@ def test_it_ends_with_a_line_for_every_way_of_sampling(found):
             assert row["block_efficiency"] == row["fewer_forwards"] == row["memory_bound"] == 1
 
 
+@pytest.mark.release
 def test_greedy_text_is_the_same_however_it_is_drafted(found):
     """Temperature 0: as many tokens in all ways, each step of a tree at least its own."""
     assert len({row["tokens"] for row in found["rows"] if row["temperature"] == 0}) == 1
 
 
+@pytest.mark.release
 def test_acceptance_is_drawn_over_candidates(found, work):
     """A panel for each draft model, and in it a line for each temperature with all that was measured."""
     drawn = ElementTree.fromstring((work / "rates.svg").read_text())
@@ -73,6 +76,7 @@ def test_acceptance_is_drawn_over_candidates(found, work):
     assert len(paths) == 4 and {path.count(",") for path in paths} == {len(acceptance.QUICK_PROBES)}
 
 
+@pytest.mark.release
 def test_targets_are_printed_as_met_or_missed(shown, found):
     assert len(found["targets"]) == 2
     for one in found["targets"]:
@@ -80,6 +84,7 @@ def test_targets_are_printed_as_met_or_missed(shown, found):
         assert f"{'met' if one['met'] else 'MISSED'}: {one['target']}" in shown.stdout
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("measured", "code"), [((2.0, 1.8), 0), ((1.99, 1.8), 1), ((2.5, 1.7), 1)])
 def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured, code):
     """The last line of standard output stays JSON."""
@@ -92,6 +97,7 @@ def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured,
     assert invoke("--temperatures", "1", "--quick").exit_code == 0
 
 
+@pytest.mark.release
 def test_a_gpu_is_held_to_the_clock(found):
     rows = [{**row, "ratio_to_plain": 1.7} for row in found["rows"]]
     added = [one for one in report.targets(rows, "cuda") if one not in report.targets(rows, "cpu")]
@@ -122,6 +128,7 @@ def test_a_tokenizer_without_an_end_of_text(tmp_path):
     assert [len(row.text) + 1 for row in found.foreign] == [len(row.text) for row in ends.foreign]
 
 
+@pytest.mark.release
 def test_both_draft_models_are_kept(found, work):
     folders = sorted(path.name for path in work.iterdir() if path.is_dir())
     assert [name.rsplit("-", 1)[0] for name in folders] == ["drafter-after", "drafter-before"]
