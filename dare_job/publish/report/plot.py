@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from dare_job.publish.report.svg import line, text
+from dare_job.publish.report.svg import circle, line, path, svg, text
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 310, 84, 250, 40, 40
 _LABEL_PX = 14  # between two labels
@@ -109,9 +109,7 @@ def document(description: str, panels: Sequence[Panel], caption: str = "") -> st
              for part in _panel(panel, number * (_HEIGHT + _TOP) + _TOP)]
     if caption:
         parts.append(text((_LEFT + _WIDTH - _RIGHT) / 2, height - 12, caption))
-    return str(Markup('<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{}" width="{}" '
-                      'height="{}" viewBox="0 0 {} {}">{}{}</svg>\n').format(
-        description, _WIDTH, height, _WIDTH, height, _STYLE, Markup("").join(parts)))
+    return f"{svg(_WIDTH, height, description, [_STYLE, *parts], file=True)}\n"
 
 
 def _panel(panel: Panel, top: float) -> list[Markup]:
@@ -136,19 +134,14 @@ def _panel(panel: Panel, top: float) -> list[Markup]:
     ends = [(at_y(curve.points[-1][1]), right, curve.name) for curve in panel.lines if curve.name]
     named = [(at_y(dot.y), at_x(dot.x), dot.name) for dot in panel.dots if dot.labelled]
     parts += _labels([*ends, *named], right, base)
-    parts += [_path(curve, at_x, at_y) for curve in panel.lines]
+    parts += [path([(at_x(x), at_y(y)) for x, y in curve.points], stroke=curve.colour,
+                   stroke_dasharray=curve.dashes) for curve in panel.lines]
     return parts + [part for dot in panel.dots for part in _dot(dot, at_x, at_y)]
 
 
 def _scale(axis: Axis, start: float, end: float) -> Callable[[float], float]:
     low, high = axis.place(axis.ticks[0]), axis.place(axis.ticks[-1])
     return lambda value: start + (end - start) * (axis.place(value) - low) / ((high - low) or 1.0)
-
-
-def _path(curve: Line, at_x: Callable, at_y: Callable) -> Markup:
-    path = " L".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in curve.points)
-    return Markup('<path d="M{}" stroke="{}" stroke-dasharray="{}"/>').format(
-        path, curve.colour, curve.dashes)
 
 
 def _dot(dot: Dot, at_x: Callable, at_y: Callable) -> list[Markup]:
@@ -159,10 +152,7 @@ def _dot(dot: Dot, at_x: Callable, at_y: Callable) -> list[Markup]:
     if dot.bound is not None:
         end = at_y(dot.bound)
         bars += [(x, y, x, end), (x - 5, end, x + 5, end)]
-    parts = [Markup('<line class="bar" stroke="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
-        dot.colour, *bar) for bar in bars]
-    circle = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}"><title>{}</title></circle>')
-    return [*parts, circle.format(x, y, dot.colour, dot.name)]
+    return [*(line(*bar, "bar", stroke=dot.colour) for bar in bars), circle(x, y, dot.colour, dot.name)]
 
 
 def _labels(labels: Sequence[tuple[float, float, str]], right: float, base: float) -> list[Markup]:

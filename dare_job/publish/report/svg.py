@@ -1,10 +1,10 @@
-"""SVG elements, and the report's small inline charts. The page's style sheet has the colours.
+"""SVG elements, and the report's small inline charts, whose colours are in the page's style sheet.
 
 Every chart has an accessible name that states what it shows. ``markupsafe`` escapes all text of the data.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
@@ -15,39 +15,53 @@ _MAX_BARS = 24  # numbers of accepted tokens with a bar of their own
 _WIDTH, _HEIGHT, _BASE = 420, 58, 45  # of a chart, and of the line under its bars
 
 
-def svg(width: int, height: int, description: str, parts: Sequence[Markup], name: str = "") -> Markup:
-    """An inline chart; ``name`` is its CSS class."""
-    return Markup('<svg class="{}" role="img" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">'
-                  "<title>{}</title>{}</svg>").format(
-        name, description, width, height, width, height, description, Markup("").join(parts))
+def element(tag: str, content: str = "", **attributes: object) -> Markup:
+    """An SVG element without its empty attributes; ``stroke_width`` becomes stroke-width, numbers get .1f."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"),
+                                  value if isinstance(value, str) else f"{value:.1f}")
+        for name, value in attributes.items() if value != "")
+    return Markup("<{0}{1}>{2}</{0}>" if content else "<{0}{1}/>").format(tag, written, content)
+
+
+def svg(width: int, height: int, description: str, parts: Sequence[Markup], name: str = "",
+        file: bool = False) -> Markup:
+    """A chart; ``name`` is its CSS class. file: a document by itself, not a part of a page."""
+    title = "" if file else element("title", description)
+    return element("svg", Markup("").join([title, *parts]), class_=name,
+                   xmlns="http://www.w3.org/2000/svg" if file else "", role="img", aria_label=description,
+                   width=str(width), height=str(height), viewBox=f"0 0 {width} {height}")
 
 
 def rect(x: float, y: float, width: float, height: float, name: str, tooltip: str = "") -> Markup:
-    title = Markup("<title>{}</title>").format(tooltip) if tooltip else ""
-    return Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">{}</rect>').format(
-        name, x, y, width, height, title)
+    return element("rect", _title(tooltip), class_=name, x=x, y=y, width=width, height=height)
 
 
-def line(x1: float, y1: float, x2: float, y2: float, name: str) -> Markup:
-    return Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
-        name, x1, y1, x2, y2)
+def line(x1: float, y1: float, x2: float, y2: float, name: str, **more: str) -> Markup:
+    return element("line", class_=name, x1=x1, y1=y1, x2=x2, y2=y2, **more)
+
+
+def circle(x: float, y: float, colour: str, tooltip: str) -> Markup:
+    return element("circle", _title(tooltip), cx=x, cy=y, r="4", fill=colour)
 
 
 def text(x: float, y: float, content: str, name: str = "", anchor: str = "middle") -> Markup:
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(
-        name, x, y, anchor, content)
+    return element("text", content, class_=name, x=x, y=y, text_anchor=anchor)
 
 
-def path(points: Sequence[tuple[float, float]], name: str, tooltip: str = "") -> Markup:
+def path(points: Iterable[tuple[float, float]], name: str = "", tooltip: str = "", **more: str) -> Markup:
     """Points joined by lines."""
-    title = Markup("<title>{}</title>").format(tooltip) if tooltip else ""
-    return Markup('<path class="{}" d="M{}">{}</path>').format(
-        name, " L".join(f"{x:.1f},{y:.1f}" for x, y in points), title)
+    return element("path", _title(tooltip), class_=name,
+                   d="M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points), **more)
+
+
+def _title(tooltip: str) -> str:
+    return element("title", tooltip) if tooltip else ""
 
 
 def moved(x: float, y: float, parts: Sequence[Markup]) -> Markup:
     """Elements moved by (x, y)."""
-    return Markup('<g transform="translate({:.1f} {:.1f})">{}</g>').format(x, y, Markup("").join(parts))
+    return element("g", Markup("").join(parts), transform=f"translate({x:.1f} {y:.1f})")
 
 
 def _bar(x: float, width: float, height: float, name: str, tooltip: str) -> Markup:
