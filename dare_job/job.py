@@ -13,11 +13,19 @@ from dare_job.workspace import Workspace
 
 @dataclass(frozen=True)
 class Job:
+    """One date to run.
+
+    Attributes
+    ----------
+    limit : maximum number of texts to generate of each entity type
+    choice : verification chosen for ``verify.target`` (``dare_job/evaluate/curve/choose.py``)
+    """
+
     config: JobConfig
     space: Workspace
     run_id: str
-    limit: int | None = None  # generate at most this many texts of each entity type
-    choice: dict | None = None  # verification chosen for verify.target (dare_job/evaluate/curve/choose.py)
+    limit: int | None = None
+    choice: dict | None = None
 
     @cached_property
     def spark(self):

@@ -63,6 +63,7 @@ State = namedtuple("State", "history at orders next_orders counts gains read tot
 
 @helper
 def state(at, pools, orders):
+    """A ``State`` of S pools and M orders over memory at the addresses ``at``, int64 (15,)."""
     return State(
         array_at(at[0], orders, np.int32), array_at(at[1], pools, np.int32),
         array_at(at[2], pools, np.int32), array_at(at[3], pools, np.int32),

@@ -25,6 +25,7 @@ Frontier = namedtuple("Frontier", "queue scores parents tokens sources at orders
 
 @helper
 def table(at, pools):
+    """A ``Table`` of S = ``pools`` pools over memory at the addresses ``at``, int64 (6,)."""
     n = MAX_CONTINUATIONS
     return Table(array_at(at[0], SLOTS, np.int64), array_at(at[1], n, np.int32),
                  array_at(at[2], n, np.float64), array_at(at[3], n, np.uint8),
@@ -33,6 +34,7 @@ def table(at, pools):
 
 @helper
 def frontier(at, nodes, pools):
+    """A ``Frontier`` of K = ``nodes`` + 1 candidates over memory at the addresses ``at``, int64 (7,)."""
     n = nodes + 1
     return Frontier(array_at(at[0], n, np.int32), array_at(at[1], n, np.float64),
                     array_at(at[2], n, np.int32), array_at(at[3], n, np.int32), array_at(at[4], n, np.uint8),

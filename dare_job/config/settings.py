@@ -29,6 +29,8 @@ from dare_job.prompts import PromptSet
 
 
 class InputSettings(Section):
+    """Interactions, users and items, and earlier texts."""
+
     path: str | None = Field(None, description="Folder or file with interactions, users and items, or a URL")
     format: Literal["auto", "parquet", "movielens", "amazon"] = Field(
         "auto", description="Format of the input. auto: recognized from its files")
@@ -39,6 +41,8 @@ class InputSettings(Section):
 
 
 class HistorySettings(Section):
+    """The interactions that prompts show."""
+
     window: Literal["recent", "old", "new"] = Field(
         "recent", description="Part of a user's n interactions that prompts show. recent: the last ones. "
         "old, new: the first or last m of them, n/2 < m < n, as in the DARE paper")
@@ -51,6 +55,8 @@ class HistorySettings(Section):
 
 
 class PromptSettings(Section):
+    """Prompt sets of users and items."""
+
     domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
                                    "domains")
     user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
@@ -99,6 +105,8 @@ class EmbedSettings(Section):
 
 
 class GroupSettings(Section):
+    """Groups of similar entities, which share a draft pool and a shard where possible."""
+
     clusters: AtLeastOne | Literal["auto"] = Field(
         "auto", description="Number of k-means clusters. auto: number of entities / target_size")
     target_size: int = Field(500, ge=2, le=MAX_INT, description="Average number of entities in a group")
@@ -111,6 +119,8 @@ class GroupSettings(Section):
 
 
 class RouterSettings(Section):
+    """Which pool an entity drafts from, besides the global one."""
+
     min_interactions: NotNegative = Field(5, description="Entities with fewer interactions use the "
                                   "pool of their attribute group in place of their collaborative group")
     user: Literal["auto", "collaborative", "attribute", "global"] = Field(
@@ -120,6 +130,8 @@ class RouterSettings(Section):
 
 
 class PoolSettings(Section):
+    """Size and content of draft pools."""
+
     own: bool = Field(True, description="Mode dare: use a row's own previous text as its nearest draft "
                       "source")
     max_texts: AtLeastOne = Field(20000, description="Maximum number of texts in a group pool; if "
@@ -130,6 +142,8 @@ class PoolSettings(Section):
 
 
 class WaveSettings(Section):
+    """Generation in waves, each with the texts of the waves before it as drafts."""
+
     when: Literal["auto", "always", "never"] = Field(
         "auto", description="When to generate in waves, so that the first texts are drafts for the others. "
         "auto: if there are no earlier texts, or another model, tokenizer or prompt wrote them")
@@ -147,6 +161,8 @@ class WaveSettings(Section):
 
 
 class SparkSettings(Section):
+    """Spark session, shards and output files."""
+
     master: str = Field("local[*]", pattern=r"^(local(-cluster)?(\[.*\])?|yarn|(spark|k8s|mesos)://.+)$",
                         description="Spark master: local[N], yarn, spark://HOST:PORT, k8s://URL. --master of "
                         "spark-submit has precedence")
@@ -163,6 +179,8 @@ class SparkSettings(Section):
 
 
 class BaselineSettings(Section):
+    """Autoregressive decoding of some rows, for the speedup in the report."""
+
     rows: NotNegative | Literal["auto"] = Field(
         "auto", description="Rows that are also decoded autoregressively, to measure the speedup: at most a "
         "quarter of the run's rows, or one batch for each worker if that is more. auto: 32, or one batch for "
@@ -171,6 +189,8 @@ class BaselineSettings(Section):
 
 
 class LimitSettings(Section):
+    """When nothing is published."""
+
     max_error_share: Share = Field(0.05, description="Maximum share of failed rows; with more nothing is "
                                    "published (exit code 3). null: no limit")
 
@@ -254,6 +274,8 @@ class EncodeSettings(Section):
 
 
 class LogSettings(Section):
+    """The log on standard error."""
+
     format: Literal["text", "json"] = Field(
         "text", description="Format of the log on standard error. json: one object per line, for machines. "
         "OUT/_work/dt=D/logs/RUN_ID.jsonl always has all records as JSON")
@@ -283,12 +305,16 @@ _LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
 class CostSettings(Section):
+    """Prices."""
+
     per_gpu_hour: float | None = Field(None, ge=0, description="Price of one worker (GPU) for an hour, in "
                                        "your currency, for the costs in report, dry run and tune. null: no "
                                        "costs")
 
 
 class JobConfig(Section):
+    """All settings of the job."""
+
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
     seed: NotNegative = Field(0, description="Random seed of all stages. Sampled text depends on it, on "

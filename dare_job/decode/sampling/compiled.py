@@ -33,6 +33,7 @@ class WarpParameters(NamedTuple):
 
 
 def warp_parameters(settings: Warp) -> WarpParameters:
+    """The settings in the form that compiled code reads."""
     return WarpParameters(float(settings.temperature), int(settings.top_k or 0),
                           1.0 if settings.top_p is None else float(settings.top_p),
                           float(settings.min_p or 0.0))

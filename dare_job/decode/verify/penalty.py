@@ -86,4 +86,5 @@ def on_path(wanted, root, node, tokens, parents):
 
 @numba.njit
 def penalized_score(score, penalty):
+    """Return the score of a token that has occurred: divided by the penalty if positive, else multiplied."""
     return score * penalty if score < 0 else score / penalty

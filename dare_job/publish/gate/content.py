@@ -49,14 +49,17 @@ def matches(text: pa.Array, patterns: Iterable[str]) -> np.ndarray:
 
 
 def refusals(text: pa.Array, more: Sequence[str]) -> np.ndarray:
+    """(N,) bool: the text refuses to answer. ``more``: further patterns."""
     return matches(text, (*REFUSALS, *more))
 
 
 def thinking(text: pa.Array) -> np.ndarray:
+    """(N,) bool: the text has a tag of a thinking block."""
     return matches(text, [_THINKING])
 
 
 def shells(text: pa.Array) -> np.ndarray:
+    """(N,) bool: the text is only a heading, or says that there is nothing to say."""
     short = pc.less_equal(pc.utf8_length(text), _SHELL_CHARACTERS)
     return matches(pc.utf8_trim_whitespace(pc.if_else(short, text, "no shell")), SHELLS)
 
@@ -79,6 +82,7 @@ def foreign_share(text: pa.Array, script: str | None) -> np.ndarray:
 
 
 def wrong_script(share: np.ndarray) -> np.ndarray:
+    """(N,) bool: most letters are of another script. ``share``: result of ``foreign_share`` (N,)."""
     return share > 1 - _MIN_SHARE
 
 
