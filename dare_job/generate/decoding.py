@@ -26,17 +26,6 @@ def batch_size_of(task: Task) -> int:
     return _sizes.get(_key(task), task.config.decode.batch_size)
 
 
-def halve_batch_size(task: Task) -> bool:
-    """Halve the batch size for the rest of this run. False if it is already one row."""
-    size = batch_size_of(task)
-    if size == 1:
-        return False
-    _sizes[_key(task)] = size // 2
-    _LOG.warning("out of memory with %d rows in a batch (decode.batch_size): this worker continues with %d",
-                 size, size // 2)
-    return True
-
-
 def _key(task: Task) -> tuple:
     return task.run_id, task.folder, task.model, task.config.decode.batch_size
 
@@ -60,7 +49,8 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
     """
     queue, size = _RequestQueue(rows, task, watchdog, hung), batch_size_of(task)
     while queue.has_next():
-        engine, consumed, short, reason = _engine(task, batch_size_of(task)), queue.consumed, False, None
+        current = batch_size_of(task)
+        engine, consumed, short, reason = _engine(task, current), queue.consumed, False, None
         try:
             for result in watchdog.watch(engine, engine.run(queue)):
                 yield from queue.pop_failed()
@@ -77,7 +67,8 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
         yield from queue.pop_failed()
         if short:
             loading.release_memory(task)
-        if short and halve_batch_size(task):
+        if short and current > 1:
+            _sizes[_key(task)] = memory.halved(current, "decode.batch_size")
             queue.requeue()
         elif reason is not None:
             _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)

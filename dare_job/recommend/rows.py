@@ -67,9 +67,7 @@ class BatchRecommender:
             batch = waiting[at:at + self.batch_size]
             batch_rows = self._batch(batch, initial_batch_size)
             if batch_rows is None:
-                self.batch_size = max(1, len(batch) // 2)
-                _LOG.warning("out of memory with a batch of %d users: the batch size is %d from now on",
-                             len(batch), self.batch_size)
+                self.batch_size = memory.halved(len(batch), "recommend.batch_size")
                 memory.release(self.search.node_scores.target)
                 continue
             yield from batch_rows

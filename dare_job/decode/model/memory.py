@@ -1,6 +1,7 @@
-"""Recognize out-of-memory and device failures among errors; release memory."""
+"""Recognize out-of-memory and device failures among errors; release memory; continue with smaller batches."""
 
 import gc
+import logging
 
 import torch
 
@@ -9,6 +10,7 @@ from dare_job.decode.model.target import Target
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "Cannot allocate memory", "DefaultCPUAllocator",
                   "ALLOC_FAILED")
 _DEVICE_FAILURE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error", "HIP error")
+_LOG = logging.getLogger("dare_job")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -33,3 +35,10 @@ def release(target: Target) -> None:
     gc.collect()
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def halved(batch_size: int, setting: str) -> int:
+    """Return half of a batch size that ran out of memory, after a warning. ``setting``: its name."""
+    _LOG.warning("out of memory with %d rows in a batch (%s): this worker continues with %d",
+                 batch_size, setting, batch_size // 2)
+    return batch_size // 2
