@@ -149,3 +149,9 @@ def test_words_that_went_and_came_are_coloured_on_a_terminal():
         console.print(right)
     assert "\x1b[32mx" in captured.get()
     assert side_by_side("", "new", colour=False)[1].plain == "{+new+}"
+
+
+def test_texts_that_take_too_long_to_compare_are_marked_as_a_whole():
+    loop = " ".join(["loop"] * 400)
+    assert [side.plain for side in side_by_side(loop, f"{loop} end", colour=False)] == [
+        f"[-{loop}-]", f"{{+{loop} end+}}"]

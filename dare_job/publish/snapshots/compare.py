@@ -3,7 +3,6 @@
 Ids and texts are compared by 64-bit hash: among 10 million ids a collision has a probability of 1 in 370,000.
 """
 
-import difflib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 from pandas.util import hash_array
 from rich.text import Text
 
+from dare_job.publish.report import changes
 from dare_job.schemas import KNOWLEDGE
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
@@ -90,21 +90,26 @@ def _spread(tokens: pd.Series) -> dict | None:
 
 
 def side_by_side(before: str, after: str, colour: bool) -> tuple[Text, Text]:
-    """Both texts with removed words in red or [-...-], and added words in green or {+...+}."""
-    old, new = before.split(), after.split()
+    """Both texts with removed words in red or [-...-], and added words in green or {+...+}.
+
+    If comparing them takes too long, all words are marked.
+    """
+    everything = [("removed", changes.shorten(before)), ("added", changes.shorten(after))]
     left, right = Text(), Text()
-    for kind, i, j, k, n in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        _append(left, old[i:j], kind != "equal", "red" if colour else "[--]")
-        _append(right, new[k:n], kind != "equal", "green" if colour else "{++}")
+    for kind, words in changes.words(before, after) or everything:
+        if kind != "added":
+            _append(left, words, kind != "same", "red" if colour else "[--]")
+        if kind != "removed":
+            _append(right, words, kind != "same", "green" if colour else "{++}")
     return left, right
 
 
-def _append(text: Text, words: list[str], marked: bool, mark: str) -> None:
+def _append(text: Text, words: str, marked: bool, mark: str) -> None:
+    words = " ".join(words.split())
     if not words:
         return
     text.append(" " if text else "")
-    joined = " ".join(words)
     if marked and not mark.isalpha():
-        text.append(f"{mark[:2]}{joined}{mark[2:]}")
+        text.append(f"{mark[:2]}{words}{mark[2:]}")
     else:
-        text.append(joined, style=mark if marked else "")
+        text.append(words, style=mark if marked else "")
