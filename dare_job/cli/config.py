@@ -1,40 +1,53 @@
 """The commands under ``dare-job config``: settings in effect, and all settings."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from dare_job.cli.result import AsJson, console, print_result
+from dare_job.cli import options
+from dare_job.cli.from_dataclass import takes
+from dare_job.cli.result import console, print_result
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 
-Config = Annotated[list[Path] | None, typer.Option(
-    "--config", help="YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")]
-Set = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a setting, as in decode.batch_size=16; repeatable.")]
-Keys = Annotated[list[str] | None, typer.Argument(
-    metavar="[KEY]...", help="Only these settings or sections, such as decode or out.")]
+
+@dataclass(frozen=True)
+class SchemaOptions:
+    """Options of ``dare-job config schema``."""
+
+    keys: list[str] | None = option("Only these settings or sections, such as decode or out.", None,
+                                    argument=True, metavar="[KEY]...")
 
 
-def show(keys: Keys = None, config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
+@dataclass(frozen=True)
+class ShowOptions(SchemaOptions):
+    """Options of ``dare-job config show``."""
+
+    config: list[Path] | None = options.config_option()
+    set_: list[str] | None = options.set_option()
+
+
+@takes(ShowOptions)
+def show(args: ShowOptions, as_json: bool) -> None:
     """Print the settings in effect, and which file or option each one comes from."""
     from dare_job.config import source
     from dare_job.config.settings import load
     from dare_job.observe import redact
 
-    settings = load(config or [], set_)
-    origins = {value.key: value.origin for file in config or []
+    files, overrides = args.config or [], args.set_ or []
+    settings = load(files, overrides)
+    origins = {value.key: value.origin for file in files
                for value in source.origins(source.read(file), file)}
-    origins |= {source.parse(text).key: "--set" for text in set_ or []}
+    origins |= {source.parse(text).key: "--set" for text in overrides}
     values = dict(source.flat(redact.values(settings.model_dump(mode="json"))))
     entries = {key: {"value": value, "origin": origins.get(key, "default")} for key, value in values.items()}
-    _print(entries, keys, as_json)
+    _print(entries, args.keys, as_json)
 
 
-def schema(keys: Keys = None, as_json: AsJson = False) -> None:
+@takes(SchemaOptions)
+def schema(args: SchemaOptions, as_json: bool) -> None:
     """Print every setting with its type, default and description."""
-    _print(settings(), keys, as_json)
+    _print(settings(), args.keys, as_json)
 
 
 def settings() -> dict[str, dict]:

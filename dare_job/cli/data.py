@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import console, print_result
-from dare_job.config.options import option
+from dare_job.config.options import day, option
 from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
@@ -24,10 +24,9 @@ app.add_typer(prepare, name="prepare")
 class JobSettings:
     """Options of ``data prepare`` that read the settings of the job."""
 
-    config: list[Path] | None = option(
-        "YAML settings (input.max_reject_share, spark, log); repeatable.", None)
-    set_: list[str] | None = option("Override a setting, as in spark.master=local[4]; repeatable.", None,
-                                    flag="--set", metavar="KEY=VALUE")
+    config: list[Path] | None = options.config_option(
+        "YAML settings (input.max_reject_share, spark, log); repeatable.")
+    set_: list[str] | None = options.set_option("spark.master=local[4]")
 
 
 @dataclass(frozen=True)
@@ -55,26 +54,32 @@ def _prepare() -> None:
     """Make the data sets of DARE's paper from their original files (docs/how-to/datasets.md)."""
 
 
+@dataclass(frozen=True)
+class SampleOptions:
+    """Options of ``dare-job data sample``."""
+
+    save: str = option("Folder for the sample world, on a local disk.")
+    users: int = option("Number of users.", 400, min=1)
+    items: int = option("Number of items.", 300, min=8)
+    seed: int = option("The same seed writes the same files.", 0, min=0)
+    text_date: date | None = option("Date of the previous texts. Default: the day before the last one.", None,
+                                    parse=day, metavar="YYYY-MM-DD")
+
+
 @app.command()
-def sample(
-    save: Annotated[str, typer.Option("--save", help="Folder for the sample world, on a local disk.")],
-    users: Annotated[int, typer.Option("--users", min=1, help="Number of users.")] = 400,
-    items: Annotated[int, typer.Option("--items", min=8, help="Number of items.")] = 300,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed writes the same files.")] = 0,
-    text_date: Annotated[str | None, typer.Option(
-        "--text-date", metavar="YYYY-MM-DD", help="Date of the previous texts. Default: the day before the "
-        "last one.")] = None,
-) -> None:
+@takes(SampleOptions, json=False)
+def sample(args: SampleOptions) -> None:
     """Write a sample world: users, items, interactions and previous texts, as Parquet."""
     from dare_job.cli.output import writing
     from dare_job.data.sample_world.write import write_world
 
-    folder = paths.path(save, "--save")
+    folder = paths.path(args.save, "--save")
     if not paths.is_local(folder):
-        raise ConfigError(f"--save {save}: a sample world is written to a local disk; name a folder there")
+        raise ConfigError(f"--save {args.save}: a sample world is written to a local disk; name a folder "
+                          "there")
     with writing(folder):
-        world = write_world(folder, users=users, items=items, seed=seed,
-                            text_date=options.day(text_date, "--text-date") if text_date else None)
+        world = write_world(folder, users=args.users, items=args.items, seed=args.seed,
+                            text_date=args.text_date)
     print(f"{world.out}: {world.users} users, {world.items} items, {world.interactions} interactions up to "
           f"{world.date}, {world.previous_user_texts} + {world.previous_item_texts} previous texts of users "
           "and items")

@@ -69,7 +69,7 @@ def _parameter(name: str, field: Field, kind: Any) -> inspect.Parameter:
     bounds = {key: value for key, value in (("min", option.min), ("max", option.max)) if value is not None}
     hidden = default is None or default is False or default in ("", inspect.Parameter.empty)
     shown = "" if hidden else f" \\[{default}]"  # on the line of the help, where typer begins a new one
-    typed = typer.Option(
+    typed = typer.Argument(help=option.help, metavar=option.metavar) if option.argument else typer.Option(
         _flag(field), help=f"{option.help.removesuffix('.')}{shown}.", show_default=False,
         metavar=option.metavar or ("N" if bounds else None), rich_help_panel=option.panel,
         envvar=option.envvar, **bounds)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from dare_job.config import options as option_types
 from dare_job.config.options import option
@@ -34,18 +35,30 @@ def torch_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+_CONFIG = "YAML settings, for example conf/demo.yaml; repeatable, later files win key by key."
+
+
+def config_option(help: str = _CONFIG, default: Any = None) -> Any:
+    """The option ``--config``. default: MISSING makes it required."""
+    return option(help, default)
+
+
+def set_option(example: str = "decode.batch_size=16") -> Any:
+    """The option ``--set``."""
+    return option(f"Override a setting, as in {example}; repeatable.", None, flag="--set",
+                  metavar="KEY=VALUE")
+
+
 @dataclass(frozen=True)
 class Night:
     """Options of commands that run one date."""
 
-    config: list[Path] = option(
-        "YAML settings, for example conf/demo.yaml; repeatable, later files win key by key.")
+    config: list[Path] = config_option(default=MISSING)
     date: str = option("Date of the run; input up to and including this date counts.", metavar="YYYY-MM-DD")
     input: str | None = option("Folder, file or zip of the input (input.path).", None)
     out: str | None = option("Output folder (out).", None)
     model: str | None = option("'embedded', a folder, a GGUF file or a hub name (model.name).", None)
-    set_: list[str] | None = option("Override a setting, as in decode.batch_size=16; repeatable.", None,
-                                    flag="--set", metavar="KEY=VALUE")
+    set_: list[str] | None = set_option()
 
 
 def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Sequence[str] = (), flags=None):

@@ -1,38 +1,60 @@
 """The commands on published dates: show, report, history, diff, clean."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from dare_job.cli import options
-from dare_job.cli.result import AsJson, console, print_result
+from dare_job.cli.from_dataclass import takes
+from dare_job.cli.result import console, print_result
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 from dare_job.storage.paths import AnyPath, path
 
-Out = Annotated[str | None, typer.Option(
-    "--out", help="Output folder of the runs, or its URL. Default: that of --config, or `out`.")]
-Config = Annotated[list[Path] | None, typer.Option(
-    "--config", help="YAML settings of the runs, which name the output folder; repeatable.")]
-Published = Annotated[str | None, typer.Option(
-    "--date", metavar="YYYY-MM-DD", help="Published date. Default: the newest.")]
+
+def _published() -> Any:
+    return option("Published date. Default: the newest.", None, metavar="YYYY-MM-DD")
 
 
-def show(
-    out: Annotated[str, typer.Argument(help="Output folder of a run, or its URL.")],
-    entity: Annotated[str, typer.Argument(metavar="user:ID", help="Whose text: user:ID or item:ID.")],
-    date: Published = None,
-) -> None:
+@dataclass(frozen=True)
+class Runs:
+    """Options that name the output folder of runs."""
+
+    out: str | None = option("Output folder of the runs, or its URL. Default: that of --config, or `out`.",
+                             None)
+    config: list[Path] | None = options.config_option(
+        "YAML settings of the runs, which name the output folder; repeatable.")
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """Options of ``dare-job show``."""
+
+    out: str = option("Output folder of a run, or its URL.", argument=True)
+    entity: str = option("Whose text: user:ID or item:ID.", argument=True, metavar="user:ID")
+    date: str | None = _published()
+
+
+@takes(ShowOptions, json=False)
+def show(args: ShowOptions) -> None:
     """Print one text and mark which tokens were drafted, step by step.
 
     The output is text in a pipe, too.
     """
     from dare_job.publish.report.show_text import show_text
 
-    show_text(out, entity, options.day(date).isoformat() if date else None)
+    show_text(args.out, args.entity, options.day(args.date).isoformat() if args.date else None)
 
 
-def report(out: Out = None, config: Config = None, date: Published = None) -> None:
+@dataclass(frozen=True)
+class ReportOptions(Runs):
+    """Options of ``dare-job report``."""
+
+    date: str | None = _published()
+
+
+@takes(ReportOptions, json=False)
+def report(args: ReportOptions) -> None:
     """Write the report of a published date again and print its path.
 
     The path is OUT/reports/dt=D/index.html, printed as text in a pipe, too. `dare-job run` writes the report
@@ -43,50 +65,58 @@ def report(out: Out = None, config: Config = None, date: Published = None) -> No
     from dare_job.publish.report import write_again
 
     log.to_stderr()
-    folder = _out(out, config)
+    folder = _out(args)
     with writing(folder):
-        print(write_again(folder, options.day(date).isoformat() if date else None))
+        print(write_again(folder, options.day(args.date).isoformat() if args.date else None))
 
 
-def history(
-    out: Out = None, config: Config = None,
-    last: Annotated[int | None, typer.Option(
-        "--last", min=1, metavar="N", help="Only the last N dates.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class HistoryOptions(Runs):
+    """Options of ``dare-job history``."""
+
+    last: int | None = option("Only the last N dates.", None, min=1, metavar="N")
+
+
+@takes(HistoryOptions)
+def history(args: HistoryOptions, as_json: bool) -> None:
     """List the published dates: rows, errors, acceptance, rates, time, and what changed between them."""
     from dare_job.publish.snapshots.history import history, print_history
 
-    folder = _out(out, config)
-    print_result(as_json, lambda: {"out": str(folder), "dates": history(folder, last)},
+    folder = _out(args)
+    print_result(as_json, lambda: {"out": str(folder), "dates": history(folder, args.last)},
                  lambda result: print_history(result["dates"], console()))
 
 
-def diff(
-    before: Annotated[str, typer.Argument(metavar="D1", help="A published date, YYYY-MM-DD.")],
-    after: Annotated[str, typer.Argument(metavar="D2", help="Another published date, usually a later one.")],
-    out: Out = None, config: Config = None,
-    examples: Annotated[int, typer.Option(
-        "--examples", min=0, max=1000, metavar="N",
-        help="Changed texts of each entity type to print side by side.")] = 2,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(Runs):
+    """Options of ``dare-job diff``."""
+
+    before: str = option("A published date, YYYY-MM-DD.", argument=True, metavar="D1")
+    after: str = option("Another published date, usually a later one.", argument=True, metavar="D2")
+    examples: int = option("Changed texts of each entity type to print side by side.", 2, min=0, max=1000,
+                           metavar="N")
+
+
+@takes(DiffOptions)
+def diff(args: DiffOptions, as_json: bool) -> None:
     """Compare two published dates: rows, texts, lengths, acceptance, model, prompts and settings."""
     from dare_job.publish.snapshots.diff import diff, print_diff
 
-    folder = _out(out, config)
-    print_result(as_json, lambda: diff(folder, before, after, examples),
+    folder = _out(args)
+    print_result(as_json, lambda: diff(folder, args.before, args.after, args.examples),
                  lambda result: print_diff(result, console()))
 
 
-def clean(
-    keep: Annotated[int, typer.Option(
-        "--keep", min=1, metavar="N", help="Number of published dates to keep; the newest are kept.")],
-    out: Out = None, config: Config = None,
-    dry_run: Annotated[bool, typer.Option(
-        "--dry-run", help="Only print which dates would be removed, and their size.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CleanOptions(Runs):
+    """Options of ``dare-job clean``."""
+
+    keep: int = option("Number of published dates to keep; the newest are kept.", min=1, metavar="N")
+    dry_run: bool = option("Only print which dates would be removed, and their size.", False)
+
+
+@takes(CleanOptions)
+def clean(args: CleanOptions, as_json: bool) -> None:
     """Remove published dates, and their working files, except for the newest N.
 
     Dates that another command still needs are kept: previous texts for a date that is not published yet, and
@@ -95,13 +125,13 @@ def clean(
     from dare_job.cli.output import writing
     from dare_job.publish.snapshots.clean import clean
 
-    folder = _out(out, config)
+    folder = _out(args)
 
     def work() -> dict:
         with writing(folder):
-            return clean(folder, keep, dry_run)
+            return clean(folder, args.keep, args.dry_run)
 
-    print_result(as_json, work, lambda result: _print_removed(result, dry_run))
+    print_result(as_json, work, lambda result: _print_removed(result, args.dry_run))
 
 
 def _print_removed(result: dict, dry_run: bool) -> None:
@@ -113,13 +143,14 @@ def _print_removed(result: dict, dry_run: bool) -> None:
           f"{'would be removed' if dry_run else 'removed'} ({_size(result['bytes'])})")
 
 
-def _out(out: str | None, config: list[Path] | None) -> AnyPath:
+def _out(runs: Runs) -> AnyPath:
     from dare_job.storage import errors
 
-    if out is None and config:
+    out = runs.out
+    if out is None and runs.config:
         from dare_job.config.settings import load
 
-        out = load(config).out
+        out = load(runs.config).out
     folder = path(out or "out", "out")
     errors.check_access(folder, "out")
     if not folder.is_dir():

@@ -18,6 +18,7 @@ class Option:
     Attributes
     ----------
     flag : default: the field's name
+    argument : written without a flag, at its place
     parse : (flag, text) -> value, for values that are not written as one word
     repeatable : the option may be given several times; ``parse`` then gets the list of texts
     negated : the flag sets the field to False
@@ -25,6 +26,7 @@ class Option:
 
     help: str
     flag: str | None = None
+    argument: bool = False
     parse: Callable[[str, Any], Any] | None = None
     repeatable: bool = False
     negated: bool = False

@@ -150,7 +150,7 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
     for before in (2, 1):
         rows = [published.text("a", dt=published.day(before))]
         published.publish(tmp_path, rows, [], published.day(before))
-    report_command(str(tmp_path))
+    report_command(out=str(tmp_path))
     assert capsys.readouterr().out.strip() == str(workspace.report_page(tmp_path, published.day(1)))
     there = f"{published.day(2)}, {published.day(1)}"
     with pytest.raises(DataError, match=f"no published user text of {published.DAY}.*{there}"):
