@@ -24,6 +24,7 @@ _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
         "--search-alpha": "--alpha=search"}),
     "replay": (["lab", "replay"], {}),
     "acceptance": (["lab", "acceptance"], {"--target": "--model"}),
+    "check": (["check"], {"--prompts": "--prompt-file"}),
     "tune": (["tune"], {"--out": "--save"}),
     "curve": (["curve"], {"--work": "--save"}),
     "ctr": (["ctr"], {"--model": "--ctr-model"}),

@@ -37,7 +37,8 @@ class CheckOptions:
     """Options of ``dare-job check``."""
 
     model: str = option("'embedded', a folder, a GGUF file or a hub name.")
-    prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None)
+    prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None,
+                                  flag="--prompt-file")
     rows: int = option("Number of prompts to compare.", 8, min=1)
     dtype: Dtype = dtype("Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) "
                          "rows may differ after a near-tie: two logits within 3 % (0.4 %) of the largest.")

@@ -170,7 +170,7 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
 def test_a_wrong_prompts_file_gives_one_line(folder, tmp_path, monkeypatch, capsys):
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": 5}\n')
-    code, out, err = _command(monkeypatch, capsys, "--model", folder, "--prompts", str(file))
+    code, out, err = _command(monkeypatch, capsys, "--model", folder, "--prompt-file", str(file))
     assert (code, out) == (4, "") and "p.jsonl, line 1" in err.splitlines()[-1] and "Traceback" not in err
 
 

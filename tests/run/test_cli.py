@@ -84,6 +84,7 @@ def test_a_range_of_stages_runs_in_its_order_and_prints_the_last_report(
     ("item-ids --to i", "recommender item-ids --save i"),
     ("train-recommender --model m", "recommender train --base m"), ("align --target t",
      "recommender align --recommender t"), ("evaluate-recommender", "recommender evaluate"),
+    ("check --prompts p", "check --prompt-file p"), ("preview --prompts kar", "preview --prompts kar"),
     ("tune --out t.yaml", "tune --save t.yaml"), ("curve --work w", "curve --save w"),
     ("ctr --model din", "ctr --ctr-model din"), ("run --from plan", "run --from plan"),
     ("clean --out out", "clean --out out")])
