@@ -139,7 +139,6 @@ def _latency_curve(args: TuneOptions):
         return curves.read(args.latency), str(args.latency)
     if args.save_latency:
         options.writable("--save-latency", args.save_latency)
-    print(f"measuring forward passes of {args.model}", flush=True)
     table = curves.measure(args.model, args.batch or (1, 8, 32), max(args.nodes, default=1), args.dtype,
                            args.device)
     if args.save_latency:

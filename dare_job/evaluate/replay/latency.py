@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
+from dare_job.observe import progress
 
 _QUERIES = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 257, 513)
 
@@ -41,19 +42,20 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
             device: str = "auto") -> dict[str, dict[str, float]]:
     """{batch: {queries per row: ms}} of a model on this machine, up to ``nodes`` draft tokens per row.
 
-    Prints each batch size when it is measured. Raises ModelError or ConfigError if the model does not load.
+    Raises ModelError or ConfigError if the model does not load.
     """
     from dare_job.decode.engine.latency import latency_ms
     from dare_job.decode.model.target import Target
     from dare_job.models.files import resolve
 
-    target = Target.load(resolve(model), dtype, device, False)
     queries = sorted({q for q in _QUERIES if q <= nodes} | {nodes + 1})
     table = {}
-    for batch in batches:
-        table |= latency_ms(target, [batch], queries, repeats=11)
-        times = ", ".join(f"{q}: {ms}" for q, ms in table[str(batch)].items())
-        print(f"batch {batch}, milliseconds by queries per row: {times}", flush=True)
+    with progress.counting(f"measuring forward passes of {model}", len(batches), unit="batches") as counter:
+        target = Target.load(resolve(model), dtype, device, False)
+        for batch in batches:
+            counter.details = f"batch size {batch}"
+            table |= latency_ms(target, [batch], queries, repeats=11)
+            counter.advance()
     return table
 
 
