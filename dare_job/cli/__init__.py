@@ -56,19 +56,22 @@ for _panel, _commands in {
     for _command in _commands:
         app.command(rich_help_panel=_panel, help=paragraphs(_command))(_command)
 
-for _name, _group in {
-    "recommender": _family(
-        "Train and evaluate generative recommenders, for the stage recommend.",
-        train=training.train_recommender, evaluate=training.evaluate,
-        align=training.align, item_ids=training.item_ids),
-    "drafter": _family("Train draft models.", train=training.train_drafter),
-    "writer": _family("Train small models that write the texts.", train=training.train_writer),
-    "data": data.app,
-    "lab": _family("Measure drafts and verification rules without a run.",
-                   replay=tuning.replay, acceptance=tuning.acceptance),
-    "config": _family("Show the settings.", show=config.show, schema=config.schema),
+for _panel, _families in {
+    "Inspect": {"config": _family("Show the settings.", show=config.show, schema=config.schema)},
+    "Measure and tune": {"lab": _family("Measure drafts and verification rules without a run.",
+                                        replay=tuning.replay, acceptance=tuning.acceptance)},
+    "Prepare": {
+        "recommender": _family(
+            "Train and evaluate generative recommenders, for the stage recommend.",
+            train=training.train_recommender, evaluate=training.evaluate,
+            align=training.align, item_ids=training.item_ids),
+        "drafter": _family("Train draft models.", train=training.train_drafter),
+        "writer": _family("Train small models that write the texts.", train=training.train_writer),
+        "data": data.app,
+    },
 }.items():
-    app.add_typer(_group, name=_name, rich_help_panel="Prepare")
+    for _name, _group in _families.items():
+        app.add_typer(_group, name=_name, rich_help_panel=_panel)
 
 
 def main() -> None:
