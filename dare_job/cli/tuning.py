@@ -11,7 +11,7 @@ import typer
 
 from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
-from dare_job.cli.result import print_result
+from dare_job.cli.result import console, print_result
 from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
@@ -177,7 +177,7 @@ def curve(args: CurveOptions, as_json: bool) -> None:
     def measure() -> dict:
         with writing(work):
             result = run(job, settings)
-        table.show(result)
+        table.show(result, console())
         kept = result.model_dump(mode="json", include={"date", "rows", "seeds", "level", "entries"})
         return {"curve": str(work / "curve.json"), "plot": str(work / "curve.svg"), **kept}
 
@@ -198,7 +198,7 @@ def ctr(args: CtrOptions, as_json: bool) -> None:
 
     def work() -> dict:
         result = run(replace(args, device=options.torch_device(args.device)))
-        report.show(result)
+        report.show(result, console())
         return result
 
     print_result(as_json, work)
@@ -226,6 +226,6 @@ def acceptance(args: AcceptanceOptions, as_json: bool) -> None:
     from dare_job.observe import log
 
     log.to_stderr()
-    result = print_result(as_json, lambda: run(args))
+    result = print_result(as_json, lambda: run(args, console()))
     if args.plot:
         args.plot.write_text(draw_chart(result["rows"]), encoding="utf-8")

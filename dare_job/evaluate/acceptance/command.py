@@ -85,7 +85,7 @@ def _with_width(row: dict, name: str) -> str:
     return f"{row[name]:.4f}" + ("" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.4f}")
 
 
-def run(options: Options) -> dict:
+def run(options: Options, console: Console) -> dict:
     """Measure, print the tables, and return the record of the last line."""
     trust, names = options.trust_remote_code, (options.target, options.draft)
     folders = [resolve(name, None, trust, setting)
@@ -103,7 +103,7 @@ def run(options: Options) -> dict:
     cells = measure.cells(options.temperatures, options.drafts)
     read = texts.read_positions(target, draft, rows, positions)
     measure.fill(cells, read, total, options.draws, options.seed)
-    lines, console = measure.lines(cells), Console(width=120)
+    lines = measure.lines(cells)
     print_rates(lines, console)
     prompts = rows[: options.tree_rows]
     tree_rows = list(trees.measure(target, draft, prompts, options.trees, options.temperatures,

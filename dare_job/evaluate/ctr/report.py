@@ -68,9 +68,8 @@ def result(options: Options, examples: Examples, sets: list[Inputs], results: Re
             "texts": {inputs.name: inputs.counts for inputs in sets if inputs.counts}}
 
 
-def show(result: dict, console: Console | None = None) -> None:
+def show(result: dict, console: Console) -> None:
     """Print the rows and the tests of pairs."""
-    console = console or Console(width=140)
     table = Table("model", "knowledge", *("AUC", "95 % interval", "over base", "p"),
                   *("log loss", "95 % interval", "over base", "p"))
     for row in result["rows"]:

@@ -139,9 +139,8 @@ def _short(value) -> str:
     return value[:12] if isinstance(value, str) else str(value)
 
 
-def show(curve: QualityCurve, console: Console | None = None) -> None:
+def show(curve: QualityCurve, console: Console) -> None:
     """Print a line for each setting: speed, distances and AUC loss with their bounds."""
-    console = console or Console(width=150)
     models = list(next((entry.auc for entry in curve.entries if entry.auc), {}))
     table = Table("setting", "tokens/s", "speed", "min to max", "accepted", "relaxed", "changed texts",
                   "cosine", "ROUGE-L", "length", *(f"AUC loss, {model}" for model in models))
