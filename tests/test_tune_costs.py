@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dare_job.bench import roofline
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
 from dare_job.evaluate.replay import latency, tuned
@@ -72,11 +73,11 @@ def test_waves_save_steps_as_counted_by_hand():
 
 
 def test_shipped_curves_are_those_of_the_formula(tmp_path):
-    latency.main(tmp_path)
+    roofline.main(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert set(names) < {path.name for path in SHIPPED.iterdir()}  # beside them, one that was measured
     assert all((tmp_path / name).read_text() == (SHIPPED / name).read_text() for name in names)
-    small = latency.forward_ms(latency.H100, latency.MISTRAL, 1, 1, 0)
+    small = roofline.forward_ms(roofline.H100, roofline.MISTRAL, 1, 1, 0)
     assert small == pytest.approx(2 * 7.24e9 / 3.35e12 * 1e3)  # bound by memory
-    large = latency.forward_ms(latency.A100, latency.MISTRAL, 256, 64, 0)
+    large = roofline.forward_ms(roofline.A100, roofline.MISTRAL, 256, 64, 0)
     assert large == pytest.approx(256 * 64 * (2 * 7.24e9 + 4 * 32 * 4096 * 64) / 312e12 * 1e3)

@@ -3,7 +3,7 @@
 
 The memory-bound cost is by data sheets, one user at a time: the target is charged as Mistral-7B, a draft
 model as LLaMA-68M, which AtSpeed drafts with, both in bfloat16 on an H100 by
-``dare_job.evaluate.replay.latency``. A forward pass reads every weight once, so up to some 300 tokens cost as
+``dare_job.bench.roofline``. A forward pass reads every weight once, so up to some 300 tokens cost as
 much as one. Choosing beams, and drafters without a model, are free.
 """
 
@@ -17,9 +17,9 @@ import torch
 from dare_job.bench.measured import timed
 from dare_job.bench.recommend.methods import PLAIN, Makers, Method
 from dare_job.bench.recommend.world import World
+from dare_job.bench.roofline import H100, MISTRAL, Model, forward_ms
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.search import TopKResult
-from dare_job.evaluate.replay.latency import H100, MISTRAL, Model, forward_ms
 
 ATSPEED_DRAFTER = Model("LLaMA-68M, bfloat16", 6.8e7, 2, 12, 12, 64)
 ABOUT = "Mistral-7B drafted by LLaMA-68M on an H100, roofline of the data sheets, one user at a time"

@@ -1,7 +1,7 @@
 """Memory-bound costs of steps: data-sheet curves of a target and a draft model on one card.
 
 The target is charged as Mistral-7B and the draft model as Qwen2.5-0.5B, both on an H100 by
-``dare_job.evaluate.replay.latency``: a forward pass reads every weight once, so that a level of drafting
+``dare_job.bench.roofline``: a forward pass reads every weight once, so that a level of drafting
 takes 7 % of the target's forward pass. As many rows are decoded together as in the run. Verification,
 sampling and retrieval are free. ``here`` measures the same two models' forward passes on this machine.
 """
@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from dare_job.bench.gpu import machine
+from dare_job.bench.roofline import H100, MISTRAL, QWEN, forward_ms
 from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.engine.latency import LatencyCurve, latency_ms
-from dare_job.evaluate.replay.latency import H100, MISTRAL, QWEN, forward_ms
 
 _QUERIES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
 ABOUT = "Mistral-7B drafted by Qwen2.5-0.5B's size on an H100, roofline of the data sheets"

@@ -1,22 +1,7 @@
-"""Latency curves of forward passes: read from a file, measured with a model, or computed from data sheets.
-
-    python -m dare_job.evaluate.replay.latency     # writes conf/latency/*.json
-
-Computed curves use the roofline model (Williams, Waterman and Patterson 2009). A forward pass of R rows with
-q queries each reads every weight once and the keys and values of R contexts, and multiplies each of R x q
-tokens with every weight; its time is that of the slower of the two:
-
-    bytes  = 2 P + 4 R c L H d               P parameters, L layers, H key-value heads of width d, bfloat16
-    FLOPs  = R q (2 P + 4 L A d (c + q))     A query heads; c tokens of context and the tree are attended
-    ms     = 1000 max(bytes / bandwidth, FLOPs / peak)
-
-It is a lower bound: launches, imperfect kernels and a sharded model cost more. Measure if you can (``dare-job
-tune --model``).
-"""
+"""Latency curves of forward passes: read from a file, or measured with a model."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.decode.engine.latency import LatencyCurve
@@ -57,69 +42,3 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
             table |= latency_ms(target, [batch], queries, repeats=11)
             counter.advance()
     return table
-
-
-CONTEXT = 512  # tokens before the root: a prompt and half of a text
-QUERIES = (*range(1, 18), *range(19, 34, 2), *range(37, 66, 4), *range(73, 130, 8), *range(145, 258, 16),
-           *range(289, 514, 32))  # a row has at most 512 draft nodes
-
-
-@dataclass(frozen=True)
-class Device:
-    """Bytes and dense bfloat16 FLOPs per second of the data sheet."""
-
-    name: str
-    bandwidth: float
-    flops: float
-
-
-@dataclass(frozen=True)
-class Model:
-    """Sizes of the model card and ``config.json``."""
-
-    name: str
-    parameters: float
-    layers: int
-    heads: int
-    kv_heads: int
-    width: int
-
-
-H100 = Device("NVIDIA H100 SXM5 80 GB", 3.35e12, 989e12)
-A100 = Device("NVIDIA A100 SXM4 80 GB", 2.039e12, 312e12)
-MISTRAL = Model("Mistral-7B-v0.1, bfloat16", 7.24e9, 32, 32, 8, 128)
-QWEN = Model("Qwen2.5-0.5B, bfloat16", 4.94e8, 24, 14, 2, 64)
-
-# An H100 is memory-bound up to about 300 tokens per forward pass. An A100 has half of the FLOPs per byte: it
-# is compute-bound from the fourth query per row on at batch 64, and from the second at batch 256.
-FILES = {"h100-mistral-7b": (H100, MISTRAL), "a100-mistral-7b": (A100, MISTRAL),
-         "h100-qwen2.5-0.5b": (H100, QWEN)}
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-def forward_ms(device: Device, model: Model, rows: int, queries: int, context: int = CONTEXT) -> float:
-    """Milliseconds of a forward pass by the formula of this module."""
-    moved = 2 * model.parameters + 4 * rows * context * model.layers * model.kv_heads * model.width
-    attended = 4 * model.layers * model.heads * model.width * (context + queries)
-    computed = rows * queries * (2 * model.parameters + attended)
-    return 1e3 * max(moved / device.bandwidth, computed / device.flops)
-
-
-def document(device: Device, model: Model, batches: Sequence[int] = BATCHES) -> dict:
-    """Content of a latency file: description, and {batch: {queries per row: ms}}."""
-    curve = {str(batch): {str(q): round(forward_ms(device, model, batch, q), 3) for q in QUERIES}
-             for batch in batches}
-    return {"about": f"{model.name} on one {device.name}, {CONTEXT} tokens of context: roofline of the data "
-                     "sheet, computed by python -m dare_job.evaluate.replay.latency", "latency_ms": curve}
-
-
-def main(folder: Path = Path("conf/latency")) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (device, model) in FILES.items():
-        text = json.dumps(document(device, model), indent=1) + "\n"
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
-        print(folder / f"{name}.json")
-
-
-if __name__ == "__main__":
-    main()
