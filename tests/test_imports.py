@@ -53,6 +53,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "api": "",
 }.items()}
 RESERVED = {"api"}
+MUTUAL = (("config", "prompts"), ("evaluate", "training"))  # pairs of folders that import each other
 WITH_POOLS = ("decode", "generate", "stages", "evaluate", "training", "bench")
 
 # The files that may import by name: stages, commands of the benchmarks, packages of object stores.
@@ -207,6 +208,17 @@ def _circle(graph: dict) -> str:
 
 def test_there_is_no_circle():
     assert _circle({"a": {"b"}, "b": {"a"}}) != "" == _circle(NAMED)
+
+
+def test_only_the_admitted_pairs_of_folders_import_each_other():
+    arrows = {(_room(source), _room(target)) for source, target in _arrows()}
+    pairs, graph = {f"dare_job.{name}": " and ".join(pair) for pair in MUTUAL for name in pair}, {}
+    for source, target in arrows:
+        ends = pairs.get(source, source), pairs.get(target, target)
+        graph.setdefault(ends[0], set()).update({ends[1]} - {ends[0]})
+    assert _circle(graph) == ""
+    for a, b in MUTUAL:
+        assert {(f"dare_job.{a}", f"dare_job.{b}"), (f"dare_job.{b}", f"dare_job.{a}")} <= arrows
 
 
 def test_there_are_seven_root_files():
