@@ -1,3 +1,3 @@
-"""dare-job: LLM knowledge for recommenders, written nightly, drafted from yesterday's text."""
+"""Generates LLM texts about users and items for recommender systems, with speculative decoding."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """Where a decoding step's time goes: inside the target's forward pass and outside it, part by part.
 
 The rows are users of a synthetic world. They draft from what its grammar writes for other users, in three
-pools as in a run (the row's own text, its group's, everybody's), so that about as much is accepted as in a
+pools as in a run (the row's previous text, its group's pool, the global pool), so that about as much is accepted as in a
 run. Texts end at uneven lengths and the next row takes the slot, so that every measured step has all rows.
 ``auto``: the draft budget. A step is drafting, the tree, its mask, the forward pass, verification, writing,
 moving the cache, and replacing rows that end; a prompt's forward pass is not part of a step. Parts are timed
@@ -193,7 +193,7 @@ def _written(model: str) -> tuple[list[tuple[int, np.ndarray]], dict[int, np.nda
 def _requests(model: str, rows: int, tokens: int) -> list[Request]:
     """Requests for ``rows`` slots, with texts of about ``tokens`` tokens.
 
-    Each row's pools are its own previous text, a group's and everybody's.
+    Each row's pools are its own previous text, a group's pool and the global pool.
     """
     (prompts_of, texts), rng = _written(model), np.random.default_rng(_WORLD)
     prompts_of = prompts_of[: _ROUNDS * rows]

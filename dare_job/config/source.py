@@ -22,14 +22,14 @@ class Override:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, and in which no key stands twice."""
+    """YAML in which 1e-3 is a number, and in which no key appears twice."""
 
     def compose_mapping_node(self, anchor):
         node, seen = super().compose_mapping_node(anchor), set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
-                    raise yaml.composer.ComposerError(problem=f"the key {key.value} stands twice; keep one",
+                    raise yaml.composer.ComposerError(problem=f"the key {key.value} appears twice; keep one",
                                                       problem_mark=key.start_mark)
                 seen.add((key.tag, key.value))
         return node

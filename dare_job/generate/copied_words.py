@@ -1,6 +1,6 @@
 """Counts the words of texts that are copied from their prompts.
 
-A text copies words where it has RUN or more words in a row that stand in its prompt in the same order. Only
+A text copies words where it has RUN or more words in a row that are in its prompt in the same order. Only
 words with letters count, in lower case: so titles in the order of the prompt's list are a copy however the
 list is written, and a title or a phrase is none.
 """

@@ -35,7 +35,7 @@ class Task:
     threads : torch threads of one worker
     wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
     archives : shipped copies of these folders; ``here`` unpacks them
-    prompt_formats : what stands around prompts, by entity type; empty: the section ``model`` alone decides
+    prompt_formats : what surrounds prompts, by entity type; empty: the section ``model`` alone decides
     """
 
     config: JobConfig
@@ -73,7 +73,7 @@ class Task:
                    tuple((entity, prompt_format(job.config, entity, job.space.dt)) for entity in ENTITIES))
 
     def prompt_format(self, entity: str) -> PromptFormat:
-        """What stands around the prompts of an entity type."""
+        """What surrounds the prompts of an entity type."""
         return dict(self.prompt_formats).get(entity) or model_format(self.config)
 
     def of_wave(self, job: Job, wave_pools: WavePools) -> "Task":

@@ -84,11 +84,11 @@ class TuneOptions(Source):
     save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)
     out: Path = option("Configuration file to write.", Path("tuned.yaml"),
                        flag="--save")
-    screen: int = option("Texts that screen settings.", 100, panel=_SEARCH)
+    screen: int = option("Number of texts used to discard slow settings first.", 100, panel=_SEARCH)
     config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
                                     "default settings, with the largest --batch.", (), repeatable=True,
                                     parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
-    batch: Sequence[int] = option("Batch sizes. Default: the curve's.", (),
+    batch: Sequence[int] = option("Batch sizes to try. Default: those of the latency curve.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,
@@ -96,13 +96,13 @@ class TuneOptions(Source):
     sizes: Sequence[int] = option("Texts in an index.", (100, 500, 2000), parse=numbers, panel=_SEARCH)
     contexts: Sequence[int] = option("Longest contexts.", (4, 8, 12, 15), parse=numbers, panel=_SEARCH)
     depths: Sequence[int] = option("Longest draft paths.", (6, 12, 20), parse=numbers, panel=_SEARCH)
-    lambdas: Sequence[float | None] = option("Weights of the blend, or learned.",
+    lambdas: Sequence[float | None] = option("Weights of the blend to try, or learned.",
                                              (2.0, 4.0, 8.0, 16.0, 32.0), parse=_lambdas, panel=_SEARCH)
     drafting: tuple[float, float] | None = option(
         "Drafting in us per row, per draft token.", None,
         flag="--drafting-us", metavar="12,0.6", parse=_microseconds, panel=_LATENCY)
     threads: int = option("Threads that draft; 0: all processors.", 0, min=0, panel=_LATENCY)
-    rows: int | None = option("Rows to plan waves for. Default: the texts.", None, min=1,
+    rows: int | None = option("Number of rows of a run, to plan waves for. Default: that of the texts.", None, min=1,
                               panel=_SEARCH)
     per_gpu_hour: float | None = option(
         "Price of an hour of a GPU, for costs.", None, min=0)
