@@ -99,11 +99,11 @@ class TuneOptions(Source):
     lambdas: Sequence[float | None] = option("Weights of the blend to try, or learned.",
                                              (2.0, 4.0, 8.0, 16.0, 32.0), parse=_lambdas, panel=_SEARCH)
     drafting: tuple[float, float] | None = option(
-        "Drafting in us per row, per draft token.", None,
+        "Microseconds that drafting takes per row, and per draft token.", None,
         flag="--drafting-us", metavar="12,0.6", parse=_microseconds, panel=_LATENCY)
     threads: int = option("Threads that draft; 0: all processors.", 0, min=0, panel=_LATENCY)
-    rows: int | None = option("Number of rows of a run, to plan waves for. Default: that of the texts.", None, min=1,
-                              panel=_SEARCH)
+    rows: int | None = option("Number of rows of a run, to plan waves for. Default: that of the texts.",
+                              None, min=1, panel=_SEARCH)
     per_gpu_hour: float | None = option(
         "Price of an hour of a GPU, for costs.", None, min=0)
     curve: Any = None
