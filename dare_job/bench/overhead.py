@@ -3,10 +3,11 @@
 The rows are users of a synthetic world. They draft from what its grammar writes for other users, in three
 pools as in a run (the row's previous text, its group's pool, the global pool), so that about as much is
 accepted as in a run. Texts end at uneven lengths and the next row takes the slot, so that every measured step
-has all rows. ``auto``: the draft budget. A step is drafting, the tree, its mask, the forward pass, verification, writing,
-moving the cache, and replacing rows that end; a prompt's forward pass is not part of a step. Parts are timed
-in a run of their own, because reading the clock sixteen times per step takes time too. On a CPU with one
-thread all times are thread times, which other work on the machine disturbs less; else wall-clock times.
+has all rows. ``auto``: the draft budget. A step is drafting, the tree, its mask, the forward pass,
+verification, writing, moving the cache, and replacing rows that end; a prompt's forward pass is not part of a
+step. Parts are timed in a run of their own, because reading the clock sixteen times per step takes time too.
+On a CPU with one thread all times are thread times, which other work on the machine disturbs less; else
+wall-clock times.
 """
 
 import cProfile
