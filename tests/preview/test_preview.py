@@ -45,6 +45,19 @@ def previewed(tmp_path_factory, write_tables):
     return SimpleNamespace(result=result, printed=printed.getvalue(), folder=folder, jobs=jobs)
 
 
+def test_a_text_is_its_rows_own_if_it_names_more_of_it_than_of_any_other():
+    rows = [Row(entity, str(n), "p", None, history, ("drama",)) for n, (entity, history) in enumerate((
+        ("user", ("Heat", "Fargo")), ("user", ("Heat", "Alien")), ("item", ("Heat", "Alien"))))]
+
+    def own(place, text):
+        return results._is_own(rows[place], rows, text, len(results.titles.named(text, rows[place].titles,
+                                                                                 rows[place].values)))
+
+    assert own(1, "Likes drama, as in Heat and Alien.") and own(0, "Fargo")
+    assert not own(0, "Likes drama, as in Heat.") and not own(0, "Heat, Fargo and Alien")
+    assert not own(0, "Heat and Alien") and not own(0, "broad taste")
+
+
 def test_a_preview_has_prompts_texts_speed_and_advice(previewed):
     first, second = previewed.result["variants"]
     assert [row["entity"] for row in first["rows"]] == ["user", "user", "item", "item"]

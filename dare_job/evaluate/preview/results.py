@@ -24,22 +24,24 @@ _ENDED = ("eos", "stop")  # finish reasons of texts that ended by themselves
 _ENDED_SHARE = 0.95  # a limit is proposed only if at least this share of the texts ended by themselves
 _STEP = 16  # a proposed limit is a multiple of this
 FACTS = 3  # a text should name at least this many titles and attributes of its row
+_OTHERS = 50  # rows that a text is compared with
 _SPARE = 1.1  # ratio of a proposed limit to the longest text
 _CUT_OFF_SHARE = 0.5  # advice is given if more than this share of the texts would be cut off
 
 
 def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> list[dict]:
-    """One dictionary per row: prompt, text, tokens, finish reason, failed gates, titles named.
+    """One dictionary per row: prompt, text, tokens, finish reason, failed gates, titles named, own.
 
     Parameters
     ----------
     texts : text by (entity type, id), decoded up to the generous limit
     """
     failing = _failing_gates(rows, written, texts, config)
-    return [_row_result(row, written, texts, config, failing) for row in rows]
+    return [_row_result(row, rows, written, texts, config, failing) for row in rows]
 
 
-def _row_result(row: Row, written: Written, texts: dict, config: JobConfig, failing: dict) -> dict:
+def _row_result(row: Row, rows: Sequence[Row], written: Written, texts: dict, config: JobConfig,
+                failing: dict) -> dict:
     name = (row.entity, row.entity_id)
     shown = {"entity": row.entity, "entity_id": row.entity_id, "prompt": written.prompts.get(name),
              "error": row.error or written.failed.get(name)}
@@ -50,7 +52,14 @@ def _row_result(row: Row, written: Written, texts: dict, config: JobConfig, fail
     return shown | {
         "error": result.error, "text": texts[name], "tokens": len(result.token_ids),
         "prompt_tokens": result.prompt_tokens, "finish_reason": result.finish_reason,
-        "cut_off": is_cut_off(result, config.decode.max_new_tokens), "gates": failing[name], "named": found}
+        "cut_off": is_cut_off(result, config.decode.max_new_tokens), "gates": failing[name], "named": found,
+        "own": _is_own(row, rows, texts[name], len(found))}
+
+
+def _is_own(row: Row, rows: Sequence[Row], text: str, named: int) -> bool:
+    """Whether the text names more of its row's titles and attributes than of any other row's."""
+    others = [other for other in rows if other.entity == row.entity and other is not row][:_OTHERS]
+    return all(len(titles.named(text, other.titles, other.values)) < named for other in others)
 
 
 def is_cut_off(result: Result, limit: int) -> bool:
@@ -109,6 +118,7 @@ def summary(name: str, rows: list[dict], written: Written, config: JobConfig) ->
         "gates": gates, "would_publish": not any(finding["over"] for finding in gates),
         "distinct": len({row["text"] for row in texts}),
         "naming_share": sum(len(row["named"]) >= FACTS for row in texts) / len(texts) if texts else None,
+        "own_share": sum(row["own"] for row in texts) / len(texts) if texts else None,
         "named_median": statistics.median(len(row["named"]) for row in texts) if texts else None,
         "speed": {"without_drafts": _speed(written.plain), "with_drafts": _speed(written.drafted),
                   "equal_texts": written.equal, "drafts": written.drafts_from},
