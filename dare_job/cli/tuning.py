@@ -5,14 +5,14 @@ import shlex
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import typer
 
 from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import console, print_result
-from dare_job.config.options import Device, Dtype, device, dtype, option
+from dare_job.config import options as option_types
+from dare_job.config.options import ChatTemplate, Device, Dtype, option
 from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
 from dare_job.evaluate.ctr.options import Options as CtrOptions
@@ -36,18 +36,16 @@ def _mapping(flag: str, text: str) -> dict:
 class CheckOptions:
     """Options of ``dare-job check``."""
 
-    model: str = option("'embedded', a folder, a GGUF file or a hub name.")
+    model: str = option_types.model("Model to check")
     prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None,
                                   flag="--prompt-file")
     rows: int = option("Number of prompts to compare.", 8, min=1)
-    dtype: Dtype = dtype("Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) "
-                         "rows may differ after a near-tie: two logits within 3 % (0.4 %) of the largest.")
-    device: Device = device()
-    revision: str | None = option("Branch, tag or commit of a hub model.", None)
-    trust_remote_code: bool = option("Run the Python code in the model's repository.", False)
-    chat_template: Literal["auto", "always", "never"] = option(
-        "auto: format each prompt as a user message if the tokenizer has a chat template; always: require "
-        "one; never: use the prompt as it is.", "auto", metavar="MODE")
+    dtype: Dtype = option_types.dtype(
+        "Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) rows may differ "
+        "after a near-tie: two logits within 3 % (0.4 %) of the largest.")
+    device: Device = option_types.device()
+    trust_remote_code: bool = option_types.trust_remote_code()
+    chat_template: ChatTemplate = option_types.chat_template()
     template_arguments: dict | None = option(
         "Arguments of the chat template, such as '{\"enable_thinking\": true}'.", None, metavar="JSON",
         parse=_mapping)

@@ -6,35 +6,35 @@ What the engine itself has as a setting is written once, in ``dare_job.decode.se
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from dare_job.config.base import AtLeastOne, NotNegative, Section, section_of
-from dare_job.config.options import Device, Dtype
+from dare_job.config.options import CHAT_TEMPLATE, MODEL, TRUST_REMOTE_CODE, ChatTemplate, Device, Dtype
 from dare_job.decode.settings import (
     BEAM_METHODS,
     MAX_BIAS,
-    MIN_TEMPERATURE,
     SAMPLE_METHODS,
     Beams,
     EngineSettings,
     Warp,
+    require_temperature,
 )
+from dare_job.errors import ConfigError
 
 
 class ModelSettings(Section):
-    name: str = Field("embedded", min_length=1, description="Language model that writes the texts: "
-                      "'embedded' (small, knows the synthetic data only), a local folder, its URL, a GGUF "
-                      "file (extra gguf), or a hub name, with @REVISION for a branch, tag or commit")
+    name: str = Field("embedded", min_length=1, description=f"Language model that writes the texts: {MODEL} "
+                      "(branch, tag or commit). embedded: small, knows only the synthetic data set. A GGUF "
+                      "file needs the extra gguf")
     dtype: Dtype = Field("float32", description="Floating-point type of the weights. In float32 strict text "
                          "equals greedy decoding token by token; bfloat16 suits GPUs")
     device: Device = Field(
         "auto", description="Device that runs the models. auto: a GPU where there is one")
-    chat_template: Literal["auto", "always", "never"] = Field(
-        "auto", description="Wrap prompts in the tokenizer's chat template. auto: where it has one")
+    chat_template: ChatTemplate = Field("auto", description=CHAT_TEMPLATE)
     template_arguments: dict[str, Any] = Field(
         {}, description="Arguments of the chat template, such as {reasoning_effort: low}. enable_thinking is "
         "false unless set here. A template that prints today's date prints the date of the run")
-    trust_remote_code: bool = Field(False, description="Run Python code that comes with a hub model")
+    trust_remote_code: bool = Field(False, description=TRUST_REMOTE_CODE)
 
 
 _ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "batch_size", "depth",
@@ -133,12 +133,25 @@ class DrafterSettings(Section):
         "level of the draft tree, such as 4x2x1: four, then two after each of these, then one after each")
 
 
+def _temperature(key: str) -> Any:
+    """The type of a sampling temperature, with the check of the engine."""
+    def check(value: float) -> float:
+        try:
+            require_temperature(key, value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return Annotated[float, Field(ge=0), AfterValidator(check)]
+
+
 _BIAS = dict[NotNegative, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
 
 
 class SampleSettings(section_of(
         Warp, "min_p", logit_bias=(_BIAS, {}),
-        temperature=(Annotated[float, Field(ge=0)], 1.0), top_k=(Annotated[int, Field(ge=1)] | None, None),
+        temperature=(_temperature("sample.temperature"), 1.0),
+        top_k=(Annotated[int, Field(ge=1)] | None, None),
         top_p=(Annotated[float, Field(gt=0)] | None, None))):
     """Sampling of the modes sample and beam. Parameters have the meaning that ``generate`` gives them."""
 
@@ -147,14 +160,6 @@ class SampleSettings(section_of(
         "RULE or RULE/DISTRIBUTION (docs/explanation/sampling.md has the papers). All methods are "
         "exact: none changes the distribution of the texts. rrs: "
         "recursive rejection of candidates without replacement")
-
-    @field_validator("temperature")
-    @classmethod
-    def _fits_float32(cls, value: float) -> float:
-        if 0 < value < MIN_TEMPERATURE:
-            raise ValueError(f"sample.temperature = {value}: use 0 (the most probable token), or "
-                             f"{MIN_TEMPERATURE:g} or above")
-        return value
 
 
 class BeamSettings(section_of(Beams, "width", "draft_width", "min_width", "threshold", "layers",
@@ -194,9 +199,9 @@ class RecommendSettings(Section):
     exclude: list[Literal["seen", "duplicates"]] = Field(
         ["seen"], description="Items that are not recommended. seen: items that the user has interacted "
         "with. duplicates: all but the most popular of the items that share an id")
-    temperature: float = Field(
-        0, ge=0, description="Sampling temperature. 0: the K most probable ids. From 1e-6: K different ids, "
-        "sampled in proportion to their probability ** (1 / temperature)")
+    temperature: _temperature("recommend.temperature") = Field(
+        0, description="Sampling temperature. 0: the K most probable ids. Above: K different ids, sampled in "
+        "proportion to their probability ** (1 / temperature)")
     verify: Literal["exact", "relaxed"] = Field(
         "exact", description="Verification of drafts where temperature is above 0. exact: the distribution "
         "of the items does not change. relaxed: accepts more drafts and changes it (AtSpeed-R)")
@@ -206,8 +211,6 @@ class RecommendSettings(Section):
 
     @model_validator(mode="after")
     def _work_together(self) -> "RecommendSettings":
-        if 0 < self.temperature < 1e-6:
-            raise ValueError(f"recommend.temperature = {self.temperature:g}: use 0, or 1e-6 or above")
         if self.drafter == "trie" and not self.draft_whole:
             raise ValueError("recommend.drafter = 'trie' drafts whole levels only, and "
                              "recommend.draft_whole = 0 allows none: set draft_whole above 0, or drafter to "

@@ -9,6 +9,13 @@ from dare_job.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]  # of a model's weights
+ChatTemplate = Literal["auto", "always", "never"]
+
+# Descriptions of settings that are options of commands, too.
+MODEL = "'embedded', a folder, its URL, a GGUF file or a hub name, optionally with @REVISION"
+CHAT_TEMPLATE = ("Format each prompt as a user message of the tokenizer's chat template. auto: if it has "
+                 "one. always: require one. never: use the prompt as it is")
+TRUST_REMOTE_CODE = "Run Python code that comes with a hub model"
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,18 @@ def device(panel: str | None = None) -> Any:
 
 def dtype(help: str = "float32, bfloat16 or float16.", panel: str | None = None) -> Any:
     return option(help, "float32", metavar="DTYPE", panel=panel)
+
+
+def model(purpose: str, default: Any = MISSING, **more) -> Any:
+    return option(f"{purpose}: {MODEL}.", default, **more)
+
+
+def chat_template(default: str | None = "auto", added: str = "", panel: str | None = None) -> Any:
+    return option(f"{CHAT_TEMPLATE}. {added}".strip(), default, metavar="MODE", panel=panel)
+
+
+def trust_remote_code() -> Any:
+    return option(f"{TRUST_REMOTE_CODE}.", False)
 
 
 def words(flag: str, text: str) -> list[str]:

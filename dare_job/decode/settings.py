@@ -53,10 +53,19 @@ def check(settings: Any, sections: Mapping[str, str]) -> None:
             continue
         bounds = [(words, bound, holds) for name, (words, holds) in _BOUNDS.items()
                   if (bound := entry.metadata.get(name)) is not None]
-        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not all(holds(value, bound) for _, bound, holds in bounds):
+        if not _is_finite(value) or not all(holds(value, bound) for _, bound, holds in bounds):
             text = " and ".join(f"{words} {bound:g}" for words, bound, _ in bounds)
             raise ConfigError(f"{key} is {value!r}; it must be {text}")
+
+
+def require_temperature(key: str, value: Any) -> None:
+    """Raise ConfigError unless a sampling temperature is 0 or at least MIN_TEMPERATURE."""
+    if not _is_finite(value) or value != 0 and value < MIN_TEMPERATURE:
+        raise ConfigError(f"{key} is {value!r}; it must be 0 (greedy), or at least {MIN_TEMPERATURE:g}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -132,11 +141,7 @@ class Warp:
 
     def __post_init__(self) -> None:
         check(self, {"": "sample."})
-        value = self.temperature
-        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value != 0 and value < MIN_TEMPERATURE:
-            raise ConfigError(f"sample.temperature is {value!r}; it must be 0 (greedy), or at least "
-                              f"{MIN_TEMPERATURE:g}")
+        require_temperature("sample.temperature", self.temperature)
 
     @property
     def greedy(self) -> bool:

@@ -67,10 +67,10 @@ _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # relative to 
 _BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
 
-def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revision: str | None = None,
-              dtype: str = "float32", device: str = "auto", max_new_tokens: int = 48,
-              chat_template: str = "auto", template_arguments: dict | None = None,
-              trust_remote_code: bool = False, console: Console | None = None) -> dict:
+def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: str = "float32",
+              device: str = "auto", max_new_tokens: int = 48, chat_template: str = "auto",
+              template_arguments: dict | None = None, trust_remote_code: bool = False,
+              console: Console | None = None) -> dict:
     """Compare strict decoding with transformers' greedy ``generate`` on the same prompts and weights.
 
     Drafts contain ``generate``'s tokens among wrong branches, so that trees, compaction and the request
@@ -93,7 +93,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, revisio
         is one, else the first near-tie or None
     """
     console = console or Console(stderr=True)
-    path = resolve(model, revision, trust_remote_code)
+    path = resolve(model, trust_remote_code, "--model")
     target = Target.load(path, dtype, device, trust_remote_code)
     tokenizer = _tokenizer(path, trust_remote_code)
     prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})

@@ -92,8 +92,8 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return (match[1], match[2]) if match else (name, None)
 
 
-def resolve(name: str, revision: str | None = None, trust_remote_code: bool = False,
-            setting: str = "model.name", unwanted: Sequence[str] = _UNWANTED,
+def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.name",
+            unwanted: Sequence[str] = _UNWANTED,
             parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
@@ -103,7 +103,6 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
     Parameters
     ----------
     name : "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2")
-    revision : branch, tag or commit of a hub model
     trust_remote_code : download a hub model's Python code too
     unwanted : patterns of files of a hub model that are not downloaded
     parts : the folders in a downloaded one that may hold weights
@@ -121,10 +120,10 @@ def resolve(name: str, revision: str | None = None, trust_remote_code: bool = Fa
         from dare_job.models import gguf
 
         return gguf.model_folder(folder, sha256(folder))
-    hub_name, version = split_revision(name)
+    hub_name, revision = split_revision(name)
     if folder.is_absolute() or name.startswith((".", "~")) or hub_name.count("/") > 1:
         raise ModelError(f"model folder {name} does not exist")
-    return _download(hub_name, revision or version, trust_remote_code, unwanted, parts)
+    return _download(hub_name, revision, trust_remote_code, unwanted, parts)
 
 
 def _copied(folder: AnyPath, setting: str) -> Path:

@@ -161,8 +161,8 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
     seen = {}
     monkeypatch.setattr("dare_job.evaluate.check.run_check",
                         lambda **options: seen.update(options) or {"equal": True})
-    _command(monkeypatch, capsys, "--model", "owner/model", "--revision", "v2", "--trust-remote-code")
-    assert seen == {"model": "owner/model", "prompts": None, "rows": 8, "revision": "v2", "dtype": "float32",
+    _command(monkeypatch, capsys, "--model", "owner/model@v2", "--trust-remote-code")
+    assert seen == {"model": "owner/model@v2", "prompts": None, "rows": 8, "dtype": "float32",
                     "device": "auto", "chat_template": "auto", "template_arguments": None,
                     "trust_remote_code": True}
 

@@ -201,7 +201,7 @@ def test_what_is_downloaded(tmp_path, monkeypatch, files, trust, expected):
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert resolve("owner/model@v2", None, trust) == tmp_path
+    assert resolve("owner/model@v2", trust) == tmp_path
     assert {file.name for file in tmp_path.iterdir()} == expected
 
 

@@ -1,6 +1,6 @@
 """The target with its prompts, and the draft model before and after distillation on the target's own texts.
 
-The target is the embedded model on the synthetic world, or a model of real profiles.
+The target is the embedded model on the synthetic data set, or a model of real profiles.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as profiles
 from dare_job.bench.profiles.drafter import distill
-from dare_job.config.options import Device, Dtype, device, dtype, option
+from dare_job.config.options import Device, Dtype, device, dtype, model, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
-from dare_job.decode.settings import EngineSettings, Warp
+from dare_job.decode.settings import MIN_TEMPERATURE, EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError
 from dare_job.models.files import EMBEDDED, resolve
 from dare_job.models.files import fingerprint as fingerprint_of
@@ -43,17 +43,17 @@ QUICK_DRAFTER = Settings(width=64, heads=2, steps=20, batch_tokens=512)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Common options of ``bench sample`` and ``bench beam``; all seeds have the same world and models."""
+    """Common options of ``bench sample`` and ``bench beam``; all seeds have the same data and models."""
 
     rows: int = option("Users whose texts are generated in each way.", 32)
     tokens: int = option("Maximum number of new tokens per text.", 160)
-    users: int = option("Users of the sample world; the others train the draft model.", 400)
-    items: int = option("Items of the sample world.", 300)
+    users: int = option("Users of the synthetic data set; the others train the draft model.", 400)
+    items: int = option("Items of the synthetic data set.", 300)
     steps: int = option("Training updates of the draft model.", Settings.steps)
     work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
                                "sample and beam. Default: a temporary folder.", None)
     seed: int = option("Random seed of the samples.", 0)
-    target: str = option("Target model: embedded, a folder or a hub name.", EMBEDDED, flag="--model")
+    target: str = model("Target model", EMBEDDED, flag="--model")
     device: Device = device()
     dtype: Dtype = dtype("Data type of both models' weights.")
     quick: bool = option("Few rows and a tiny draft model: tests the command; its measurements mean nothing "
@@ -62,10 +62,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """folder  of the target
-    rows     prompts, int32, by id, of the rows that are measured
-    others   prompts of users whose texts train the draft model and are retrieved
-    foreign  texts that the target did not generate, on which the draft model is trained before distillation
+    """A target and its prompts.
+
+    Attributes
+    ----------
+    folder : of the target
+    rows : prompts, int32, by id, of the rows that are measured
+    others : prompts of users whose texts train the draft model and are retrieved
+    foreign : texts that the target did not generate, on which the draft model is trained before distillation
     """
 
     folder: Path
@@ -75,7 +79,9 @@ class Source:
 
 
 def sample_world(rows: int, users: int, items: int, tokens: int, seed: int, target: str = EMBEDDED) -> Source:
-    """The embedded model, or another by folder or hub name. Foreign: the grammar's texts of another world."""
+    """The embedded model, or another by folder or hub name. Foreign: the grammar's texts of another
+    synthetic data set.
+    """
     folder = resolve(target, setting="--model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts_of = {f"user:{example.row}": prompt_ids(tokenizer, example.prompt)
@@ -116,7 +122,7 @@ def _split(prompts_of: dict[str, np.ndarray], rows: int) -> tuple[dict, dict]:
 
 
 def examples(users: int, items: int, seed: int) -> list[Example]:
-    """Prompts and texts of the synthetic world's users with a history; ids are ``user:`` and the row."""
+    """Prompts and texts of the synthetic data set's users with a history; ids are ``user:`` and the row."""
     return list(user_examples(simulate(users, items, seed), prompts.load(prompts.SAMPLE), DAYS))
 
 
@@ -127,11 +133,14 @@ def _row(name: str, prompt: np.ndarray, text) -> Row:
 
 @dataclass(frozen=True)
 class World:
-    """requests: the measured rows, with a pool of the other users' texts, which the target sampled.
+    """The target, the measured rows and the trained draft models.
 
-    drafters  before: trained on texts that the target did not generate; after: distilled on its own
-    training  the record of each training
-    seed      of the samples
+    Attributes
+    ----------
+    requests : the measured rows, with a pool of the other users' texts, which the target sampled
+    drafters : before: trained on texts that the target did not generate; after: distilled on its own
+    training : the record of each training
+    seed : of the samples
     """
 
     target: Target
@@ -145,7 +154,9 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
             dtype: str = "float32") -> World:
     """The target samples a text of every other user at temperature 1; the draft models are trained.
 
-    work: folder that keeps the draft models
+    Parameters
+    ----------
+    work : folder that keeps the draft models
     """
     target = Target.load(source.folder, dtype, device)
     others = [Request(name, prompt) for name, prompt in source.others.items()]
@@ -181,7 +192,7 @@ def entropy(world: World, temperature: float, tokens: int) -> dict:
     """
     nats, first = [], []
     for row in sample(world.target, world.requests, tokens, temperature):
-        shares = torch.softmax(logits_of(world.target, row).double() / max(temperature, 1e-6), -1)
+        shares = torch.softmax(logits_of(world.target, row).double() / max(temperature, MIN_TEMPERATURE), -1)
         nats.append(-torch.xlogy(shares, shares).sum(-1))
         first.append(shares.amax(-1))
     nats = torch.cat(nats)

@@ -88,7 +88,7 @@ def _with_width(row: dict, name: str) -> str:
 def run(options: Options, console: Console) -> dict:
     """Measure, print the tables, and return the record of the last line."""
     trust, names = options.trust_remote_code, (options.target, options.draft)
-    folders = [resolve(name, None, trust, setting)
+    folders = [resolve(name, trust, setting)
                for name, setting in zip(names, ("--model", "--draft"), strict=True)]
     tokenizers = [AutoTokenizer.from_pretrained(folder, trust_remote_code=trust) for folder in folders]
     rows = texts.read(options.text, options.column, options.prompt_column, tokenizers[0], folders[0],

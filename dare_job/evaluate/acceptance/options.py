@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dare_job.config.options import Device, Dtype, device, dtype, numbers, option, words
+from dare_job.config import options
+from dare_job.config.options import ChatTemplate, Device, Dtype, numbers, option, words
 from dare_job.errors import ConfigError
 
 _MAX_DRAFTS = 8
@@ -48,8 +49,8 @@ def _shapes(flag: str, text: str) -> list:
 class Options:
     """Options of ``dare-job lab acceptance``."""
 
-    target: str = option("Target model: 'embedded', a folder or a hub name.", flag="--model")
-    draft: str = option("Draft model with the same tokenizer: a folder or a hub name.")
+    target: str = options.model("Target model", flag="--model")
+    draft: str = options.model("Draft model with the same tokenizer")
     text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: the sample world.",
                               None, panel=_TEXTS)
     column: str = option("Column of the texts in a file.", "knowledge", panel=_TEXTS)
@@ -70,12 +71,11 @@ class Options:
     new_tokens: int = option("Maximum tokens of a generated text.", 128, min=2, panel=_TREES)
     plot: Path | None = option("SVG file of rates and optima over temperatures or draft tokens.", None)
     seed: int = option("Seed of all samples.", 0, min=0)
-    dtype: Dtype = dtype()
-    device: Device = device()
-    chat_template: Literal["auto", "always", "never"] | None = option(
-        "auto, always or never. Default: as in the run; auto for a file.", None, metavar="MODE",
-        panel=_TEXTS)
-    trust_remote_code: bool = option("Run the Python code in the models' repositories.", False)
+    dtype: Dtype = options.dtype()
+    device: Device = options.device()
+    chat_template: ChatTemplate | None = options.chat_template(
+        None, "Default: as in the run; auto for a file.", _TEXTS)
+    trust_remote_code: bool = options.trust_remote_code()
 
     def __post_init__(self):
         if self.plot and len(self.temperatures) == len(self.drafts) == 1:

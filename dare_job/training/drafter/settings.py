@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from dare_job.config.options import Device, Dtype, device, dtype, option
+from dare_job.config import options
+from dare_job.config.options import ChatTemplate, Device, Dtype, option
 from dare_job.errors import ConfigError
 from dare_job.training.checks import require_at_least, require_heads, require_rate
 
@@ -52,11 +52,9 @@ class Options:
     out: str = option("Output folder (or URL) of runs.")
     to: Path = option("Folder for the draft model.", Path("drafter"), flag="--save")
     date: str | None = option("Published date. Default: the newest.", None, metavar="YYYY-MM-DD")
-    model: str | None = option("Target: folder or hub name. Default: that of the texts.", None)
-    revision: str | None = option("Branch, tag or commit of a hub model.", None)
-    dtype: Dtype = dtype()
-    device: Device = device()
-    chat_template: Literal["auto", "always", "never"] | None = option(
-        "auto, always or never. Default: as in the run.", None, metavar="MODE")
-    trust_remote_code: bool = option("Run the Python code in the target's repository.", False)
+    model: str | None = options.model("Target, by default the model that wrote the texts", None)
+    dtype: Dtype = options.dtype()
+    device: Device = options.device()
+    chat_template: ChatTemplate | None = options.chat_template(None, "Default: as in the run.")
+    trust_remote_code: bool = options.trust_remote_code()
     settings: Settings = field(default_factory=Settings)

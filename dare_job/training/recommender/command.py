@@ -46,7 +46,7 @@ def run(options: Options) -> dict:
     ids = ItemIds.load(options.ids)
     data = options.data.read(ids)
     model, tokenizer, recommender = (
-        network.existing_model(options.model, options.revision, ids, settings) if options.model
+        network.existing_model(options.model, ids, settings) if options.model
         else network.new_model(ids, settings, options.to))
     checkpoint = Checkpoint(training_folder(options.to), digest(
         [asdict(settings), data_digest(data), digest(recommender.tokens.tolist()),

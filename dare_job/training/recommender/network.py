@@ -62,14 +62,14 @@ def new_model(ids: ItemIds, settings: Settings, folder: Path) -> tuple[torch.nn.
     return model, tokenizer, Recommender(folder, ids, first, settings.history, begin=(1,))
 
 
-def existing_model(name: str, revision: str | None, ids: ItemIds,
+def existing_model(name: str, ids: ItemIds,
                    settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
     """Model, tokenizer and record of a model from a folder or the hub.
 
     A recommender whose ids have these sizes keeps its code tokens. Raises ConfigError if the model has too
     few positions for the history.
     """
-    folder = resolve(name, revision, setting="--base")
+    folder = resolve(name, setting="--base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(settings.seed)
     model = loading.load(folder, "float32", trust_remote_code=False)

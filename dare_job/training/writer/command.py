@@ -50,7 +50,7 @@ def run(options: Options) -> dict:
     if options.threads:
         torch.set_num_threads(options.threads)
     require_replaceable(options.to, KIND, {"--base": options.model})
-    folder = resolve(options.model, options.revision, options.trust_remote_code, "--base")
+    folder = resolve(options.model, options.trust_remote_code, "--base")
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
     rows, left_out = read_rows(options.texts, tokenizer, settings.context)
     learned, held_out = _split(rows, settings.held_out, options.texts)

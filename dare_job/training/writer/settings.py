@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dare_job.config.options import Device, device, option
+from dare_job.config.options import Device, device, option, trust_remote_code
 from dare_job.training.checks import require_at_least, require_rate
 
 _TRAINING = "Training"
@@ -30,12 +30,10 @@ class Settings:
 class Options:
     """Options of ``dare-job writer train``."""
 
-    model: str = option("Instruction-tuned model to start from: a folder, a GGUF file or a hub name.",
-                        flag="--base")
+    model: str = option("Instruction-tuned model to start from, named as model.name.", flag="--base")
     texts: Path = option('JSON lines with "prompt" and "text", and optionally "system".', flag="--text")
     to: Path = option("Folder for the fine-tuned model.", Path("writer"), flag="--save")
-    revision: str | None = option("Branch, tag or commit of a hub model.", None)
     device: Device = device()
     threads: int | None = option("Number of torch threads. Default: torch's own default.", None, min=1)
-    trust_remote_code: bool = option("Run the Python code in the model's repository.", False)
+    trust_remote_code: bool = trust_remote_code()
     settings: Settings = field(default_factory=Settings)

@@ -234,7 +234,7 @@ def test_a_hanging_forward_pass_affects_its_user_only(
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"temperature": 1e-9}, "recommend.temperature = 1e-09: use 0"),
+    ({"temperature": 1e-9}, "recommend.temperature is 1e-09; it must be 0"),
     ({"draft_whole": 0}, "recommend.drafter = 'trie' drafts whole levels only")])
 def test_invalid_settings_fail_before_any_worker(settings, message):
     with pytest.raises(ValidationError, match=message):
