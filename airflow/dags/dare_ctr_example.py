@@ -20,10 +20,14 @@ with DAG("dare_job_ctr_example", schedule=[KNOWLEDGE], catchup=False, doc_md=__d
 
 
 def rows(out: str | None, date: str) -> int:
-    """Number of texts of a published date. ``out``: a folder, or a URL of a store that Airflow supports.
+    """Number of texts of a published date.
 
     Reads only the files in the manifests: others may exist while the date is published again. During
     that time users and items can be from different runs: the task fails, and succeeds when it is retried.
+
+    Parameters
+    ----------
+    out : a folder, or a URL of a store that Airflow supports
     """
     import json
 

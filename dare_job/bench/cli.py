@@ -73,7 +73,9 @@ def floats(flag: str, text: str) -> tuple[float, ...]:
 def command(kind: type, missed: Callable[[Any, dict], bool] = lambda options, result: False):
     """Make a function of these options a command that prints as JSON what the function returns, if anything.
 
-    missed: whether the command ends with exit code 1, by its options and its result
+    Parameters
+    ----------
+    missed : whether the command ends with exit code 1, by its options and its result
     """
     def decorate(function: Callable[[Any], dict]) -> Callable[..., None]:
         def run(options: Any) -> None:

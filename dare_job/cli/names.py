@@ -34,7 +34,7 @@ _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
 
 
 def renamed(words: list[str]) -> list[str]:
-    """The command line with new names, for ``words`` behind ``dare-job`` with old or new ones."""
+    """The command line with new names, from the words after ``dare-job``."""
     if not words or words[0] not in _OLD:
         return words
     command, options = _OLD[words[0]]

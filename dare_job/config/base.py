@@ -24,7 +24,9 @@ Share = Annotated[float, Field(ge=0, le=1)] | None
 def section_of(engine: type, *names: str, **others: tuple[Any, Any]) -> type[Section]:
     """A section with these fields of an engine's dataclass: type, default, bounds and description.
 
-    others: fields that have another type and default here, as (type, default).
+    Parameters
+    ----------
+    others : fields that have another type and default here, as (type, default)
     """
     types = get_type_hints(engine)
     section = {}

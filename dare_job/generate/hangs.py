@@ -82,18 +82,18 @@ def retry_after_hangs(folder: AnyPath, plan_token: str, attempt: Callable[[], T]
     (``spark.task.maxFailures``). If a failed job recorded new hangs, the remaining rows are therefore tried
     again, until a shard has had ``MAX_SHARD_HANGS`` hangs. Other failures are raised.
     """
-    before = seen = hangs_by_shard(folder, plan_token)
+    before = last = hangs_by_shard(folder, plan_token)
     while True:
         try:
             with executors.one_line_errors():
                 return attempt()
         except InfrastructureError as error:
             hung = hangs_by_shard(folder, plan_token)
-            if hung == seen or max((hung - before).values()) >= MAX_SHARD_HANGS:
+            if hung == last or max((hung - before).values()) >= MAX_SHARD_HANGS:
                 raise
             _LOG.warning("workers hung or their device failed %d times; retrying the remaining rows: %s",
-                         (hung - seen).total(), error)
-            seen = hung
+                         (hung - last).total(), error)
+            last = hung
 
 
 def hangs_by_shard(folder: AnyPath, plan_token: str) -> Counter[int]:

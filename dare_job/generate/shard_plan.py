@@ -51,7 +51,7 @@ class ShardPlan:
     token : unique id of the plan. Workers of an earlier plan have a different one.
     waves : [rows, shards] of each wave; shards are numbered consecutively over the waves
     drafting : entity types whose waves draft from the texts of earlier waves
-    asked : digest of the section ``waves``
+    wave_settings : digest of the section ``waves``
     """
 
     folder: AnyPath
@@ -63,7 +63,7 @@ class ShardPlan:
     token: str = ""
     waves: Sequence[Sequence[int]] = ()
     drafting: Sequence[str] = ()
-    asked: str = ""
+    wave_settings: str = ""
 
     def shards_of(self, wave: int) -> range:
         """Shard numbers of a wave. Waves are counted from 1."""
@@ -93,9 +93,9 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
         rows = rows_to_write(job.limit).cache()
         record = _write(job, rows, staging)
         rows.unpersist()
-        write_json(staging / SHARD_PLAN, {"token": secrets.token_hex(8), "fingerprint": fingerprint,
-                                      "limit": job.limit, "kept": kept, "asked": wave_settings, **record,
-                                      "rows": record["rows"] + kept})
+        write_json(staging / SHARD_PLAN, {
+            "token": secrets.token_hex(8), "fingerprint": fingerprint, "limit": job.limit, "kept": kept,
+            "wave_settings": wave_settings, **record, "rows": record["rows"] + kept})
         atomic.replace(staging, folder)
     return read_plan(job.space.stage("generate"))
 
@@ -104,7 +104,7 @@ def _covers(plan: ShardPlan, limit: int | None, wave_settings: str) -> bool:
     """True if a plan has the requested limit and waves, or covers more rows and all of them are finished."""
     if (plan.folder / RETRY).exists() or not _is_complete(plan):
         return False
-    if plan.limit == limit and plan.asked == wave_settings:
+    if plan.limit == limit and plan.wave_settings == wave_settings:
         return True
     covers = plan.limit is None or (limit is not None and limit <= plan.limit)
     return covers and chunk_files.Tally(plan.entities).update().rows == plan.rows

@@ -46,7 +46,7 @@ def _identity(path: AnyPath | None, entity: str) -> list | None:
     return paths.file_versions([path] if path.is_file() else sorted(path.rglob("*.parquet")))
 
 
-@progress.doing("copying the given vectors")
+@progress.doing("copying ready-made vectors")
 def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
     record = {}
     for entity, path in provided.items():

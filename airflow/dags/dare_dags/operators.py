@@ -59,12 +59,14 @@ def _exists(path: str) -> bool:
 class StageOperator(SparkSubmitOperator):
     """Runs one stage of the job.
 
-    stage : a stage of `dare-job run`, or FIRST_and_LAST for the stages from one to the other
-    settings : all settings of the DAGs
-
     A failed stage raises an exception with its exit code and error message: AirflowFailException if a retry
     would fail as well. A stage with an asset reports in its event what it published. A stage that is switched
     off is skipped and creates no event.
+
+    Parameters
+    ----------
+    stage : a stage of `dare-job run`, or FIRST_and_LAST for the stages from one to the other
+    settings : all settings of the DAGs
     """
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):

@@ -19,6 +19,8 @@ _IN_THE_CLUSTER = re.compile(r"(?:exited with(?: status| code)?:? |exit ?code: )
 class Outcome:
     """Filled by ``listen``.
 
+    Attributes
+    ----------
     error : error message of the job, or that of its last log record
     result : the last JSON object that is not a log record
     driver_code : exit code of a driver in the cluster; None if unknown
@@ -51,6 +53,8 @@ class Outcome:
     def failure(self, command: str, code: int | None, in_cluster: bool = False) -> AirflowException:
         """The exception of a failed command; AirflowFailException prevents retries that would fail as well.
 
+        Parameters
+        ----------
         code : exit code of the local process; None: unknown
         in_cluster : the driver ran in the cluster, so prefer ``driver_code``
         """

@@ -22,10 +22,12 @@ _LOG = logging.getLogger(__name__)
 def run(params: dict, day: str, spark: dict) -> str:
     """Write ``params["tuned"]/<day>.yaml``; returns its path.
 
+    Raises AirflowFailException if a parameter is missing or a retry would fail as well.
+
+    Parameters
+    ----------
     params : ``tune.params`` of defaults.yaml
     spark : section ``spark`` of defaults.yaml, for the code and the environment of the job
-
-    Raises AirflowFailException if a parameter is missing or a retry would fail as well.
     """
     script = application(spark["application"])
     folder = Path(_required(params, "tuned", "the folder to write to"))
@@ -51,7 +53,12 @@ def run(params: dict, day: str, spark: dict) -> str:
 
 
 def arguments(params: dict, script: str, copies: Path) -> list[str]:
-    """Arguments of ``dare-job tune`` without its output. ``copies``: empty folder for texts from a URL."""
+    """Arguments of ``dare-job tune`` without its output.
+
+    Parameters
+    ----------
+    copies : empty folder for texts from a URL
+    """
     text = params["text"]
     if not text:
         text = newest(_required(params, "out", "the output folder of the nightly runs, or set text"), copies)

@@ -32,12 +32,11 @@ def rows(temperature: float, methods: Sequence[Method], measured: dict[str, Meas
              for method in methods]
     best = next(method for method in methods if method.name == BEST)
     if best.widths:
-        seen = measured[BEST]
         of_best = next(row for row in table if row["method"] == BEST)
         table.append(of_best | {
             "method": PATHS, "expected": None, "target_tokens": paths_tokens(best.widths),
             "tokens_per_s": None, "ratio_to_plain": None, "ratio_by_processor": None,
-            "memory_bound": round(curve.paths_speed_up(seen.per_step, best.widths), 3),
+            "memory_bound": round(curve.paths_speed_up(measured[BEST].per_step, best.widths), 3),
             "joules_per_token": None})
     return table
 

@@ -23,6 +23,8 @@ import numpy as np
 class BestTree(NamedTuple):
     """A tree shape.
 
+    Attributes
+    ----------
     widths : empty for no tree
     tokens : expected tokens per step, including the target's own
     ms : milliseconds per step

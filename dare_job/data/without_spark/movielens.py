@@ -24,16 +24,16 @@ def read(folder: AnyPath) -> InputTables:
     if (folder / "ratings.csv").exists() or (folder / "movies.csv").exists():
         return _read_latest(names.require_files(folder, "ratings.csv", "movies.csv"))
     names.require_files(folder, "movies.dat")
-    users = folder / "users.dat"
+    file = folder / "users.dat"
 
-    def people() -> Iterator[Entities]:
+    def users() -> Iterator[Entities]:
         fields = ["user_id", "gender", "age", "occupation", "zip"]
-        return _entities(_fields(users, "::", fields), "user_id", _user_1m)
+        return _entities(_fields(file, "::", fields), "user_id", _user_1m)
 
     def movies() -> Iterator[Entities]:
         return _entities(_fields(folder / "movies.dat", "::", _MOVIE), "item_id", _movie)
 
-    return InputTables(_interactions_1m(folder), people if users.exists() else None, movies, names.RANGE)
+    return InputTables(_interactions_1m(folder), users if file.exists() else None, movies, names.RANGE)
 
 
 def _fields(path: AnyPath, separator: str, fields: list[str]) -> Iterator[pa.RecordBatch]:
@@ -103,8 +103,8 @@ def _read_100k(folder: AnyPath) -> InputTables:
                                      ("occupation", row["occupation"])])
 
     def users() -> Iterator[Entities]:
-        people = _fields(folder / "u.user", "|", ["user_id", "age", "gender", "occupation", "zip"])
-        return _entities(people, "user_id", user)
+        rows = _fields(folder / "u.user", "|", ["user_id", "age", "gender", "occupation", "zip"])
+        return _entities(rows, "user_id", user)
 
     def items() -> Iterator[Entities]:
         return _entities(_fields(folder / "u.item", "|", fields), "item_id", movie)

@@ -56,6 +56,8 @@ def _fill(tokens, starts, stops, numbers, ends):
 def first_loop(text, after, whole, numbers):
     """Return the first multiple of STRIDE above ``after`` with which a text, int32 (T,), loops; 0: none.
 
+    Parameters
+    ----------
     whole : test the whole text too
     """
     if len(text) < WINDOWS[0]:

@@ -166,10 +166,10 @@ class Renderer:
         try:
             return self._apply(messages, **options)
         except _FAILURES as error:
-            given = f" with model.template_arguments = {dict(self._format.arguments)}"
+            arguments = f" with model.template_arguments = {dict(self._format.arguments)}"
             raise ConfigError(f"the tokenizer's chat template cannot be rendered"
-                              f"{given if self._format.arguments else ''}: {describe(error)}; correct the "
-                              "arguments, or set model.chat_template to never") from error
+                              f"{arguments if self._format.arguments else ''}: {describe(error)}; correct "
+                              "the arguments, or set model.chat_template to never") from error
 
     def _apply(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return self._tokenizer.apply_chat_template(

@@ -129,14 +129,14 @@ def _compare(dt: str, entity: str, row: dict, old: dict | None, has_previous: bo
     if old is None or old["knowledge"] is None:
         state = "new row" if has_previous and old is None else "first text"
         return Shown(**common, state=state, text=[("same", text)], previous=None, failed=failed, share=None)
-    asked = "same prompt" if old["prompt_sha256"] == row["prompt_sha256"] else "changed prompt"
+    prompt_state = "same prompt" if old["prompt_sha256"] == row["prompt_sha256"] else "changed prompt"
     if old["knowledge"] == row["knowledge"]:
-        return Shown(**common, state=f"same text, {asked}", text=[("same", text)], previous=None,
+        return Shown(**common, state=f"same text, {prompt_state}", text=[("same", text)], previous=None,
                      failed=failed, share=0.0)
     words = changes.words(old["knowledge"], row["knowledge"])
     share = 1.0 if words is None else changes.changed_share(words)
     alike = words is not None and share < _REWRITTEN
-    return Shown(**common, state=f"{format.share(share)} new words, {asked}",
+    return Shown(**common, state=f"{format.share(share)} new words, {prompt_state}",
                  text=words if alike else [("same", text)],
                  previous=None if alike else changes.shorten(old["knowledge"]), failed=failed, share=share)
 
