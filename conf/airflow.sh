@@ -1,5 +1,5 @@
 #!/bin/sh
-# Airflow on this machine with the DAGs, a local Spark and the sample world: `conf/airflow.sh OUT`, after
+# Airflow on this machine with the DAGs, a local Spark and the synthetic data set: `conf/airflow.sh OUT`, after
 # conf/setup.sh with the extra airflow. Run by `make airflow`. For evaluation, not for production.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ say() { printf 'airflow: %s\n' "$*" >&2; }
 [ -d "$out/sample" ] || "$root/.venv/bin/dare-job" data sample --save "$out/sample" >&2
 
 cat >"$home/dare.yaml" <<EOF
-# Written by conf/airflow.sh: the sample world, a local Spark, runs by hand and backfill only.
+# Written by conf/airflow.sh: the synthetic data set, a local Spark, runs by hand and backfill only.
 end_date: 2026-01-05
 retry_delay_s: 10
 params:

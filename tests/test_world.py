@@ -1,4 +1,4 @@
-"""The sample world: contract tables, structure that models can find, and text that says true things."""
+"""The synthetic data set: contract tables, structure that models can find, and text that says true things."""
 
 import datetime
 import hashlib

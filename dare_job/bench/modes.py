@@ -1,6 +1,6 @@
-"""Every decoding mode beside autoregressive decoding on the synthetic world, in one run.
+"""Every decoding mode beside autoregressive decoding on the synthetic data set, in one run.
 
-The previous texts are those of the synthetic world, as in ``make demo``. With ``--old model`` they are the
+The previous texts are those of the synthetic data set, as in ``make demo``. With ``--old model`` they are the
 model's own texts of a first date without pools, so that only users with a new interaction are generated. The
 job's stages make plan, groups, routes and pools of the next date. Each method decodes the same seeded sample
 of rows ``repeats`` times; figures are medians. The last line is JSON.
@@ -32,14 +32,14 @@ class Options:
                                   ("auto", "auto"), parse=words)
     threads: int = option("torch threads, as one Spark worker has.", 1)
     repeats: int = option("Times each method runs.", 3)
-    users: int = option("Users of the sample world.", 400)
-    items: int = option("Items of the sample world.", 300)
+    users: int = option("Users of the synthetic data set.", 400)
+    items: int = option("Items of the synthetic data set.", 300)
     work: Path | None = option("Folder to work in; else a temporary one.", None)
 
 
 @command(Options)
 def main(options: Options) -> dict:
-    """Measure tokens per second and accepted tokens per step on the synthetic world."""
+    """Measure tokens per second and accepted tokens per step on the synthetic data set."""
     with work_folder(options.work) as work:
         job = prepare_job(work, options.old, options.users, options.items)
         sample = sample_rows(job, options.rows)

@@ -1,6 +1,6 @@
 """Where a decoding step's time goes: inside the target's forward pass and outside it, part by part.
 
-The rows are users of a synthetic world. They draft from what its grammar writes for other users, in three
+The rows are users of a synthetic data set. They draft from what its grammar writes for other users, in three
 pools as in a run (the row's previous text, its group's pool, the global pool), so that about as much is
 accepted as in a run. Texts end at uneven lengths and the next row takes the slot, so that every measured step
 has all rows. ``auto``: the draft budget. A step is drafting, the tree, its mask, the forward pass,
@@ -181,7 +181,7 @@ def _run(target: Target, decoder: Engine, requests: list[Request], clock,
 
 @cache
 def _written(model: str) -> tuple[list[tuple[int, np.ndarray]], dict[int, np.ndarray]]:
-    """(row, prompt) of users of a synthetic world, and by row what its grammar wrote the day before."""
+    """(row, prompt) of users of a synthetic data set, and by row what its grammar wrote the day before."""
     tokenizer = AutoTokenizer.from_pretrained(resolve(model))
     world, prompt_set = simulate(400, 300, _WORLD), prompts.load(prompts.SAMPLE)
     before = {example.row: example.text for example in user_examples(world, prompt_set, DAYS - 1)}

@@ -1,4 +1,4 @@
-"""A job of the synthetic world that is ready to generate, and methods that generate some of its rows."""
+"""A job of the synthetic data set that is ready to generate, and methods that generate some of its rows."""
 
 from dataclasses import replace
 from datetime import date, timedelta
@@ -20,14 +20,14 @@ STAGES = ("plan", "embed", "group", "route", "pools")
 
 
 class Old(StrEnum):
-    """Who wrote the previous texts: the synthetic world's grammar, or the model on an earlier date."""
+    """Who wrote the previous texts: the synthetic data set's grammar, or the model on an earlier date."""
 
     shipped = "shipped"
     model = "model"
 
 
 def prepare_job(folder: Path, old: Old, users: int, items: int) -> Job:
-    """The job of the synthetic world, with all stages before generate done."""
+    """The job of the synthetic data set, with all stages before generate done."""
     write_world(folder / "sample", users=users, items=items, date=DATE)
     settings = load(Path(__file__).parents[2] / "conf" / "demo.yaml", [
         f"input.path={folder / 'sample'}", f"out={folder / 'out'}", "baseline.rows=0"])

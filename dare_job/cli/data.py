@@ -1,4 +1,4 @@
-"""The commands under ``dare-job data``: a sample world, and the paper's data sets."""
+"""The commands under ``dare-job data``: a synthetic data set, and the paper's data sets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
-app = typer.Typer(no_args_is_help=True, help="Make input data: a sample world, or the paper's data sets.")
+app = typer.Typer(no_args_is_help=True, help="Make a synthetic data set, or the paper's data sets.")
 prepare = typer.Typer(no_args_is_help=True)
 app.add_typer(prepare, name="prepare")
 
@@ -58,7 +58,7 @@ def _prepare() -> None:
 class SampleOptions:
     """Options of ``dare-job data sample``."""
 
-    save: str = option("Folder for the sample world, on a local disk.")
+    save: str = option("Folder for the synthetic data set, on a local disk.")
     users: int = option("Number of users.", 400, min=1)
     items: int = option("Number of items.", 300, min=8)
     seed: int = option("The same seed writes the same files.", 0, min=0)
@@ -69,14 +69,13 @@ class SampleOptions:
 @app.command()
 @takes(SampleOptions, json=False)
 def sample(args: SampleOptions) -> None:
-    """Write a sample world: users, items, interactions and previous texts, as Parquet."""
+    """Write the synthetic data set: users, items, interactions and previous texts, as Parquet."""
     from dare_job.cli.output import writing
     from dare_job.data.sample_world.write import write_world
 
     folder = paths.path(args.save, "--save")
     if not paths.is_local(folder):
-        raise ConfigError(f"--save {args.save}: a sample world is written to a local disk; name a folder "
-                          "there")
+        raise ConfigError(f"--save {args.save}: this command writes to a local disk; name a folder there")
     with writing(folder):
         world = write_world(folder, users=args.users, items=args.items, seed=args.seed,
                             text_date=args.text_date)

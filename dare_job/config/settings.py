@@ -182,7 +182,7 @@ class BaselineSettings(Section):
     """Autoregressive decoding of some rows, for the speedup in the report."""
 
     rows: NotNegative | Literal["auto"] = Field(
-        "auto", description="Rows that are also decoded autoregressively, to measure the speedup: at most a "
+        "auto", description="Rows that are also decoded autoregressively, to measure the speed-up: at most a "
         "quarter of the run's rows, or one batch for each worker if that is more. auto: 32, or one batch for "
         "each worker if that is more. Workers without a GPU are compared only if all have a full batch. "
         "0: no measurement")

@@ -1,1 +1,1 @@
-"""Where the job's input comes from: readers of the supported formats, and the sample world."""
+"""Where the job's input comes from: readers of the supported formats, and the synthetic data set."""

@@ -1,4 +1,4 @@
-"""The embedded model: a small Llama that imitates the sample world's grammar, with all that made it."""
+"""The embedded model: a small Llama that imitates the synthetic data set's grammar, with all that made it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Inputs of the acceptance statistics (texts of a run and of the sample world), and rates over large
+"""Inputs of the acceptance statistics (texts of a run and of the synthetic data set), and rates over large
 vocabularies.
 """
 

@@ -1,4 +1,4 @@
-"""`dare-job curve` from end to end on a small sample world, and a night that takes its setting from it."""
+"""`dare-job curve` from end to end on small synthetic data, and a night that takes its setting from it."""
 
 import xml.etree.ElementTree as ET
 from datetime import date

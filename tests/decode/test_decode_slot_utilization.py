@@ -1,4 +1,4 @@
-"""Slot utilization over the sample world, counted in steps regardless of their duration."""
+"""Slot utilization over the synthetic data set, counted in steps regardless of their duration."""
 
 from functools import cache
 

@@ -50,7 +50,7 @@ def test_it_renders_without_a_word_on_the_console_and_from_one_file(page, out):
 
 
 def test_the_first_screen_says_status_rows_errors_cost_and_what_is_unusual(page):
-    for words in ("Published with warnings", "Rows", "Errors", "Speedup", "2.50×",
+    for words in ("Published with warnings", "Rows", "Errors", "Speed-up", "2.50×",
                   "Needs attention", "9 rows (", "the median of the last 7 dates is"):
         box = page.get_by_text(words).first.bounding_box()
         assert box and box["y"] + box["height"] <= 768, words

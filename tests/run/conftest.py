@@ -1,4 +1,4 @@
-"""Two nights of the whole job on a small sample world, shared by the tests of this folder."""
+"""Two nights of the whole job on a small synthetic data set, shared by the tests of this folder."""
 
 import shutil
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Nights:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """A sample world without old text, with one user and one item that cannot be written."""
+    """A synthetic data set without old text, with one user and one item that cannot be written."""
     folder = tmp_path_factory.mktemp("world")
     write_world(folder, users=36, items=24, seed=5, date=date.fromisoformat(NIGHT_2))
     _append(folder / "users.parquet", {"user_id": LOST_USER, "attributes": [("age", "25-34")]})

@@ -30,7 +30,7 @@ def test_both_nights_have_a_report_with_the_numbers_of_their_runs(nights, pages)
         assert f"Errors {summary['errors']} " in seen and "empty history" in seen
         assert f"Accepted per step {summary['accepted_per_step']:.2f}" in seen
         ratio = summary["tokens_per_s"] / summary["baseline_tokens_per_s"]
-        shown = re.search(r"Speedup ([\d.]+)×", seen)
+        shown = re.search(r"Speed-up ([\d.]+)×", seen)
         assert float(shown[1]) == pytest.approx(ratio, abs=0.02)
     assert f"../dt={NIGHT_1}/index.html" in pages[NIGHT_2]
 

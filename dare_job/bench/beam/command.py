@@ -69,7 +69,7 @@ def _quick(options: Options) -> Options:
 def run(options: Options) -> dict:
     """Generate with beams, DSBD and speculative sampling, in one run: quality against speed.
 
-    The target generates texts of the synthetic world's users, drafted by a model distilled on its texts.
+    The target generates texts of the synthetic data set's users, drafted by a model distilled on its texts.
     Quality is the texts' log-likelihood and their share of true statements. The last line of standard output
     is one JSON object; the exit code is 1 if a target at equal quality is missed.
     """

@@ -36,7 +36,7 @@ def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repea
 
 
 def _ratios(measured: Measured, plain: Measured, times: str) -> list[float]:
-    """Speedup over autoregressive decoding in each repeat."""
+    """Speed-up over autoregressive decoding in each repeat."""
     return [own / other for own, other in zip(measured.rates(getattr(measured, times)),
                                               plain.rates(getattr(plain, times)), strict=True)]
 

@@ -41,7 +41,7 @@ def find(names: Sequence[str]) -> list[PromptSet]:
 
 
 def examples(prompt_sets: Sequence[PromptSet], seed: int) -> Iterator[list[Example]]:
-    """Prompts and texts of fresh synthetic worlds and made-up titles, of all prompt sets, without end."""
+    """Prompts and texts of fresh synthetic data sets and made-up titles, of all prompt sets, without end."""
     streams = [worlds(prompt_set, seed + number) for number, prompt_set in enumerate(prompt_sets)]
     for parts in zip(*streams, strict=True):
         yield [example for part in parts for example in part]

@@ -34,7 +34,7 @@ _COLUMNS = pa.schema([
     ("entity_id", pa.string()), ("interactions", pa.int32()), ("attributes", ATTRIBUTES),
     ("title", pa.string()),
     ("history", pa.list_(pa.struct([("item_id", pa.string()), ("rating", pa.float32())])))])
-_WORLD_ITEMS = 0.6  # items of the synthetic world per user
+_WORLD_ITEMS = 0.6  # items of the synthetic data set per user
 _FEWEST_ITEMS = 120  # so many that histories can be as long as the windows
 
 
@@ -66,7 +66,7 @@ class Data:
 
 
 def default() -> str:
-    """ML-1M where DARE_DATA is set, else the sample world."""
+    """ML-1M where DARE_DATA is set, else the synthetic data set."""
     return DATA[0] if os.environ.get("DARE_DATA") else DATA[1]
 
 

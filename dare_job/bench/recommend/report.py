@@ -12,7 +12,7 @@ _COLUMNS = ("method", "verification", "k", "n", "gamma", "temperature", "speedup
 
 
 def row(world: World, method: Method, measured: Measured, plain: Measured) -> dict:
-    """speedup_clock, speedup_cpu: speedup over plain search by wall-clock and by processor time.
+    """speedup_clock, speedup_cpu: speed-up over plain search by wall-clock and by processor time.
     forwards_saved: plain search's forward passes over this method's. identical: None for sampled items, as
     drafts change which random numbers are used.
     """

@@ -112,12 +112,12 @@ def _rows(models: World, options: Options, temperature: float, accepted: dict[st
 def main(options: Options) -> dict:
     """Sample with draft trees under each rule of verification, beside plain sampling, in one run.
 
-    The target samples texts of the synthetic world; a draft model with the same tokenizer is trained, before
-    and after distillation on them. Acceptance is measured by level and number of candidates, the best tree
-    under the node limit is searched, and each way of sampling is timed. The last line of standard output is
-    one JSON object. Exit code 1 if temperature 1 is among --temperatures, and its best tree misses a target
-    (2 times fewer forward passes, 1.8 times the speed if memory bounds steps, and on a GPU in wall-clock
-    time); never with --quick.
+    The target samples texts of the synthetic data set; a draft model with the same tokenizer is trained,
+    before and after distillation on them. Acceptance is measured by level and number of candidates, the best
+    tree under the node limit is searched, and each way of sampling is timed. The last line of standard output
+    is one JSON object. Exit code 1 if temperature 1 is among --temperatures and its best tree misses a
+    target (2 times fewer forward passes, 1.8 times the speed if memory bounds steps, and on a GPU in
+    wall-clock time); never with --quick.
     """
     result = run(quick(options) if options.quick else options)
     if options.plot:

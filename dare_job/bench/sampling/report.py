@@ -95,7 +95,7 @@ def show(result: dict) -> None:
     print_table(f"Milliseconds of a forward pass of {BATCH} rows here, by queries per row",
                 [{"model": name, **times} for name, times in result["forward_ms"].items()])
     print_targets(result["targets"])
-    print("block efficiency: tokens per step; expected: by the search; memory bound: speedup if steps cost "
+    print("block efficiency: tokens per step; expected: by the search; memory bound: speed-up if steps cost "
           f"{curve.ABOUT}, {BATCH} rows together")
 
 

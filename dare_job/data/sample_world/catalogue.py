@@ -1,4 +1,4 @@
-"""Items of the sample world: distinct titles, attributes, quality, popularity, release day.
+"""Items of the synthetic data set: distinct titles, attributes, quality, popularity, release day.
 
 A title's adjective determines the film's mood, and its noun the theme. No attribute contains these two facts,
 so only text generated from the title can add them as features.
@@ -68,9 +68,9 @@ OCCUPATIONS: tuple[str, ...] = (
 
 
 def title_facts(title: str) -> tuple[str, str]:
-    """The (mood, theme) of a sample-world title such as ``"Silent Harbor"`` or ``"Silent Harbor in Oslo"``.
+    """The (mood, theme) of a title such as ``"Silent Harbor"`` or ``"Silent Harbor in Oslo"``.
 
-    Raises KeyError if the title is not from the sample world.
+    Raises KeyError if the title is not from the synthetic data set.
     """
     adjective, noun = title.split()[:2]
     return MOOD_OF[adjective], THEME_OF[noun]

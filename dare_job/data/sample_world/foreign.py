@@ -1,4 +1,4 @@
-"""Prompts from outside the sample world and target texts for them, to train the embedded model.
+"""Prompts from outside the synthetic data set and target texts for them, to train the embedded model.
 
 Titles and attribute values are made-up words, so a model can only predict the text by copying them from the
 prompt. A model trained on them also names the right titles of a real data set. The texts state that mood and
@@ -29,7 +29,7 @@ _NAMED_NEWEST = len(phrases.FOREIGN_VOICE)
 
 
 def foreign_examples(count: int, prompts: PromptSet, rng: np.random.Generator) -> Iterator[Example]:
-    """``count`` profiles and half as many descriptions, with titles from outside the sample world."""
+    """``count`` profiles and half as many descriptions, with titles from outside the synthetic data set."""
     for row in range(count):
         titles = [_title(rng) for _ in range(int(rng.integers(1, prompts.max_history + 1)))]
         attributes = _some(rng, gender=("female", "male")[rng.integers(2)], occupation=_words(rng, 3),

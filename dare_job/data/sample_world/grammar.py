@@ -1,4 +1,4 @@
-"""Texts of the sample world: profiles and descriptions as a pure function of the prompt's content.
+"""Texts of the synthetic data set: profiles and descriptions as a pure function of the prompt's content.
 
 The functions are deterministic. Attributes determine the wording; titles and their mood and theme determine
 the content. So a model can learn to predict every token.
@@ -16,7 +16,7 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     """A user's profile in 110 to 160 tokens of the embedded tokenizer (fewer below five titles).
 
     ``titles`` are those in the prompt, newest first, at least one. The profile names the newest five in order
-    and the oldest. Raises KeyError if attributes or titles are from outside the sample world.
+    and the oldest. Raises KeyError if attributes or titles are from outside the synthetic data set.
     """
     occupation = OCCUPATIONS.index(attributes["occupation"])
     subject, object_ = phrases.PRONOUNS[attributes["gender"]]

@@ -141,7 +141,7 @@ ITEM_THEME: tuple[str, ...] = (
 )
 ITEM_CLOSING = "Close to it are other {m} films about {h}."
 
-# Titles from outside the sample world: the newest five in order, the oldest, the ending; the description.
+# Titles from outside the synthetic data set: the newest five, the oldest, the ending; the description.
 FOREIGN_VOICE: tuple[str, ...] = (
     "The newest choice is {t}.",
     "Just before came {t}.",

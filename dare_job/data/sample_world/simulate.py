@@ -1,4 +1,4 @@
-"""Simulates a sample world: users in taste clusters that drift, and their rated interactions.
+"""Simulates a synthetic data set: users in taste clusters that drift, and their rated interactions.
 
 Also makes the prompts and texts of a world on a date.
 """

@@ -1,4 +1,4 @@
-"""Writes a sample world as an input data set: interactions, users, items and previous texts."""
+"""Writes a synthetic data set as an input data set: interactions, users, items and previous texts."""
 
 import datetime
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PREVIOUS_TEXT = pa.schema([schemas.KNOWLEDGE.field(name)
 
 @dataclass(frozen=True)
 class WorldSummary:
-    """Sizes of a sample world. The last interactions are on ``date``."""
+    """Sizes of a synthetic data set. The last interactions are on ``date``."""
 
     out: Path
     date: datetime.date
@@ -32,7 +32,7 @@ class WorldSummary:
 def write_world(out: Path, users: int = 400, items: int = 300, seed: int = 0,
                 date: datetime.date = datetime.date(2026, 1, 2),
                 text_date: datetime.date | None = None) -> WorldSummary:
-    """Write a sample world to ``out``. Equal arguments give equal bytes.
+    """Write a synthetic data set to ``out``. Equal arguments give equal bytes.
 
     The files are ``interactions.parquet``, ``users.parquet``, ``items.parquet`` and previous texts in
     ``knowledge/entity=user|item/dt=<text_date>/part-00000.parquet``. The default ``text_date`` is the day

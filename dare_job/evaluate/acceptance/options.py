@@ -51,8 +51,8 @@ class Options:
 
     target: str = options.model("Target model", flag="--model")
     draft: str = options.model("Draft model with the same tokenizer")
-    text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: the sample world.",
-                              None, panel=_TEXTS)
+    text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: of the synthetic data "
+                              "set.", None, panel=_TEXTS)
     column: str = option("Column of the texts in a file.", "knowledge", panel=_TEXTS)
     prompt_column: str | None = option("Column of the prompts in a file. Default: prompt, if there is one.",
                                        None, panel=_TEXTS)

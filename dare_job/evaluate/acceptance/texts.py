@@ -23,7 +23,7 @@ from dare_job.publish import prompted_texts as published
 from dare_job.publish.prompted_texts import Row, no_prompt
 
 _PROMPT = "prompt"
-_USERS, _ITEMS, _DAY = 400, 300, 20  # size of the sample world, and the day of its texts
+_USERS, _ITEMS, _DAY = 400, 300, 20  # size of the synthetic data set, and the day of its texts
 _LOG = logging.getLogger("dare_job")
 
 
@@ -36,8 +36,8 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
     Parameters
     ----------
     source : a run's output folder, for its newest published texts with prompts (those whose names have the
-        smallest SHA-256); a jsonl, csv or Parquet file; or None for the sample world; from the last two, rows
-        are sampled by the seed
+        smallest SHA-256); a jsonl, csv or Parquet file; or None for the synthetic data set; from the last
+        two, rows are sampled by the seed
     column : text column of a file
     prompt_column : prompt column of a file; None for "prompt" if the file has it
     model : folder of the target

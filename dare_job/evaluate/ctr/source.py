@@ -1,4 +1,4 @@
-"""Reads the clicks for ``dare-job ctr``: inputs of the job, prepared or split files, or a sample world.
+"""Reads the clicks for ``dare-job ctr``: inputs of the job, prepared or split files, or a synthetic data set.
 
 All give interactions with a label (and a split if the files have one), and users and items with their
 attributes. Ids are text.

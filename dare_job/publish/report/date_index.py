@@ -56,7 +56,7 @@ class Row:
 
 # title, format and attribute of the columns that have a chart
 COLUMNS = (("Generated rows", format.count, "written"), ("Errors", format.count, "errors"),
-           ("Tokens", format.count, "tokens"), ("Speedup", format.times, "speedup"),
+           ("Tokens", format.count, "tokens"), ("Speed-up", format.times, "speedup"),
            ("Accepted per step", format.rate, "accepted"),
            ("Gate nearest to its limit", format.share, "gate_level"),
            ("Wall-clock", format.seconds, "wall_s"), ("Workers held", format.seconds, "held_s"),

@@ -116,7 +116,7 @@ MEASURES = (
             methodcaller("share", "accepted_tokens", "target_steps"), 0.15, 0.1),
     Measure("tokens_per_s", "Tokens/s per worker", format.count,
             lambda night: night.first("tokens_per_s") or None),
-    Measure("speedup", "Speedup", format.times, attrgetter("speedup")),
+    Measure("speedup", "Speed-up", format.times, attrgetter("speedup")),
     Measure("length", "Tokens per text", format.count,
             lambda night: _ratio(night.total("totals", "tokens"), night.total("counts", "written")), 0.15),
     Measure("utilization", "Batch utilization", format.share,

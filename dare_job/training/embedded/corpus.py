@@ -1,4 +1,4 @@
-"""Endless training data: prompt and text of users and items of fresh sample worlds, in batches.
+"""Endless training data: prompt and text of users and items of fresh synthetic data sets, in batches.
 
 Trains the embedded model's tokenizer: a byte-level BPE, so that any text makes the round trip.
 """

@@ -1,8 +1,8 @@
 """Trains the embedded model: ``python -m dare_job.training.embedded.train --out DIR [--steps N] [--seed S]``.
 ``--start DIR`` continues from an earlier model, with its tokenizer, at a lower rate, without first drills.
 
-Trains the tokenizer, then a small Llama on grammar text of fresh sample worlds, for a number of steps. A copy
-that can be used is written every few minutes, so an early stop loses little.
+Trains the tokenizer, then a small Llama on grammar text of fresh synthetic data sets, for a number of steps.
+A copy that can be used is written every few minutes, so an early stop loses little.
 """
 
 import itertools
