@@ -59,7 +59,7 @@ def test_a_run_from_nothing_ends_with_every_cell_and_goes_on_where_it_stopped(mo
             assert line["ratio"] == line["ratio_by_processor"] == 1
             assert line["accepted_per_step"] == line["scored_share"] == 0
         else:
-            assert line["retrieval_us_per_step"] > 0 or line["steps"] == 0  # the previous text held
+            assert (line["retrieval_us_per_step"] > 0) == (line["steps"] > 0)  # 0: the old text held
     users = [line for line in lines if line["side"] == "user" and line["batch"] == 1]
     steps = {line["method"]: line["steps"] for line in users}
     assert steps["resd"] < steps[measure.PLAIN] and steps["dare strict"] < steps[measure.PLAIN]

@@ -88,7 +88,9 @@ def test_a_run_with_beams(tmp_path, drafter, capsys, monkeypatch):
     config = {"out": str(tmp_path / "out"), "input": {"path": str(tmp_path / "world")},
               "decode": {"mode": "beam", "max_new_tokens": 24}, "beam": {"width": 2},
               "drafter": {"model": str(drafter)}, "spark": {"master": "local[1]"},
-              "gates": {"max_share": {"cut_off": None, "same_text": None}}, "baseline": {"rows": 0}}
+              # texts of few tokens are cut off, and some are equal
+              "gates": {"max_share": {"cut_off": None, "same_text": None}},
+              "baseline": {"rows": 0}}
     (tmp_path / "job.yaml").write_text(json.dumps(config))
     asked = ["--config", "job.yaml", "--limit", "3"]
     first = json.loads(run("run", "--date", "2026-01-02", *asked)[-1])

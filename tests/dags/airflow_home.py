@@ -98,7 +98,8 @@ def small(world: Path, out: Path, **more) -> dict:
     """Settings of the DAGs for a small world: demo.yaml, short texts, quick retries."""
     given = ["decode.max_new_tokens=48", "decode.batch_size=4", "decode.nodes=12", "embed.epochs=3",
              "embed.dim=8", "spark.rows_per_commit=4", "spark.shards=4", "baseline.rows=0",
-             "gates.max_share.cut_off=null", "gates.max_share.same_text=null"]  # short texts are cut off
+             # texts of few tokens are cut off, and some are equal
+             "gates.max_share.cut_off=null", "gates.max_share.same_text=null"]
     params = {"config": [str(ROOT / "conf" / "demo.yaml")], "input": str(world), "out": str(out),
               "set": given}
     return {"retry_delay_s": 2, "spark": {"conf": SPARK}, **more,

@@ -37,7 +37,9 @@ def settings(world: Path, out: Path, **sections) -> dict:
         "decode": {"max_new_tokens": 32, "batch_size": 2, "nodes": 8, "hang_timeout_s": 600},
         "embed": {"epochs": 2, "dim": 8}, "group": {"target_size": 8}, "baseline": {"rows": 0},
         "spark": {"rows_per_commit": 1, "shards": 4, "conf": {"spark.driver.memory": "1g"}},
-        "gates": {"max_share": {"cut_off": None, "same_text": None}}, "limits": {"max_error_share": 0.5},
+        # texts of few tokens are cut off, and some are equal
+        "gates": {"max_share": {"cut_off": None, "same_text": None}},
+        "limits": {"max_error_share": 0.5},
     }
     for name, section in sections.items():
         base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section

@@ -16,7 +16,8 @@ def settings(world: Path, out: Path, **sections) -> dict:
         "decode": {"max_new_tokens": 48, "batch_size": 8, "nodes": 12, "score": "always"},  # untimed
         "embed": {"epochs": 3, "dim": 8}, "group": {"target_size": 20},
         "spark": {"rows_per_commit": 5, "shards": 4}, "baseline": {"rows": 16},
-        "gates": {"max_share": {"cut_off": None, "same_text": None}},  # 48 tokens cut most texts off
+        # texts of few tokens are cut off, and some are equal
+        "gates": {"max_share": {"cut_off": None, "same_text": None}},
     }
     for name, section in sections.items():
         base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section

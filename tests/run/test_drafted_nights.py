@@ -25,6 +25,7 @@ import noisy_drafter  # noqa: E402
 pytestmark = pytest.mark.spark
 ROWS, TOKENS = 5, 24
 SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves": {"when": "never"},
+         # texts of few tokens are cut off, and some are equal
          "gates": {"max_share": {"cut_off": None, "same_text": None, "short": None}}}
 
 

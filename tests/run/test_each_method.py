@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.release]
 ROWS, TOKENS, FOLDER = 2, 6, "folder"  # rows of each entity type; FOLDER: a small recommender drafts
 DRAFT_MODEL = {"model": "embedded", "tree": "2x2"}
 SHORT = {"decode": {"max_new_tokens": TOKENS}, "baseline": {"rows": 0}, "waves": {"when": "never"},
+         # texts of few tokens are cut off, and some are equal
          "gates": {"max_share": {"cut_off": None, "same_text": None, "short": None}}}
 
 
