@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dare_job.config.settings import MAX_SHARE
 from dare_job.data.text_key import text_salt
 from dare_job.errors import RowError
 from dare_job.generate import loading
@@ -21,14 +22,13 @@ from dare_job.generate.baseline import sample_size
 from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
 from dare_job.job import Job
-from dare_job.observe.progress import duration
+from dare_job.observe.progress import counted, duration
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.tables import published, stage_inputs
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
 _BEFORE = ("embed", "group", "route", "pools")
 _AFTER = ("gate", "publish", "encode", "recommend")
-_CUT_OFF_SHARE = 0.5  # a warning is given if more than this share of the probed texts are cut off
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
 def cut_off_warning(estimate: dict, limit: int) -> str | None:
     """What to change if most probed texts reach ``decode.max_new_tokens`` = ``limit``."""
     rows, cut_off = estimate["probe"]["rows"], estimate["probe"]["cut_off"]
-    if cut_off <= _CUT_OFF_SHARE * rows:
+    if cut_off <= MAX_SHARE["cut_off"] * rows:
         return None
     return (f"{cut_off} of {rows} probe texts reach decode.max_new_tokens = {limit} and would be cut off: "
             "raise it, or ask for shorter texts in the prompt; `dare-job preview` shows them")
@@ -170,7 +170,8 @@ def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     tokens = sum(len(result.token_ids) for result in results)
     cut_off = sum(result.finish_reason == "length" for result in results)
     return _Cost(tokens / max(1, len(requests)), seconds / max(1, tokens),
-                 f"{PROBED} rows of each entity type decoded without drafts", len(results), cut_off, load_s)
+                 f"{counted(len(requests), f'{entity} text')} decoded without drafts", len(results), cut_off,
+                 load_s)
 
 
 def show(estimate: dict) -> None:
@@ -186,9 +187,9 @@ def show(estimate: dict) -> None:
 
 def total(estimate: dict) -> str:
     """The total in one line."""
-    words = (f"{estimate['users']} users and {estimate['items']} items need text: about {estimate['tokens']} "
-             f"tokens in {duration(estimate['seconds'])} with {estimate['workers']} "
-             f"{'worker' if estimate['workers'] == 1 else 'workers'} ({estimate['basis']})")
+    words = (f"{counted(estimate['users'], 'user')} and {counted(estimate['items'], 'item')} need text: "
+             f"about {counted(estimate['tokens'], 'token')} in {duration(estimate['seconds'])} with "
+             f"{counted(estimate['workers'], 'worker')} ({estimate['basis']})")
     if estimate["cost"] is not None:
         words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
                   f"{estimate['cost']:.2f}")

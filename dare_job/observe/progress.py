@@ -261,12 +261,17 @@ def describe(totals: Totals, all_tokens_per_s: float | None = None, left_s: floa
 
 
 def duration(seconds: float) -> str:
-    """Human-readable seconds: 2 h 5 min, 3 min 20 s, 12 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    """Seconds in a suitable unit: 0.4 s, 41 s, 12 min, 3.4 h, 5.2 days."""
+    for size, unit, end in ((1, "s", 120), (60, "min", 120), (3600, "h", 72), (86400, "days", float("inf"))):
+        scaled = seconds / size
+        if scaled < end:
+            return f"{scaled:,.0f} {unit}" if scaled >= 10 or scaled == 0 else f"{scaled:.1f} {unit}"
+    raise AssertionError
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 text``, ``1,234 texts``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _left(seconds: float | None) -> str:

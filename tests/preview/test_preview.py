@@ -123,7 +123,8 @@ def test_a_row_whose_prompt_cannot_be_tokenized_costs_no_other_row(previewed, mo
         result = command.run([command.Variant(None, previewed.jobs[0])], PreviewOptions(limit=2))
     rows = result["variants"][0]["rows"]
     assert [row["error"] for row in rows] == 2 * ["the prompt spells a control token"] + 2 * [None]
-    assert "user:u" in printed.getvalue() and result["variants"][0]["summary"]["texts"] == 2
+    assert "  no text: the prompt spells a control token" in printed.getvalue()
+    assert result["variants"][0]["summary"]["texts"] == 2
 
 
 def test_drafts_are_previous_texts_that_do_not_loop_and_have_known_tokens(previewed):
@@ -139,6 +140,11 @@ def test_drafts_are_previous_texts_that_do_not_loop_and_have_known_tokens(previe
     write_json(folder / MANIFEST, {"tokenizer": task.tokenizer})
     found = drafts._read(folder, {"b", "d", "e"}, task)
     assert found.texts == 2 and {name: ids.tolist() for name, ids in found.own.items()} == {"e": [9]}
+
+
+def test_the_speed_of_a_mode_without_drafts_names_no_drafts():
+    speed = {"without_drafts": {"tokens_per_s": 5.0, "rows": 1}, "with_drafts": None, "drafts": None}
+    assert screen._speed_words(speed) == "5.0 tokens/s without drafts, for 1 row in this process"
 
 
 def texts(*rows):

@@ -46,7 +46,7 @@ def test_history_has_a_line_for_each_date_and_what_changed(tmp_path, monkeypatch
     code, out, _ = run(monkeypatch, capsys, "history", "--out", tmp_path)
     heading, one, two, three, *_ = out.splitlines()
     assert code == 0 and heading.split()[0] == "date"
-    assert one.split()[:8] == [D1, "2", "2", "0", "2.00", "90", "3.00", "1"] and "1 min 10 s" in one
+    assert one.split()[:8] == [D1, "2", "2", "0", "2.00", "90", "3.00", "70"] and "70 s" in one
     assert "new model; new decode.nodes" in two and "items are not published" in three
     code, out, _ = run(monkeypatch, capsys, "history", "--out", tmp_path, "--json", "--last", "1")
     assert json.loads(out) == {"out": str(tmp_path), "dates": [third]}

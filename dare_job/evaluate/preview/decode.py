@@ -50,7 +50,7 @@ class Written:
     plain, drafted : speeds without and with drafts, of all rows but the first; drafted is None if there
         are no other rows or the mode uses no drafts
     equal : number of rows whose text is the same with drafts
-    drafts_from : where drafts came from, in words
+    drafts_from : where drafts came from, in words; None as ``drafted``
     loading_s, first_text_s : seconds until the model was loaded, and until the first text was generated
     """
 
@@ -61,7 +61,7 @@ class Written:
     plain: Rate
     drafted: Rate | None
     equal: int
-    drafts_from: str
+    drafts_from: str | None
     loading_s: float
     first_text_s: float
 
@@ -116,16 +116,17 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     first_text = time.perf_counter()
     plain = _decode(others, task, "autoregressive", take)
     texts = {name: result.token_ids for name, result in results.items() if not result.error}
-    previous = drafts.read_previous(job, task, rows)
-    drafted, again = None, {}
+    drafted, again, drafts_from = None, {}, None
     if others and (job.config.decode.mode not in MODES_WITHOUT_POOLS or job.draft_path):
+        previous = drafts.read_previous(job, task, rows)
+        drafts_from = drafts.origin(previous, job)
         make = [_drafted(request, named[request.id], previous, texts) for request in others]
         with progress.doing("measuring the latency of forward passes, once per model and machine"):
             loading.make_engine(task)
         drafted = _decode(make, task, None, lambda result: again.update({result.id: result.token_ids}))
     equal = sum(np.array_equal(ids, results[name].token_ids) for name, ids in again.items())
     return Written(prompts, failed, loaded_model.numbers, results, plain, drafted, equal,
-                   drafts.origin(previous, job), loaded - began, first_text - began)
+                   drafts_from, loaded - began, first_text - began)
 
 
 def _request(row: Row, task: Task) -> Request:

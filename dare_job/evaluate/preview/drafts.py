@@ -12,6 +12,7 @@ from dare_job.generate.previous_text import tokenize_batches
 from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.models.files import vocabulary
+from dare_job.observe.progress import counted
 from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
@@ -92,12 +93,13 @@ def pool_of_others(texts: dict[tuple[str, str], np.ndarray], row: Row) -> tuple[
 
 def origin(previous: dict[str, Previous], job: Job) -> str:
     """Where the drafts of a preview come from, in words."""
+    if job.draft_path:
+        return f"drafter.model {job.config.drafter.model}"
     words = []
     for entity in ENTITIES:
         if entity in previous:
-            own = len(previous[entity].own)
-            words.append(f"{entity}s: {previous[entity].texts} previous texts, {own} of previewed rows")
+            own, texts = len(previous[entity].own), counted(previous[entity].texts, "previous text")
+            words.append(f"{entity}s: {texts}, {own} of previewed rows")
         else:
             words.append(f"{entity}s: the other texts of this preview (there are no previous texts)")
-    mode = job.config.decode.mode
-    return "; ".join(words) + (f"; decode.mode {mode}, without groups" if mode != "autoregressive" else "")
+    return f"{'; '.join(words)}; decode.mode {job.config.decode.mode}, without groups"

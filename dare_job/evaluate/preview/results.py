@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dare_job.config.settings import JobConfig
+from dare_job.config.settings import MAX_SHARE, JobConfig
 from dare_job.data import titles
 from dare_job.data.without_spark.rows import Row
 from dare_job.decode.request import Result
@@ -26,7 +26,6 @@ _STEP = 16  # a proposed limit is a multiple of this
 FACTS = 3  # a text should name at least this many titles and attributes of its row
 _OTHERS = 50  # rows that a text is compared with
 _SPARE = 1.1  # ratio of a proposed limit to the longest text
-_CUT_OFF_SHARE = 0.5  # advice is given if more than this share of the texts would be cut off
 
 
 def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> list[dict]:
@@ -160,7 +159,7 @@ def proposed_limit(texts: list[dict]) -> int | None:
 def advice(result: dict) -> list[str]:
     """What to change, in words, for a ``summary``."""
     words, limit, texts = [], result["max_new_tokens"], result["texts"]
-    if texts and result["cut_off"] > _CUT_OFF_SHARE * texts:
+    if texts and result["cut_off"] > MAX_SHARE["cut_off"] * texts:
         words.append(f"{result['cut_off']} of {texts} texts reach decode.max_new_tokens = {limit} and would "
                      "be cut off: raise it, or ask for shorter texts in the prompt")
     if result["proposed_max_new_tokens"] is not None:

@@ -9,6 +9,7 @@ from dare_job.data import titles
 from dare_job.data.without_spark.rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview import results
+from dare_job.observe.progress import counted
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.report.page import render_template
 
@@ -26,7 +27,7 @@ def show_heading(variant) -> None:
 
 
 def show_error(row: Row) -> None:
-    _console().print(Text(clean(f"{row.entity}:{row.entity_id}  no prompt: {row.error}"), style="red"))
+    _console().print(Text(clean(f"{row.entity}:{row.entity_id}  no text: {row.error}"), style="red"))
 
 
 def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> None:
@@ -66,9 +67,9 @@ def show_summary(summary: dict) -> None:
 def facts(summary: dict) -> list[str]:
     """The summary of a variant in lines."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary["finish_reasons"].items()) or "none"
-    lines = [f"{summary['texts']} texts, {summary['errors']} errors; median "
+    lines = [f"{counted(summary['texts'], 'text')}, {counted(summary['errors'], 'error')}; median "
              f"{number(summary['median_tokens'])} tokens; decode.max_new_tokens = "
-             f"{summary['max_new_tokens']} would cut off {summary['cut_off']} texts",
+             f"{summary['max_new_tokens']} would cut off {counted(summary['cut_off'], 'text')}",
              f"finish reasons (decoded up to {summary['decoded_up_to']} tokens): {reasons}",
              f"model loaded after {summary['loading_s']:.1f} s, first text after "
              f"{summary['first_text_s']:.1f} s",
@@ -76,8 +77,8 @@ def facts(summary: dict) -> list[str]:
     if summary["naming_share"] is not None:
         lines.append(f"{summary['naming_share']:.0%} of the texts name at least {results.FACTS} titles or "
                      f"attributes of their row, median {number(summary['named_median'])}; "
-                     f"{summary['distinct']} different texts; {summary['own_share']:.0%} name more of "
-                     "their own row than of any other row")
+                     f"{counted(summary['distinct'], 'different text')}; {summary['own_share']:.0%} name more "
+                     "of their own row than of any other row")
     failed = [gate_words(finding) for finding in summary["gates"]]
     lines += failed or ["no text fails a check of the quality gate"]
     return [*lines, "these shares are of few rows; the quality gate of a run checks all of its new texts"]
@@ -91,7 +92,8 @@ def _speed_words(speed: dict) -> str:
     if drafted:
         words += (f", {drafted['tokens_per_s']} with drafts ({number(drafted['accepted_per_step'])} draft "
                   f"tokens accepted per step; {speed['equal_texts']} of {drafted['rows']} texts are equal)")
-    return f"{words}, for {plain['rows']} rows in this process. Drafts: {speed['drafts']}"
+    words += f", for {counted(plain['rows'], 'row')} in this process"
+    return f"{words}. Drafts: {speed['drafts']}" if drafted else words
 
 
 def gate_words(finding: dict) -> str:

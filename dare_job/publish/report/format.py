@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from dare_job.observe.progress import duration
+
 
 def count(value: float | None) -> str:
     """1234567 -> 1,234,567; None -> a dash."""
@@ -26,14 +28,7 @@ def share(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """In a suitable unit: 0.4 s, 41 s, 12 min, 3.4 h, 5.2 days."""
-    if value is None:
-        return "–"
-    for size, unit, end in ((1, "s", 120), (60, "min", 120), (3600, "h", 72), (86400, "days", float("inf"))):
-        scaled = value / size
-        if scaled < end:
-            return f"{scaled:,.0f} {unit}" if scaled >= 10 or scaled == 0 else f"{scaled:.1f} {unit}"
-    raise AssertionError
+    return "–" if value is None else duration(value)
 
 
 def money(value: float | None) -> str:

@@ -3,7 +3,7 @@
 import pyarrow.compute as pc
 from rich.console import Console
 
-from dare_job.observe.progress import duration
+from dare_job.observe.progress import counted, duration
 from dare_job.publish.gate import findings
 from dare_job.publish.report import cost, show_text
 from dare_job.publish.report.nights import Night
@@ -78,7 +78,7 @@ def failures(space: Workspace, manifests: dict) -> str:
 
 
 def _failure(entity: str, error: str, count: int) -> str:
-    subject = f"{count:,} {entity}{'' if count == 1 else 's'}"
+    subject = counted(count, entity)
     known = next((words for start, words in _REASONS.items() if error.startswith(start)), None)
     return f"{subject} {'has' if count == 1 else 'have'} {known}" if known else f"{subject}: {error}"
 
