@@ -17,7 +17,7 @@ import torch
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
 from dare_job.bench.measured import print_table
-from dare_job.config.options import model, option
+from dare_job.config.options import option
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -33,7 +33,7 @@ _PROMPT_TOKENS = (50, 200)
 class Options:
     """Options of ``bench memory``."""
 
-    model: str = model("Model", "embedded")
+    model: str = option("Model, named as model.name.", "embedded")
     capacities: tuple[int, ...] = option("Capacities of oneDNN's cache of primitives; its default is 1024.",
                                          (1024, 256, 64, 16), flag="--capacity", parse=ints)
     rows: int = option("Texts to decode.", 40, min=1)

@@ -28,7 +28,7 @@ from dare_job import prompts
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
 from dare_job.bench.measured import print_table
-from dare_job.config.options import model, option, words
+from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import engine, latency_probe
@@ -56,7 +56,7 @@ _PARTS = ("draft", "tree", "mask", "forward", "verify", "write", "cache")
 class Options:
     """Options of ``bench overhead``."""
 
-    model: str = model("Model", "embedded")
+    model: str = option("Model, named as model.name.", "embedded")
     dtype: str = option("Of the model's weights.", "float32")
     device: str = option("cpu or cuda.", "cpu")
     batches: Sequence[int] = option("Batch sizes.", (1, 8, 32), parse=ints)

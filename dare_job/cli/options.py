@@ -57,7 +57,7 @@ class Night:
     date: str = option("Date of the run; input up to and including this date counts.", metavar="YYYY-MM-DD")
     input: str | None = option("Folder, file or zip of the input (input.path).", None)
     out: str | None = option("Output folder (out).", None)
-    model: str | None = option_types.model("Language model (model.name)", None)
+    model: str | None = option("Language model (model.name).", None)
     set_: list[str] | None = set_option()
 
 

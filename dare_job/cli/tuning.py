@@ -36,7 +36,7 @@ def _mapping(flag: str, text: str) -> dict:
 class CheckOptions:
     """Options of ``dare-job check``."""
 
-    model: str = option_types.model("Model to check")
+    model: str = option(f"{option_types.MODEL}.")
     prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None,
                                   flag="--prompt-file")
     rows: int = option("Number of prompts to compare.", 8, min=1)
@@ -45,7 +45,7 @@ class CheckOptions:
         "after a near-tie: two logits within 3 % (0.4 %) of the largest.")
     device: Device = option_types.device()
     trust_remote_code: bool = option_types.trust_remote_code()
-    chat_template: ChatTemplate = option_types.chat_template()
+    chat_template: ChatTemplate = option(f"{option_types.CHAT_TEMPLATE}.", "auto", metavar="MODE")
     template_arguments: dict | None = option(
         "Arguments of the chat template, such as '{\"enable_thinking\": true}'.", None, metavar="JSON",
         parse=_mapping)

@@ -57,14 +57,6 @@ def dtype(help: str = "float32, bfloat16 or float16.", panel: str | None = None)
     return option(help, "float32", metavar="DTYPE", panel=panel)
 
 
-def model(purpose: str, default: Any = MISSING, **more) -> Any:
-    return option(f"{purpose}: {MODEL}.", default, **more)
-
-
-def chat_template(default: str | None = "auto", added: str = "", panel: str | None = None) -> Any:
-    return option(f"{CHAT_TEMPLATE}. {added}".strip(), default, metavar="MODE", panel=panel)
-
-
 def trust_remote_code() -> Any:
     return option(f"{TRUST_REMOTE_CODE}.", False)
 

@@ -18,7 +18,7 @@ from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles import data, texts
 from dare_job.bench.profiles import train as profiles
 from dare_job.bench.profiles.drafter import distill
-from dare_job.config.options import Device, Dtype, device, dtype, model, option
+from dare_job.config.options import Device, Dtype, device, dtype, option
 from dare_job.data.sample_world.simulate import DAYS, Example, simulate, user_examples
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.tokens import prompt_ids
@@ -53,7 +53,7 @@ class Options:
     work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
                                "sample and beam. Default: a temporary folder.", None)
     seed: int = option("Random seed of the samples.", 0)
-    target: str = model("Target model", EMBEDDED, flag="--model")
+    target: str = option("Target model, named as model.name.", EMBEDDED, flag="--model")
     device: Device = device()
     dtype: Dtype = dtype("Data type of both models' weights.")
     quick: bool = option("Few rows and a tiny draft model: tests the command; its measurements mean nothing "

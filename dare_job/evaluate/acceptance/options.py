@@ -49,8 +49,8 @@ def _shapes(flag: str, text: str) -> list:
 class Options:
     """Options of ``dare-job lab acceptance``."""
 
-    target: str = options.model("Target model", flag="--model")
-    draft: str = options.model("Draft model with the same tokenizer")
+    target: str = option("Target model, named as model.name.", flag="--model")
+    draft: str = option("Draft model with the same tokenizer, named as model.name.")
     text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: of the synthetic data "
                               "set.", None, panel=_TEXTS)
     column: str = option("Column of the texts in a file.", "knowledge", panel=_TEXTS)
@@ -73,8 +73,9 @@ class Options:
     seed: int = option("Seed of all samples.", 0, min=0)
     dtype: Dtype = options.dtype()
     device: Device = options.device()
-    chat_template: ChatTemplate | None = options.chat_template(
-        None, "Default: as in the run; auto for a file.", _TEXTS)
+    chat_template: ChatTemplate | None = option(
+        "auto, always or never (model.chat_template). Default: as in the run; auto for a file.", None,
+        metavar="MODE", panel=_TEXTS)
     trust_remote_code: bool = options.trust_remote_code()
 
     def __post_init__(self):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare_job.config.options import Device, Dtype, device, dtype, model, numbers, option, words
+from dare_job.config.options import Device, Dtype, device, dtype, numbers, option, words
 from dare_job.errors import ConfigError
 
 _TEXTS, _LATENCY, _SEARCH = "Texts", "Latency", "Search"
@@ -77,7 +77,7 @@ class TuneOptions(Source):
 
     latency: Path | None = option("Latency curve, as in conf/latency/*.json.", None,
                                   panel=_LATENCY)
-    model: str | None = model("Model to measure", None, panel=_LATENCY)
+    model: str | None = option("Model to measure, named as model.name.", None, panel=_LATENCY)
     dtype: Dtype = dtype(panel=_LATENCY)
     device: Device = device(_LATENCY)
     save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)

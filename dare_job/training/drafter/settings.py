@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dare_job.config import options
-from dare_job.config.options import ChatTemplate, Device, Dtype, option
+from dare_job.config.options import ChatTemplate, Device, Dtype, device, dtype, option, trust_remote_code
 from dare_job.errors import ConfigError
 from dare_job.training.checks import require_at_least, require_heads, require_rate
 
@@ -52,9 +51,10 @@ class Options:
     out: str = option("Output folder (or URL) of runs.")
     to: Path = option("Folder for the draft model.", Path("drafter"), flag="--save")
     date: str | None = option("Published date. Default: the newest.", None, metavar="YYYY-MM-DD")
-    model: str | None = options.model("Target, by default the model that wrote the texts", None)
-    dtype: Dtype = options.dtype()
-    device: Device = options.device()
-    chat_template: ChatTemplate | None = options.chat_template(None, "Default: as in the run.")
-    trust_remote_code: bool = options.trust_remote_code()
+    model: str | None = option("Target, named as model.name. Default: that of the texts.", None)
+    dtype: Dtype = dtype()
+    device: Device = device()
+    chat_template: ChatTemplate | None = option(
+        "auto, always or never (model.chat_template). Default: as in the run.", None, metavar="MODE")
+    trust_remote_code: bool = trust_remote_code()
     settings: Settings = field(default_factory=Settings)

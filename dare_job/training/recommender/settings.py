@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from dare_job.config.options import Device, device, model, numbers, option, words
+from dare_job.config.options import Device, device, numbers, option, words
 from dare_job.errors import ConfigError
 from dare_job.training.checks import require_at_least, require_below_one, require_heads, require_rate
 
@@ -70,7 +70,8 @@ class Options:
     data: Source
     ids: Path = option("Item ids, JSON, from `dare-job recommender item-ids`.")
     to: Path = option("Folder for the recommender.", flag="--save")
-    model: str | None = model("Model to start from, by default a new small Llama", None, flag="--base")
+    model: str | None = option("Start from this model, named as model.name. Default: a new small Llama.",
+                               None, flag="--base")
     device: Device = device()
     settings: Settings = field(default_factory=Settings)
 
