@@ -285,6 +285,6 @@ def test_a_limit_that_cannot_be_is_named(settings, text, message):
 def test_a_key_that_stands_twice_is_named(tmp_path):
     file = tmp_path / "twice.yaml"
     file.write_text("out: o\ncost:\n  per_gpu_hour: 3\nlog: {}\ncost:\n  per_gpu_hour: null\n")
-    with pytest.raises(ConfigError, match="the key cost stands twice; keep one") as found:
+    with pytest.raises(ConfigError, match="the key cost appears twice; keep one") as found:
         load(file)
     assert "twice.yaml" in str(found.value)

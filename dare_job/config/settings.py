@@ -179,7 +179,7 @@ class SparkSettings(Section):
 
 
 class BaselineSettings(Section):
-    """Autoregressive decoding of some rows, for the speedup in the report."""
+    """Autoregressive decoding of some rows, for the speed-up in the report."""
 
     rows: NotNegative | Literal["auto"] = Field(
         "auto", description="Rows that are also decoded autoregressively, to measure the speed-up: at most a "
