@@ -77,8 +77,8 @@ def facts(summary: dict) -> list[str]:
     if summary["naming_share"] is not None:
         lines.append(f"{summary['naming_share']:.0%} of the texts name at least {results.FACTS} titles or "
                      f"attributes of their row, median {number(summary['named_median'])}; "
-                     f"{counted(summary['distinct'], 'different text')}; {summary['own_share']:.0%} name more "
-                     "of their own row than of any other row")
+                     f"{counted(summary['distinct'], 'different text')}; {summary['own_share']:.0%} name "
+                     "more of their own row than of any other row")
     failed = [gate_words(finding) for finding in summary["gates"]]
     lines += failed or ["no text fails a check of the quality gate"]
     return [*lines, "these shares are of few rows; the quality gate of a run checks all of its new texts"]
