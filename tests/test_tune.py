@@ -175,7 +175,8 @@ def arguments(corpus, tmp_path, *more) -> list[str]:
 
 def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_path):
     kept = tmp_path / "l.json"
-    measured = ("--model", "embedded", "--device", "cpu", "--batch", "1,2", "--save-latency", kept)
+    measured = ("--model", "embedded", "--device", "cpu", "--batch", "1,2", "--nodes", "4,8",
+                "--save-latency", kept)
     done = CliRunner().invoke(app, arguments(corpus, tmp_path, *measured))
     assert done.exit_code == 0, done.output
     last = json.loads(done.stdout.splitlines()[-1])

@@ -126,6 +126,7 @@ def tune(args: TuneOptions, as_json: bool) -> None:
 def _latency_curve(args: TuneOptions):
     """The latency curve that was named or is measured now, and where it comes from."""
     from dare_job.decode.engine.latency import LatencyCurve
+    from dare_job.decode.settings import EngineSettings
     from dare_job.evaluate.replay import latency as curves
 
     if (args.latency is None) == (args.model is None):
@@ -137,8 +138,8 @@ def _latency_curve(args: TuneOptions):
         return curves.read(args.latency), str(args.latency)
     if args.save_latency:
         options.writable("--save-latency", args.save_latency)
-    table = curves.measure(args.model, args.batch or (1, 8, 32), max(args.nodes, default=1), args.dtype,
-                           args.device)
+    nodes = max(EngineSettings().nodes, *args.nodes)  # the default is tried, too
+    table = curves.measure(args.model, args.batch or (1, 8, 32), nodes, args.dtype, args.device)
     if args.save_latency:
         args.save_latency.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
     return LatencyCurve.of(table, f"--model {args.model}"), f"{args.model} in {args.dtype}, measured here"
