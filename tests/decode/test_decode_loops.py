@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -90,7 +91,23 @@ def by_definition(ids: list[int], numbers: set[int]) -> bool:
         if len(units) >= window and set(last) <= set(before) and (
                 len(set(last)) <= window * loops.MAX_DIFFERENT) and new <= window * loops.MAX_NEW_PAIRS:
             return True
-    return False
+    return has_period(units)
+
+
+def has_period(units: list) -> bool:
+    pairs = list(zip(units, units[1:], strict=False))
+    distances, previous = Counter(), {}
+    for place, pair in enumerate(pairs):
+        if pair in previous and place + 1 >= len(units) - loops.MIN_REPEATED:
+            distances[place - previous[pair]] += 1
+        previous[pair] = place
+    if len(units) <= loops.MIN_REPEATED or not distances:
+        return False
+    period = min(distances, key=lambda distance: (-distances[distance], distance))
+    repeated = max(loops.MIN_REPEATED, period)
+    changed = sum(unit != before for unit, before in zip(units[-repeated:], units[-repeated - period:],
+                                                         strict=False))
+    return len(units) >= period + repeated and changed <= loops.MAX_CHANGED * repeated
 
 
 def expected_end(ids: list[int], numbers: set[int]) -> int:
@@ -110,6 +127,44 @@ def test_loops_are_those_of_the_definition():
     found = ends_of(*texts, numbers=numbers)
     assert found == [expected_end(text.tolist(), set(np.flatnonzero(numbers))) for text in texts]
     assert 60 < np.count_nonzero(found) < 240
+
+
+def test_long_loops_are_those_of_the_definition():
+    """Loops of many different tokens, in which up to every fifth token changes."""
+    random, texts = np.random.default_rng(1), []
+    for n in range(80):
+        period = random.integers(20, 160)
+        loop = np.tile(random.integers(0, 1 + n * 5, period), 512 // period)
+        changed = random.random(len(loop)) < 0.05 * (n % 5)
+        loop[changed] = random.integers(400, 800, np.count_nonzero(changed))
+        texts.append(np.concatenate([random.integers(0, 400, 30), loop]).astype(np.int32))
+    numbers = np.arange(800) % 50 == 0
+    found = ends_of(*texts, numbers=numbers)
+    assert found == [expected_end(text.tolist(), set(np.flatnonzero(numbers))) for text in texts]
+    assert 20 < np.count_nonzero(found) < 70
+
+
+@pytest.mark.parametrize("period", [60, 80, 120])
+def test_word_for_word_repetition_is_found_whatever_its_period(period):
+    loop = np.tile(np.arange(5, 5 + period, dtype=np.int32), 8)
+    end, = ends_of(loop, numbers=np.zeros(800, bool))
+    assert period + loops.MIN_REPEATED <= end < period + loops.MIN_REPEATED + STRIDE
+    changed = np.where(np.arange(len(loop)) % 8, loop, np.arange(200, 200 + len(loop))).astype(np.int32)
+    assert ends_of(changed, numbers=np.zeros(1200, bool)) == [0]
+
+
+SENTENCE = "The viewer enjoys films that explore the unknown and stories of people who find their way."
+ORDINALS = ["First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth",
+            "Eleventh", "Twelfth"]
+
+
+@pytest.mark.parametrize("text", [
+    " ".join(f"{letter}. {SENTENCE}" for letter in "ABCDEFGHIJKLMNOPQRST"),
+    " ".join(f"{word}, {SENTENCE}" for word in ORDINALS)])
+def test_counters_of_letters_and_words_loop(text):
+    words = re.findall(r"\w+|[^\w\s]", text)
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    assert ends_of(np.array([numbers[word] for word in words], np.int32), numbers=np.zeros(99, bool)) != [0]
 
 
 def test_the_numbers_of_a_tokenizer():

@@ -2,16 +2,23 @@
 
 One definition serves twice: rows are ended while they are written, and the quality gate counts finished
 texts. It looks at token ids alone, so it depends neither on drafts nor on the batch. A run of number tokens
-is read as one token, so that "1. A film. 2. A film." repeats itself. The text so far ends in a loop if, for
-one of WINDOWS, its last tokens
+is read as one token, so that "1. A film. 2. A film." repeats itself. The text so far ends in a loop if one
+of two rules holds.
+
+Few words: for one of WINDOWS, its last tokens
 
 - were all in the text before,
 - are few different ones (MAX_DIFFERENT of the window),
 - and hardly any pair of neighbours is new to the text (MAX_NEW_PAIRS of the window).
 
-That covers exact and almost periodic repetition and any period up to about 48 tokens. Prose whose sentences
-begin alike, and lists, bring new words. It is tested at multiples of STRIDE tokens, and a finished text also
-at its end.
+Period: nearly all of its last tokens (all but MAX_CHANGED) equal the token one period before. The period is
+the most frequent distance of a pair of neighbours to its previous place. The rule reads MIN_REPEATED tokens,
+or one period if that is longer.
+
+The first rule covers exact and almost periodic repetition with periods up to about 48 tokens. The second
+covers longer periods and counters of words or letters ("A. A film. B. A film."). Prose whose sentences begin
+alike, and lists, bring new words. Both rules are tested at multiples of STRIDE tokens, and on a finished text
+also at its end.
 """
 
 import numba
@@ -20,6 +27,7 @@ import numpy as np
 STRIDE = 16  # tokens
 WINDOWS = (32, 64, 128)  # tokens, a run of number tokens counted as one
 MAX_DIFFERENT, MAX_NEW_PAIRS = 3 / 8, 1 / 16
+MIN_REPEATED, MAX_CHANGED = 128, 1 / 10
 _WORD_MARKS = "\u0120\u2581# "  # before a token that begins or continues a word, depending on the tokenizer
 
 
@@ -65,14 +73,19 @@ def first_loop(text, after, whole, numbers):
     units, counts = _units(text, numbers)
     places = _previous_places(units)
     for length in range((after // STRIDE + 1) * STRIDE, len(text) + 1, STRIDE):
-        if _ends_in_loop(places, counts[length - 1]):
+        if _ends_in_loop(units, places, counts[length - 1]):
             return length
-    return len(text) if whole and _ends_in_loop(places, len(units)) else 0
+    return len(text) if whole and _ends_in_loop(units, places, len(units)) else 0
 
 
 @numba.njit(cache=True, nogil=True)
-def _ends_in_loop(places, total):
-    """Return whether the first ``total`` tokens loop; ``places`` int64 (2, T) of the whole text."""
+def _ends_in_loop(units, places, total):
+    """Return whether the first ``total`` units loop; ``places`` int64 (2, T) of the whole text."""
+    return _has_few_words(places, total) or _has_period(units, places, total)
+
+
+@numba.njit(cache=True, nogil=True)
+def _has_few_words(places, total):
     for window in WINDOWS:
         if total < window:
             return False
@@ -85,6 +98,24 @@ def _ends_in_loop(places, total):
         if known and different <= MAX_DIFFERENT * window and new_pairs <= MAX_NEW_PAIRS * window:
             return True
     return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _has_period(units, places, total):
+    if total <= MIN_REPEATED:
+        return False
+    pairs = np.zeros(total, np.int64)  # by the distance to their previous place; 0: new
+    for i in range(total - MIN_REPEATED, total):
+        if places[1, i] >= 0:
+            pairs[i - places[1, i]] += 1
+    period = pairs.argmax()
+    repeated = max(MIN_REPEATED, period)
+    if period == 0 or total < period + repeated:
+        return False
+    changed = 0
+    for i in range(total - repeated, total):
+        changed += units[i] != units[i - period]
+    return changed <= MAX_CHANGED * repeated
 
 
 @numba.njit(cache=True, nogil=True)
