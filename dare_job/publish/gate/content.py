@@ -12,25 +12,40 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_ASSISTANT = (r"an? (helpful |harmless |honest |responsible )*"
+              r"(ai|a\.i\.|artificial intelligence|(large )?language model)")
 # A refusal in English. The apology counts only where the text begins with it.
 REFUSALS = (
-    r"(^|[.!?:\n])\W*as an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b",
-    r"\bas an? (ai|a\.i\.|artificial intelligence|(large )?language model)\b[^.!?]{0,40}\bi\b",
-    r"\bi( a|['’])m (just |only |merely )?an? (ai|artificial intelligence|(large )?language model)\b",
+    rf"(^|[.!?:\n])\W*as {_ASSISTANT}\b",
+    rf"\bas {_ASSISTANT}\b[^.!?]{{0,40}}\bi\b",
+    rf"\bi( a|['’])m (just |only |merely )?{_ASSISTANT}\b",
     r"^\W*(i( a|['’])m |i |my )?(very |so |truly |sincerely )?"
     r"(sorry[,.]? (but|i|we)\b|apologi[sz]e|apologies\b)",
     r"\bi (can ?not|can['’]t|won['’]t|( a|['’])m (unable|not able) to|am (unable|not able) to) "
     r"(help|assist|provide|fulfil|complete|comply|answer|create|generate|write|describe|infer|determine)",
+    r"\bi (do not|don['’]t) have (the (ability|capability) to|(direct |any )?access to|(any )?personal "
+    r"(data|information|preferences|opinions|experiences?))\b",
 )
 _THINKING = r"</?think(ing)?>|\[/?THINK\]"
-# The whole text is a heading, or says that there is nothing to say, with or without a heading before it.
-SHELLS = (
-    r"^[^a-z]*([a-z'’ ]*:)?\W*(none|nothing|n/?a|unknown|null|(i )?(do not|don['’]t) know"
+_GAP = r"[\x00-@\[-`{-¿\x{2000}-\x{206f}]*"  # no letters of any script; cheaper to compile than \PL
+_END = rf"{_GAP}$"
+_LABEL = r"[a-z][a-z'’ /&-]{0,40}:"
+_NOTHING = (
+    r"(none|nothing|n/?a|unknown|null|(i )?(do not|don['’]t) know"
     r"|not (available|applicable|specified|known|provided|enough)[a-z ]*"
-    r"|(no|insufficient) (information|preferences?|data|description|facts?|details?)[a-z ]*)\W*$",
-    r"^[^\n.!?]*:\W*$",
-    r"^\W*#[^\n]*$",
-    r"^\W*\*\*[^*\n]*\*\*\W*$",
+    r"|(no|insufficient) (information|preferences?|data|description|facts?|details?)[a-z ]*)")
+_PERSON = r"(user|viewer|reader|listener|customer|person)"
+_TASTES = r"(preferences?|tastes?|interests?|likes|dislikes|favou?rite genres?)"
+_KNOWN = r"(known|clear|available|specified|provided|given|stated|listed)"
+# The whole text is a heading, labels without values, or says that there is nothing to say.
+SHELLS = (
+    rf"^{_GAP}([a-z'’ ]*:)?{_GAP}{_NOTHING}{_END}",
+    rf"^{_GAP}(({_LABEL}{_GAP})?{_NOTHING}\b{_GAP}|{_LABEL}{_GAP})+$",
+    rf"^{_GAP}((the|this) {_PERSON}['’]s|their|the) {_TASTES} (is|are) (not {_KNOWN}|un(known|clear)){_END}",
+    rf"^{_GAP}((the|this) {_PERSON}|they) (has|have) no ({_KNOWN} )?{_TASTES}( {_KNOWN})?{_END}",
+    rf"^[^\n.!?]*:{_END}",
+    rf"^{_GAP}#[^\n]*$",
+    rf"^{_GAP}\*\*[^*\n]*\*\*{_END}",
 )
 _SHELL_CHARACTERS = 120  # a longer text is none
 # Writing systems that are told apart. Japanese mixes three scripts.
