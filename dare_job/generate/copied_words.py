@@ -1,8 +1,9 @@
 """Counts the words of texts that are copied from their prompts.
 
-A text copies words where it has RUN or more words in a row that are in its prompt in the same order. Only
-words with letters count, in lower case: so titles in the order of the prompt's list are a copy however the
-list is written, and a title or a phrase is none.
+A text copies words where it has RUN or more words in a row that are in its prompt in the same order. If at
+least ECHO of the words of a text of MIN_WORDS or more are in its prompt, in any order, all of these count:
+that finds short titles in another order. Only words with letters count, in lower case: so titles are a copy
+however the list is written. A title or a phrase in a text of other words is none.
 """
 
 import numba
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 RUN = 16  # words: longer than almost every title
+ECHO, MIN_WORDS = 0.9, 8  # prose has words of its own: at most two thirds of them are in the prompt
 
 
 def copied_words(prompts: list[str], texts: list[str | None]) -> np.ndarray:
@@ -33,15 +35,32 @@ def _words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
 @numba.njit(cache=True, nogil=True)
 def _count(prompts, prompt_stops, texts, text_stops, copied):
     for row in range(len(copied)):
-        prompt = _hashes(prompts[prompt_stops[row - 1] if row else 0 : prompt_stops[row]])
-        text = _hashes(texts[text_stops[row - 1] if row else 0 : text_stops[row]])
-        prompt.sort()
-        counted = 0  # words before this place have been counted
-        for i in range(len(text)):
-            place = np.searchsorted(prompt, text[i])
-            if place < len(prompt) and prompt[place] == text[i]:
-                copied[row] += i + RUN - max(i, counted)
-                counted = i + RUN
+        prompt = prompts[prompt_stops[row - 1] if row else 0 : prompt_stops[row]]
+        text = texts[text_stops[row - 1] if row else 0 : text_stops[row]]
+        known = np.count_nonzero(_are_in(text, prompt))
+        if len(text) >= MIN_WORDS and known >= ECHO * len(text):
+            copied[row] = known
+        else:
+            copied[row] = _in_runs(_are_in(_hashes(text), _hashes(prompt)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _are_in(values, others):
+    """Return whether each value is among others, bool (V,)."""
+    found, others = np.zeros(len(values), np.bool_), np.sort(others)
+    for i, place in enumerate(np.searchsorted(others, values)):
+        found[i] = place < len(others) and others[place] == values[i]
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _in_runs(starts):
+    """Return the number of words that are in runs of RUN words; starts: whether one begins at each word."""
+    words = counted = 0  # words before ``counted`` have been counted
+    for i in np.flatnonzero(starts):
+        words += i + RUN - max(i, counted)
+        counted = i + RUN
+    return words
 
 
 @numba.njit(cache=True, nogil=True)

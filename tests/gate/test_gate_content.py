@@ -85,13 +85,25 @@ PROMPT = "A viewer liked:\n" + "\n".join(f"{n}. {title} ({1980 + n})" for n, tit
 
 
 @pytest.mark.parametrize(("text", "copied"), [
-    (f"The viewer liked these: {', '.join(TITLES[:RUN // 2])}.", RUN),
+    (f"They often watched: {', '.join(TITLES[:RUN // 2])}.", RUN),
     (f"{PROMPT} and other films.", 2 * len(TITLES) + 3),
     (f"They like {' '.join(TITLES[:9])}, and also {' '.join(TITLES[10:20])}.", 18 + 20),
-    (f"They like {', '.join(TITLES[:RUN // 2 - 1])}.", 0), (", ".join(reversed(TITLES)), 0), (PROFILE, 0),
-    ("", 0), (None, 0)])
+    (f"They like {', '.join(TITLES[:RUN // 2 - 1])}.", 0), (PROFILE, 0), ("", 0), (None, 0)])
 def test_words_in_long_runs_of_the_prompt_are_copied(text, copied):
     assert copied_words(["another prompt", PROMPT], [PROFILE, text]).tolist() == [0, copied]
+
+
+SHORT = "A viewer liked: Speed, Casino, Se7en, Jaws, Ronin, Fargo, Alien, Heat. Describe this viewer."
+
+
+@pytest.mark.parametrize(("prompt", "text", "copied"), [
+    (PROMPT, ", ".join(reversed(TITLES)), 2 * len(TITLES)),
+    (SHORT, "Heat; Alien; Fargo; Ronin; Jaws; Se7en; Casino; Speed.", 9),
+    (SHORT, "Heat; Alien; Fargo; Ronin; Jaws; Se7en; Casino; Speed and Solaris.", 0),  # 9 of 11 words
+    (SHORT, "Heat; Alien; Fargo; Ronin; Jaws; Casino.", 0),
+    (SHORT, "This viewer likes tense thrillers, as Heat, Ronin, Fargo, Jaws, Alien, Speed, Casino.", 0)])
+def test_short_titles_in_any_order_are_copied_and_prose_that_names_them_is_not(prompt, text, copied):
+    assert copied_words([prompt], [text]).tolist() == [copied]
 
 
 def test_words_are_counted_as_they_are_copied():
