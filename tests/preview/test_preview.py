@@ -1,6 +1,7 @@
 """``dare-job preview``: texts of a few rows with the embedded model, without Spark."""
 
 import io
+import re
 from contextlib import redirect_stdout
 from datetime import date
 from functools import partial
@@ -87,9 +88,68 @@ def test_rows_cut_off_are_those_that_the_configured_limit_would_cut(previewed):
 def test_titles_and_texts_are_escaped_on_the_page_and_harmless_on_a_terminal(previewed):
     found = screen.page(previewed.result)
     assert "<script>" not in found and "&lt;script&gt;" in found
-    assert found.count("<article>") == 2 * 2 * 4
+    assert found.count("<article>") == found.count("<details>") == 2 * 4
     assert "\x1b" not in previewed.printed and "alert(1)" in previewed.printed
     assert screen.clean("a\x1b\u202eb\n") == "a\ufffd\ufffdb\n"
+
+
+def test_variants_of_a_row_are_shown_next_to_each_other(previewed):
+    rows = previewed.result["variants"][0]["rows"]
+    names = [f"{row['entity']}:{row['entity_id']}, {variant}" for row in rows for variant in "AB"]
+    places = [previewed.printed.index(f"{name}\n") for name in names]
+    assert places == sorted(places) and len(places) == 8
+    page = screen.page(previewed.result)
+    assert re.findall("<h4><bdi>(.)</bdi></h4>", page) == 4 * ["A", "B"]
+    alone = screen.page(previewed.result | {"variants": previewed.result["variants"][:1]})
+    assert alone.count("<article>") == 2 * 4 and "<h4>" not in alone
+
+
+def checked(*texts, limit=24, errors=(), prompts=None, **settings):
+    """Summary of a preview of users with these texts, which the limit leaves whole, and of failed rows."""
+    config = JobConfig.model_validate({"decode": {"max_new_tokens": limit}, **settings})
+    names = [("user", str(n)) for n in range(len(texts) + len(errors))]
+    rows = [Row(*name, (prompts or {}).get(n, f"prompt {n}"), None, (), ()) for n, name in enumerate(names)]
+    done = {name: SimpleNamespace(token_ids=np.arange(20, dtype=np.int32), finish_reason="eos", error=error,
+                                  prompt_tokens=5, relaxed_tokens=0)
+            for name, error in zip(names, [*[None] * len(texts), *errors], strict=True)}
+    written = SimpleNamespace(
+        prompts={}, failed={}, numbers=np.zeros(9, bool), plain=None, drafted=None, equal=0, drafts_from=None,
+        loading_s=0, first_text_s=0, limited=dict(zip(names, texts, strict=False)), results=done)
+    found = results.row_results(rows, written, dict.fromkeys(names, "") | written.limited, config)
+    return results.summary("x", found, written, config)
+
+
+def own(n):
+    return f"This viewer {'abcdefgh'[n] * 5} likes quiet films about families, mostly from the {n} decade."
+
+
+def test_a_preview_tells_whether_a_run_would_publish_only_if_it_can():
+    assert checked(*map(own, range(4)))["would_publish"] is True
+    assert checked("", "")["would_publish"] is None
+    assert checked(*map(own, range(4)), "", "")["would_publish"] is None
+    assert checked("", "", "", own(1))["would_publish"] is False
+    assert checked()["would_publish"] is False
+    one_error = checked(*map(own, range(4)), errors=["the prompt is too long"])
+    assert one_error["would_publish"] is False and one_error["gates"][0]["check"] == "errors"
+    allowed = checked(*map(own, range(4)), errors=[None], limits={"max_error_share": 0.2})
+    assert allowed["would_publish"] is True  # its text has an error only up to the limit
+    assert [finding["rows"] for finding in allowed["gates"]] == [1]
+
+
+def test_same_texts_of_other_prompts_are_found():
+    assert [finding["check"] for finding in checked(own(1), own(1), own(2), own(3))["gates"]] == ["same_text"]
+    assert checked(own(1), own(1), own(2), own(3), prompts={0: "p", 1: "p"})["gates"] == []
+
+
+def test_checks_read_the_text_up_to_the_limit(previewed):
+    task = decode.make_task(previewed.jobs[0])
+    with redirect_stdout(io.StringIO()):
+        rows = command.input_rows.prompts(command.input_rows.choose(
+            previewed.jobs[0].config, date(2026, 1, 2), 2, []), previewed.jobs[0].config)
+        written = decode.write(previewed.jobs[0], rows, lambda *values: None)
+    for name, result in written.results.items():
+        assert written.limited[name] == decode.loading.decode_text(result.token_ids[:24], task)
+    assert written.drafted.accepted <= written.drafted.tokens
 
 
 def test_unknown_names_and_two_comparisons_at_once_are_refused():

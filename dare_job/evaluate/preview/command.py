@@ -1,7 +1,9 @@
 """Runs a preview: the same rows with each variant, one model in memory at a time. Writes nothing to OUT."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from dare_job.config.settings import JobConfig
 from dare_job.data.without_spark import rows as input_rows
@@ -53,12 +55,19 @@ def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
         preflight.check_drafting(variant.job)
     with progress.doing("reading the input"):
         entities = input_rows.choose(first.config, first.space.day, options.limit, named)
-    previews = []
+    previews, shown = [], defaultdict(list)
     for variant in chosen:
         if previews:
             loading.unload_models()
-        previews.append(_preview(variant, input_rows.prompts(entities, variant.job.config)))
-    if len(previews) > 1:
+        rows = input_rows.prompts(entities, variant.job.config)
+        previews.append(_preview(variant, rows, shown if len(chosen) > 1 else None))
+    for row in rows if len(chosen) > 1 else ():
+        for show in shown[row.entity, row.entity_id]:
+            show()
+    if len(chosen) > 1:
+        for variant, preview in zip(chosen, previews, strict=True):
+            screen.show_heading(variant)
+            screen.show_summary(preview["summary"])
         screen.show_comparison([preview["summary"] for preview in previews])
     return {"date": first.space.dt, "input": first.config.input.path, "variants": previews}
 
@@ -75,25 +84,35 @@ def _named(name: str) -> tuple[str, str]:
     return entity, identifier
 
 
-def _preview(variant: Variant, rows: Sequence[Row]) -> dict:
-    name = variant.name or variant.job.config.model.name
-    screen.show_heading(variant)
+def _preview(variant: Variant, rows: Sequence[Row], later: dict[decode.Name, list] | None) -> dict:
+    """Preview one variant, and show it. With ``later``, add what shows each row there, and show nothing."""
+    name, config = variant.name or variant.job.config.model.name, variant.job.config
+
+    def show(function: Callable, row: Row, *values) -> None:
+        if later is None:
+            function(row, *values, variant.name)
+        else:
+            later[row.entity, row.entity_id].append(partial(function, row, *values, variant.name))
+
+    if later is None:
+        screen.show_heading(variant)
     for row in rows:
         if row.error:
-            screen.show_error(row)
+            show(screen.show_error, row, row.error)
     able, texts = [row for row in rows if row.prompt], {}
     if not able:
         raise DataError(f"no prompt can be rendered: {rows[0].error}")
 
-    def show(row: Row, prompt: str, result: Result, text: str) -> None:
+    def take(row: Row, prompt: str, result: Result, text: str) -> None:
         texts[row.entity, row.entity_id] = text
-        screen.show_text(row, prompt, result, text, variant.job.config.decode.max_new_tokens)
+        show(screen.show_text, row, prompt, result, text, config.decode.max_new_tokens)
 
-    written = decode.write(variant.job, able, show)
+    written = decode.write(variant.job, able, take)
     for row in able:
         if error := written.failed.get((row.entity, row.entity_id)):
-            screen.show_error(replace(row, error=error))
-    found = results.row_results(rows, written, texts, variant.job.config)
-    summary = results.summary(name, found, written, variant.job.config)
-    screen.show_summary(summary)
+            show(screen.show_error, row, error)
+    found = results.row_results(rows, written, texts, config)
+    summary = results.summary(name, found, written, config)
+    if later is None:
+        screen.show_summary(summary)
     return {"summary": summary, "advice": results.advice(summary), "rows": found}

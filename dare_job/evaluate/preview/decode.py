@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,6 +48,7 @@ class Written:
     failed : errors of the rows whose prompt cannot be tokenized
     numbers : bool (V,), the model's tokens that are numbers
     results : of decoding without drafts up to the generous limit, by row
+    limited : texts up to ``decode.max_new_tokens``, by row; without rows that have an error there
     plain, drafted : speeds without and with drafts, of all rows but the first; drafted is None if there
         are no other rows or the mode uses no drafts
     equal : number of rows whose text is the same with drafts
@@ -58,6 +60,7 @@ class Written:
     failed: dict[Name, str]
     numbers: np.ndarray
     results: dict[Name, Result]
+    limited: dict[Name, str]
     plain: Rate
     drafted: Rate | None
     equal: int
@@ -101,6 +104,7 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
         raise DataError(f"no prompt can be tokenized: {next(iter(failed.values()))}")
     prompts = {name: tokenizer.decode(request.prompt_ids) for name, request in requests.items()}
     results: dict[Name, Result] = {}
+    limited: dict[Name, str] = {}
 
     def take(result: Result) -> None:
         text = ""
@@ -109,6 +113,10 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
         except RowError as error:
             result = replace(result, finish_reason="error", error=str(error))
         results[result.id] = result
+        with suppress(RowError):
+            if result.error is None:
+                ids = result.token_ids[:job.config.decode.max_new_tokens]
+                limited[result.id] = loading.decode_text(ids, task)
         show(named[result.id], prompts[result.id], result, text)
 
     first, *others = requests.values()
@@ -125,8 +133,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
             loading.make_engine(task)
         drafted = _decode(make, task, None, lambda result: again.update({result.id: result.token_ids}))
     equal = sum(np.array_equal(ids, results[name].token_ids) for name, ids in again.items())
-    return Written(prompts, failed, loaded_model.numbers, results, plain, drafted, equal,
-                   drafts_from, loaded - began, first_text - began)
+    return Written(prompts, failed, loaded_model.numbers, results, limited, plain, drafted,
+                   equal, drafts_from, loaded - began, first_text - began)
 
 
 def _request(row: Row, task: Task) -> Request:
@@ -152,5 +160,5 @@ def _decode(requests: Sequence[Request], task: Task, mode: str | None, take: Cal
             take(result)
             counter.advance()
             tokens, steps = tokens + len(result.token_ids), steps + result.target_steps
-            accepted += result.accepted_tokens + result.reused_tokens
+            accepted += result.accepted_tokens
     return Rate(len(requests), tokens, steps, accepted, time.perf_counter() - began)

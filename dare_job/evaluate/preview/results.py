@@ -1,5 +1,6 @@
 """Evaluates the texts of a preview: finish reasons, failed checks, titles named, proposed token limit."""
 
+import hashlib
 import math
 import statistics
 from collections import Counter
@@ -18,7 +19,7 @@ from dare_job.generate.task import prompt_format
 from dare_job.publish.gate import checks, content
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.gate.scan import MIN_FAILING_ROWS
-from dare_job.schemas import KNOWLEDGE
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 
 _ENDED = ("eos", "stop")  # finish reasons of texts that ended by themselves
 _ENDED_SHARE = 0.95  # a limit is proposed only if at least this share of the texts ended by themselves
@@ -35,7 +36,7 @@ def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobC
     ----------
     texts : text by (entity type, id), decoded up to the generous limit
     """
-    failing = _failing_gates(rows, written, texts, config)
+    failing = _failing_gates(rows, written, config)
     return [_row_result(row, rows, written, texts, config, failing) for row in rows]
 
 
@@ -66,37 +67,43 @@ def is_cut_off(result: Result, limit: int) -> bool:
     return result.error is None and (len(result.token_ids) > limit or result.finish_reason == "length")
 
 
-def _failing_gates(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> dict:
-    """Names of the checks that each text fails as ``decode.max_new_tokens`` would leave it."""
-    names = [name for row in rows if (name := (row.entity, row.entity_id)) in written.results]
-    failing = {name: [] for name in names}
-    for entity in {entity for entity, _ in names}:
-        chosen = [name for name in names if name[0] == entity and not written.results[name].error]
-        prompts = [row.prompt for row in rows if (row.entity, row.entity_id) in chosen]
-        batch = _knowledge(chosen, prompts, written, texts, config)
-        checked = checks.Texts(batch, written.numbers)
+def _failing_gates(rows: Sequence[Row], written: Written, config: JobConfig) -> dict:
+    """Names of the checks that each text fails as ``decode.max_new_tokens`` would leave it.
+
+    ``errors``: only the text up to that limit has an error, such as an open thinking block.
+    """
+    failing = {name: [] if name in written.limited or result.error else ["errors"]
+               for name, result in written.results.items()}
+    prompt_of = {(row.entity, row.entity_id): row.prompt for row in rows}
+    for entity in {entity for entity, _ in written.limited}:
+        chosen = [name for name in prompt_of if name[0] == entity and name in written.limited]
+        prompts = [prompt_of[name] for name in chosen]
+        checked = checks.Texts(_knowledge(chosen, prompts, written, config), written.numbers)
         script = content.main_script(pa.array(prompts, pa.string()))
-        for check, (failed, _) in checks.failing_texts(checked, config.gates, script).items():
+        found = checks.failing_texts(checked, config.gates, script)
+        found["same_text"] = content.SameTexts().add(checked.text, checked.prompts), checked.tokens
+        for check, (failed, _) in found.items():
             for place in np.flatnonzero(failed):
                 failing[chosen[place]].append(check)
     return failing
 
 
-def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written: Written, texts: dict,
+def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written: Written,
                config: JobConfig) -> pa.RecordBatch:
     """The columns of KNOWLEDGE that checks read, with texts cut to ``decode.max_new_tokens``."""
     schema = pa.schema([KNOWLEDGE.field(column) for column in checks.COLUMNS])
     formats = {entity: prompt_format(config, entity) for entity in {entity for entity, _ in names}}
     sources = [formats[entity].with_examples(prompt)
                for (entity, _), prompt in zip(names, prompts, strict=True)]
-    rows, copied = [], copied_words(sources, [texts[name] for name in names])
+    rows, copied = [], copied_words(sources, [written.limited[name] for name in names])
     limit = config.decode.max_new_tokens
-    for name, words in zip(names, copied.tolist(), strict=True):
+    for name, prompt, words in zip(names, prompts, copied.tolist(), strict=True):
         result = written.results[name]
         cut = is_cut_off(result, limit)
         rows.append({
-            "entity_id": name[1], "knowledge": texts[name], "token_ids": result.token_ids[:limit].tolist(),
-            "tokens": min(limit, len(result.token_ids)), "error": None, "prompt_sha256": "",
+            "entity_id": name[1], "knowledge": written.limited[name], "error": None,
+            "token_ids": result.token_ids[:limit].tolist(), "tokens": min(limit, len(result.token_ids)),
+            "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
             "finish_reason": "length" if cut else result.finish_reason,
             "relaxed_tokens": result.relaxed_tokens, "copied_words": words})
     return pa.RecordBatch.from_pylist(rows, schema)
@@ -105,7 +112,9 @@ def _knowledge(names: Sequence[tuple[str, str]], prompts: Sequence[str], written
 def summary(name: str, rows: list[dict], written: Written, config: JobConfig) -> dict:
     """The result of one variant."""
     texts = [row for row in rows if "text" in row and not row["error"]]
-    gates = [finding for entity in ("user", "item") for finding in _findings(entity, texts, config)]
+    checked = [row for row in texts if "errors" not in row["gates"]]
+    gates = [*_error_findings(rows, written, config),
+             *(finding for entity in ENTITIES for finding in _findings(entity, checked, config))]
     return {
         "name": name, "rows": len(rows), "texts": len(texts),
         "errors": sum(row["error"] is not None for row in rows),
@@ -114,7 +123,7 @@ def summary(name: str, rows: list[dict], written: Written, config: JobConfig) ->
         "cut_off": sum(row["cut_off"] for row in texts), "max_new_tokens": config.decode.max_new_tokens,
         "decoded_up_to": GENEROUS * config.decode.max_new_tokens,
         "proposed_max_new_tokens": proposed_limit(texts),
-        "gates": gates, "would_publish": not any(finding["over"] for finding in gates),
+        "gates": gates, "would_publish": would_publish(gates, checked),
         "distinct": len({row["text"] for row in texts}),
         "naming_share": sum(len(row["named"]) >= FACTS for row in texts) / len(texts) if texts else None,
         "own_share": sum(row["own"] for row in texts) / len(texts) if texts else None,
@@ -124,17 +133,42 @@ def summary(name: str, rows: list[dict], written: Written, config: JobConfig) ->
         "loading_s": round(written.loading_s, 2), "first_text_s": round(written.first_text_s, 2)}
 
 
+def would_publish(gates: list[dict], texts: list[dict]) -> bool | None:
+    """Whether a run with these texts would publish them; None if too few texts or failing rows can tell."""
+    if not texts or any(finding["over"] for finding in gates):
+        return False
+    rows = Counter(row["entity"] for row in texts)
+    few = min(rows.values()) < MIN_FAILING_ROWS or any(finding["few"] for finding in gates)
+    return None if few else True
+
+
+def _error_findings(rows: list[dict], written: Written, config: JobConfig) -> list[dict]:
+    """Rows with a prompt that failed. As in a run, the limit applies to both entity types together."""
+    names = written.results.keys() | written.failed.keys()
+    attempted = [row for row in rows if (row["entity"], row["entity_id"]) in names]
+    failed = [row for row in attempted if row["error"] or "errors" in row["gates"]]
+    limit, of = config.limits.max_error_share, Counter(row["entity"] for row in attempted)
+    over = limit is not None and len(failed) > limit * len(attempted)
+    return [{"entity": entity, "check": "errors", "rows": count, "of": of[entity],
+             "share": count / of[entity], "setting": CHECKS["errors"][1], "limit": limit, "over": over,
+             "few": False} for entity, count in Counter(row["entity"] for row in failed).items()]
+
+
 def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
-    """Checks that texts of an entity type failed: rows, share, limit, and whether it is above the limit."""
+    """Checks that texts of an entity type failed: rows, share, limit, and whether it is above the limit.
+
+    ``few``: the share is above the limit, but of so few rows that the check of a run would pass.
+    """
     of = [row for row in texts if row["entity"] == entity]
     counts = Counter(check for row in of for check in row["gates"])
     found = []
     for check, rows in counts.items():
         setting = CHECKS[check][1]
         limit = config.gates.limit(check)
+        above, few = limit is not None and rows > limit * len(of), rows < MIN_FAILING_ROWS
         found.append({"entity": entity, "check": check, "rows": rows, "of": len(of), "share": rows / len(of),
-                      "setting": setting, "limit": limit,
-                      "over": limit is not None and rows > limit * len(of) and rows >= MIN_FAILING_ROWS})
+                      "setting": setting, "limit": limit, "over": above and not few,
+                      "few": above and few})
     return found
 
 

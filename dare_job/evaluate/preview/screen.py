@@ -11,6 +11,7 @@ from dare_job.decode.request import Result
 from dare_job.evaluate.preview import results
 from dare_job.observe.progress import counted
 from dare_job.publish.gate.findings import CHECKS
+from dare_job.publish.gate.scan import MIN_FAILING_ROWS
 from dare_job.publish.report.page import render_template
 
 _SIDE_BY_SIDE = 100  # minimum columns of a terminal that shows prompt and text side by side
@@ -26,14 +27,18 @@ def show_heading(variant) -> None:
                                f"{config.prompts.item}, mode {config.decode.mode}")))
 
 
-def show_error(row: Row) -> None:
-    _console().print(Text(clean(f"{row.entity}:{row.entity_id}  no text: {row.error}"), style="red"))
+def _title(row: Row, variant: str | None) -> str:
+    return clean(f"{row.entity}:{row.entity_id}{f', {variant}' if variant else ''}")
 
 
-def show_text(row: Row, prompt: str, result: Result, text: str, limit: int) -> None:
+def show_error(row: Row, error: str, variant: str | None) -> None:
+    _console().print(Text(f"{_title(row, variant)}  no text: {clean(error)}", style="red"))
+
+
+def show_text(row: Row, prompt: str, result: Result, text: str, limit: int, variant: str | None) -> None:
     """A row's prompt and text, and one line of facts."""
     console = _console()
-    console.print(Text(clean(f"{row.entity}:{row.entity_id}"), style="bold"))
+    console.print(Text(_title(row, variant), style="bold"))
     left, right = Text(clean(prompt), style="dim"), Text(clean(result.error or text))
     if console.width >= _SIDE_BY_SIDE:
         table = Table.grid(padding=(0, 2), expand=True)
@@ -81,7 +86,15 @@ def facts(summary: dict) -> list[str]:
                      "more of their own row than of any other row")
     failed = [gate_words(finding) for finding in summary["gates"]]
     lines += failed or ["no text fails a check of the quality gate"]
+    lines += _publish_words(summary)
     return [*lines, "these shares are of few rows; the quality gate of a run checks all of its new texts"]
+
+
+def _publish_words(summary: dict) -> list[str]:
+    if summary["would_publish"] is None:
+        return ["too few rows to tell whether a run would publish: a check fails only with at least "
+                f"{MIN_FAILING_ROWS} failing rows of an entity type"]
+    return [] if summary["would_publish"] else ["a run with these results would publish nothing"]
 
 
 def _speed_words(speed: dict) -> str:
@@ -141,5 +154,6 @@ def page(result: dict) -> str:
     """
     columns, lines = comparison([preview["summary"] for preview in result["variants"]])
     variants = [preview | {"facts": facts(preview["summary"])} for preview in result["variants"]]
-    return render_template("preview.html", date=result["date"], variants=variants, columns=columns,
-                           lines=lines)
+    rows = list(zip(*[preview["rows"] for preview in result["variants"]], strict=True))
+    return render_template("preview.html", date=result["date"], variants=variants, rows=rows,
+                           columns=columns, lines=lines)
