@@ -31,7 +31,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
 
-_VERSION = 4  # increment when a check counts differently
+_VERSION = 5  # increment when a check counts differently
 
 
 def run(job: Job) -> dict:
