@@ -40,6 +40,9 @@ class CheckOptions:
     prompts: Path | None = option("Text file with one prompt per line, or JSON lines with \"prompt\".", None,
                                   flag="--prompt-file")
     rows: int = option("Number of prompts to compare.", 8, min=1)
+    max_new_tokens: int | None = option(
+        "Tokens to decode per prompt; with this option, check also warns if most texts would be cut off "
+        "there. Default: 48.", None, min=1)
     dtype: Dtype = option_types.dtype(
         "Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) rows may differ "
         "after a near-tie: two logits within 3 % (0.4 %) of the largest.")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from transformers import AutoTokenizer
 
+from dare_job.config.settings import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.answers import add_end_of_turn
@@ -64,11 +65,12 @@ def _prompt_of(line: str, place: str) -> str:
 
 
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # relative to the largest logit
+_TOKENS = 48  # decoded per prompt without --max-new-tokens: enough to compare, too few for whole texts
 _BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
 
 def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: str = "float32",
-              device: str = "auto", max_new_tokens: int = 48, chat_template: str = "auto",
+              device: str = "auto", max_new_tokens: int | None = None, chat_template: str = "auto",
               template_arguments: dict | None = None, trust_remote_code: bool = False,
               console: Console | None = None) -> dict:
     """Compare strict decoding with transformers' greedy ``generate`` on the same prompts and weights.
@@ -83,14 +85,17 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     ----------
     prompts : file with one prompt per line, or JSON lines with "prompt"; None: built-in ones
     rows : number of prompts, repeated if there are fewer, and truncated to the context
+    max_new_tokens : tokens to decode per prompt. A number also warns if more than half of the texts would be
+        cut off at it; None: 48, which says nothing about whole texts
 
     Returns
     -------
-    dict : "equal", "rows", "rows_that_differ", "by_batch" and "first_difference". In float32 all tokens must
-        be equal. In bfloat16 and float16 a row may differ after a near-tie: two logits within 3 % and 0.4 %
-        of the largest logit. ``rows_that_differ`` counts rows with another text than ``generate``'s in any of
-        the settings, ``by_batch`` has the number for each. ``first_difference`` is a real difference if there
-        is one, else the first near-tie or None
+    dict : "equal", "rows", "cut_off", "rows_that_differ", "by_batch" and "first_difference". In float32 all
+        tokens must be equal. In bfloat16 and float16 a row may differ after a near-tie: two logits within 3 %
+        and 0.4 % of the largest logit. ``cut_off`` counts texts of ``generate`` that reach the number of
+        tokens without an end-of-text token. ``rows_that_differ`` counts rows with another text than
+        ``generate``'s in any of the settings, ``by_batch`` has the number for each. ``first_difference`` is a
+        real difference if there is one, else the first near-tie or None
     """
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")
@@ -101,22 +106,41 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
                   f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
-    max_prompt = _max_prompt(target, max_new_tokens)
+    limit = max_new_tokens or _TOKENS
+    max_prompt = _max_prompt(target, limit)
     texts = [text[:max_prompt] for text in _prompts(tokenizer, prompts, rows, prompt_format)]
-    expected = [_generate(target, text, max_new_tokens) for text in texts]
+    expected = [_generate(target, text, limit) for text in texts]
     differences = []
     for batch, nodes in _BATCHES:
-        decoded = _decode(target, texts, expected, batch, nodes, max_new_tokens)
+        decoded = _decode(target, texts, expected, batch, nodes, limit)
         differences += [
             _difference(target, texts, expected, decoded[row], row, batch, nodes, dtype)
             for row in range(len(texts)) if not np.array_equal(decoded[row], expected[row])
         ]
     _report(console, differences, len(texts))
-    console.print(f"Not checked: whether your texts end within decode.max_new_tokens. Only {max_new_tokens} "
-                  "tokens were decoded per prompt; `dare-job preview` shows whole texts.")
+    cut_off = _cut_off(target, expected, limit)
+    _report_ends(console, cut_off, len(texts), max_new_tokens)
     wrong = [d for d in differences if not d["near_tie"]]
-    return {"equal": not wrong, "rows": len(texts), "rows_that_differ": len({d["row"] for d in differences}),
-            "by_batch": _by_batch(differences), "first_difference": (wrong or differences or [None])[0]}
+    return {"equal": not wrong, "rows": len(texts), "cut_off": cut_off,
+            "rows_that_differ": len({d["row"] for d in differences}), "by_batch": _by_batch(differences),
+            "first_difference": (wrong or differences or [None])[0]}
+
+
+def _cut_off(target: Target, expected: Sequence[np.ndarray], limit: int) -> int:
+    """Number of texts of ``generate`` with ``limit`` tokens of which the last is not an end-of-text token."""
+    ends = target.generation_config.eos_token_id
+    return sum(len(tokens) == limit and (ends is None or not np.isin(tokens[-1], ends))
+               for tokens in expected)
+
+
+def _report_ends(console: Console, cut_off: int, rows: int, max_new_tokens: int | None) -> None:
+    if max_new_tokens is None:
+        console.print("Not checked: whether your texts end within decode.max_new_tokens. Only "
+                      f"{_TOKENS} tokens were decoded per prompt: use `--max-new-tokens N --prompt-file "
+                      "FILE`, or `dare-job preview`, which shows whole texts.")
+    elif cut_off > MAX_SHARE["cut_off"] * rows:
+        console.print(f"[yellow]warning[/yellow]: {cut_off} of {rows} texts reach {max_new_tokens} tokens "
+                      "and would be cut off: raise decode.max_new_tokens, or ask for shorter texts")
 
 
 def _by_batch(differences: Sequence[dict]) -> list[dict]:

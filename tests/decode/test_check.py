@@ -49,6 +49,20 @@ def test_an_equal_model(folder, tmp_path):
     json.dumps(result)
 
 
+def test_texts_that_would_be_cut_off_are_counted(folder):
+    from dare_job.evaluate import check
+
+    result, shown = _check(folder, None, 4, max_new_tokens=12)
+    assert result["cut_off"] == 4 and "warning: 4 of 4 texts reach 12 tokens" in shown
+    assert "Not checked" not in shown
+    result, shown = _check(folder, None, 2)
+    assert result["cut_off"] == 2 and "warning" not in shown and "Not checked" in shown
+    target = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[7, 9]))
+    assert check._cut_off(target, [np.array([3, 9]), np.array([3]), np.array([9, 3])], 2) == 1
+    target.generation_config.eos_token_id = 3
+    assert check._cut_off(target, [np.array([3, 9]), np.array([9, 3])], 2) == 1
+
+
 def test_a_difference_is_reported(folder, monkeypatch):
     from dare_job.evaluate import check
 
@@ -163,8 +177,8 @@ def test_the_command_passes_its_options(folder, monkeypatch, capsys):
                         lambda **options: seen.update(options) or {"equal": True})
     _command(monkeypatch, capsys, "--model", "owner/model@v2", "--trust-remote-code")
     assert seen == {"model": "owner/model@v2", "prompts": None, "rows": 8, "dtype": "float32",
-                    "device": "auto", "chat_template": "auto", "template_arguments": None,
-                    "trust_remote_code": True}
+                    "device": "auto", "max_new_tokens": None, "chat_template": "auto",
+                    "template_arguments": None, "trust_remote_code": True}
 
 
 def test_a_wrong_prompts_file_gives_one_line(folder, tmp_path, monkeypatch, capsys):
