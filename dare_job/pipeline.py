@@ -108,7 +108,8 @@ def dry_run(job: Job) -> dict:
         _run_stage(job, "plan")
     estimate = estimate_run(job, time.perf_counter() - began)
     show(estimate)
-    if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens):
+    if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens,
+                                     job.config.gates.limit("cut_off")):
         _LOG.warning("%s", warning)
     return {"date": job.space.dt, "out": str(job.space.out), "dry_run": True, **estimate}
 

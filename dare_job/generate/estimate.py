@@ -2,19 +2,20 @@
 
 Decoding is estimated from the previous run's figures if model and text settings are the same; otherwise from
 a few rows that are decoded without drafts in this process, which gives an upper bound. Other parts are
-measured here, or taken from the previous run; a part whose time is unknown is named and not included.
+measured here, taken from the previous run, or on a first run computed roughly from the number of rows. A
+part whose time is unknown is named and not included.
 """
 
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import date
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dare_job.config.settings import MAX_SHARE
 from dare_job.data.text_key import text_salt
 from dare_job.errors import RowError
 from dare_job.generate import loading
@@ -22,13 +23,23 @@ from dare_job.generate.baseline import sample_size
 from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
 from dare_job.job import Job
+from dare_job.observe import figures
 from dare_job.observe.progress import counted, duration
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.tables import published, stage_inputs
+from dare_job.workspace import Workspace
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
 _BEFORE = ("embed", "group", "route", "pools")
 _AFTER = ("gate", "publish", "encode", "recommend")
+_OPTIONAL = ("encode", "recommend")  # without a model they do nothing
+
+# Seconds, and seconds per row, of a first run on two CPU cores. The fixed parts are those of `make demo` (700
+# rows). The others are those of docs/lab-log.md ("Growth of the stages", "Cost of the quality gates"), and of
+# LightGCN with 20 interactions per user (10,225 and 118,095 pairs). A first run indexes only the texts of its
+# waves, whose number does not depend on the rows.
+_ROUGH = {"embed": (3.0, 2.5e-3), "group": (4.0, 26e-6), "route": (1.0, 7e-6), "pools": (25.0, 0.0),
+          "shard plan": (5.0, 7e-6), "gate": (5.0, 75e-6), "publish": (3.0, 15e-6)}
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,8 @@ class Part:
 class _Cost:
     """Cost of an entity type's rows: tokens of a row, seconds of one worker per token, and their basis.
 
-    ``probed`` and ``cut_off`` count rows decoded here, and those that reached decode.max_new_tokens;
-    ``load_s`` is the time of loading the model for them.
+    ``probed`` counts texts decoded here, ``previous`` those of the previous run, and ``cut_off`` those of
+    either that reached decode.max_new_tokens; ``load_s`` is the time of loading the model for a probe.
     """
 
     row_tokens: float
@@ -53,6 +64,7 @@ class _Cost:
     basis: str
     probed: int = 0
     cut_off: int = 0
+    previous: int = 0
     load_s: float = 0.0
 
 
@@ -65,13 +77,14 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
 
     Returns
     -------
-    users, items, tokens, seconds (of the whole run), workers, basis (of decoding), parts, probe (rows and
-    cut_off), gpu_hours (of the stage generate, as in the report) and cost (None without
-    ``cost.per_gpu_hour``)
+    users, items, tokens, seconds (of the whole run), workers, basis (of decoding), parts, probe and previous
+    (rows and cut_off: texts decoded here, and of the previous run), gpu_hours (of the stage generate, as in
+    the report) and cost (None without ``cost.per_gpu_hour``)
     """
-    workers, rows, costs = task_slots(job.spark), {}, {}
+    workers, planned, rows, costs = task_slots(job.spark), 0, {}, {}
     for entity in ENTITIES:
         plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+        planned += plan.count_rows()
         stale = stage_inputs.rows_to_generate(plan, job.limit)
         rows[entity] = len(stale)
         if len(stale):
@@ -81,8 +94,8 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
     generating = [*_generate(job, sum(rows.values()), list(costs.values()), workers),
                   Part("decoding", busy_s / workers, basis)] if costs else []
-    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE),
-             *generating, *_stages(job, _AFTER)]
+    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE, planned),
+             *generating, *_stages(job, _AFTER, sum(rows.values()))]
     seconds = sum(part.seconds or 0.0 for part in parts)
     hours = workers * sum(part.seconds or 0.0 for part in generating) / 3600
     price = job.config.cost.per_gpu_hour
@@ -91,32 +104,61 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
         "workers": workers, "basis": basis,
         "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
         "probe": {"rows": sum(cost.probed for cost in costs.values()),
-                  "cut_off": sum(cost.cut_off for cost in costs.values())},
+                  "cut_off": sum(cost.cut_off for cost in costs.values() if cost.probed)},
+        "previous": {"rows": sum(cost.previous for cost in costs.values()),
+                     "cut_off": sum(cost.cut_off for cost in costs.values() if cost.previous)},
         "gpu_hours": round(hours, 4), "cost": None if price is None else round(hours * price, 4)}
 
 
-def cut_off_warning(estimate: dict, limit: int) -> str | None:
-    """What to change if most probed texts reach ``decode.max_new_tokens`` = ``limit``."""
-    rows, cut_off = estimate["probe"]["rows"], estimate["probe"]["cut_off"]
-    if cut_off <= MAX_SHARE["cut_off"] * rows:
-        return None
-    return (f"{cut_off} of {rows} probe texts reach decode.max_new_tokens = {limit} and would be cut off: "
-            "raise it, or ask for shorter texts in the prompt; `dare-job preview` shows them")
+def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str | None:
+    """What to change if more than ``max_share`` of the texts reach ``decode.max_new_tokens`` = ``limit``.
+
+    The texts are those that were probed, or else those of the previous run with the same settings.
+    ``max_share`` is ``gates.max_share.cut_off``; None: no limit, no warning.
+    """
+    for texts, name in (("probe", "probe texts"), ("previous", "texts of the previous run")):
+        rows, cut_off = estimate[texts]["rows"], estimate[texts]["cut_off"]
+        if max_share is not None and cut_off > max_share * rows:
+            return (f"{cut_off} of {rows} {name} reach decode.max_new_tokens = {limit} and would be cut off: "
+                    "raise it, or ask for shorter texts in the prompt; `dare-job preview` shows them")
+    return None
 
 
-def _stages(job: Job, stages: tuple[str, ...]) -> list[Part]:
-    """Stages with their times in the previous run. Their times depend on all rows, not on the stale ones."""
+def _stages(job: Job, stages: tuple[str, ...], rows: int) -> list[Part]:
+    """Stages with their times in the previous run; those that it did not run at rough rates for ``rows``."""
     manifest = _previous_manifest(job, ENTITIES[0])
-    seconds = {stage: manifest.get("seconds", {}).get(stage) for stage in stages}
-    known = {stage: value for stage, value in seconds.items() if value is not None}
-    unknown = [stage for stage in stages if stage not in known
-               and (stage != "encode" or job.config.encode.model)]
+    needed = [stage for stage in stages if stage not in _OPTIONAL or getattr(job.config, stage).model]
+    seconds = _previous_seconds(job, manifest)
+    known = [stage for stage in needed if stage in seconds]
+    rough = [stage for stage in needed if stage not in known and stage in _ROUGH]
+    unknown = [stage for stage in needed if stage not in known + rough]
     parts = []
     if known:
-        parts.append(Part(", ".join(known), sum(known.values()), f"run of {manifest['date']}"))
+        parts.append(Part(", ".join(known), sum(seconds[stage] for stage in known),
+                          f"run of {manifest['date']}"))
+    if rough:
+        parts.append(_rough(job, rough, rows))
     if unknown:
         parts.append(Part(", ".join(unknown), None, "not included: no earlier run has measured it"))
     return parts
+
+
+def _rough(job: Job, stages: list[str], rows: int) -> Part:
+    ready_made = job.config.embed.users or job.config.embed.items
+    rates = _ROUGH | ({"embed": (1.0, 1e-6)} if ready_made else {})
+    seconds = sum(rates[stage][0] + rates[stage][1] * rows for stage in stages)
+    return Part(", ".join(stages), seconds, f"rough: {counted(rows, 'row')} on two CPU cores")
+
+
+def _previous_seconds(job: Job, manifest: dict) -> dict[str, float]:
+    """Seconds of the previous run's stages. The log folder of its date has those that run after publish."""
+    if not manifest:
+        return {}
+    logged = figures.stage_seconds(Workspace(job.space.out, date.fromisoformat(manifest["date"])))
+    settings = manifest.get("settings") or {}
+    ran = {stage: logged[stage] for stage in _OPTIONAL
+           if stage in logged and (settings.get(stage) or {}).get("model")}
+    return {**ran, **manifest.get("seconds", {})}
 
 
 def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Part]:
@@ -130,7 +172,8 @@ def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Par
                      f"run of {manifest['date']}")]
     load_s = max(cost.load_s for cost in costs)
     parts = [Part("loading the model, in all workers at the same time", load_s or None,
-                  "measured now" if load_s else "not included: no earlier run has measured it")]
+                  "measured now" if load_s else "not included: no earlier run has measured it"),
+             _rough(job, ["shard plan"], rows)]
     if job.config.baseline.rows and rows:
         batch = job.config.decode.batch_size
         sample = sample_size(job.config.baseline.rows, rows, batch, min(workers, rows))
@@ -151,7 +194,9 @@ def _previous_cost(job: Job, entity: str) -> _Cost | None:
     if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
         return None
     row_tokens = manifest["totals"]["tokens"] / manifest["counts"]["written"]
-    return _Cost(row_tokens, 1 / manifest["tokens_per_s"], f"rate of the run of {manifest['date']}")
+    gate = manifest.get("gates", {}).get("cut_off") or {}
+    return _Cost(row_tokens, 1 / manifest["tokens_per_s"], f"rate of the run of {manifest['date']}",
+                 cut_off=gate.get("rows") or 0, previous=gate.get("of") or 0)
 
 
 def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
@@ -171,7 +216,7 @@ def _probe(job: Job, entity: str, rows: pa.Table) -> _Cost:
     cut_off = sum(result.finish_reason == "length" for result in results)
     return _Cost(tokens / max(1, len(requests)), seconds / max(1, tokens),
                  f"{counted(len(requests), f'{entity} text')} decoded without drafts", len(results), cut_off,
-                 load_s)
+                 load_s=load_s)
 
 
 def show(estimate: dict) -> None:

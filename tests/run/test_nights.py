@@ -211,13 +211,16 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert (found["users"], found["items"]) == (10, 10)
     assert found["tokens"] > 20 and found["seconds"] > _part(found, "decoding")["seconds"] > 0
     assert found["seconds"] == pytest.approx(sum(part["seconds"] or 0 for part in found["parts"]), abs=0.5)
-    generating = sum(_part(found, name)["seconds"] for name in ("loading", "baseline", "decoding"))
+    in_generate = ("loading", "shard plan", "baseline", "decoding")
+    generating = sum(_part(found, name)["seconds"] for name in in_generate)
     assert found["cost"] == pytest.approx(3 * found["workers"] * generating / 3600, rel=0.05)
-    assert _part(found, "embed")["seconds"] is None  # no earlier run
+    for stages in ("embed, group, route, pools", "gate, publish"):  # no earlier run has measured them
+        rough = _part(found, stages)
+        assert rough["name"] == stages and rough["seconds"] > 5 and rough["basis"].startswith("rough: ")
     assert found["probe"]["rows"] == 8
     printed = capsys.readouterr().out
     assert "10 users and 10 items need text" in printed
-    assert "not included: embed, group, route, pools" in printed
+    assert "not included" not in printed
     assert not (tmp_path / "out" / "knowledge").exists()
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
     assert again["users"] == 0 and again["items"] == 1 and again["cost"] is None
@@ -233,8 +236,12 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert shorter["users"] == 37 - 1 and "decoded without drafts" in shorter["basis"]
     assert shorter["tokens"] <= 8 * (shorter["users"] + shorter["items"])
     assert shorter["probe"]["cut_off"] == shorter["probe"]["rows"] > 0
-    assert "reach decode.max_new_tokens = 8" in estimate.cut_off_warning(shorter, 8)
-    assert estimate.cut_off_warning(same, 192) is None
+    assert "reach decode.max_new_tokens = 8" in estimate.cut_off_warning(shorter, 8, 0.5)
+    assert estimate.cut_off_warning(shorter, 8, 1.0) is estimate.cut_off_warning(shorter, 8, None) is None
+    assert same["previous"] == {"rows": 36 + 37, "cut_off": 0}
+    assert estimate.cut_off_warning(same, 192, 0.5) is None
+    same["previous"]["cut_off"] = 37
+    assert "37 of 73 texts of the previous run reach" in estimate.cut_off_warning(same, 192, 0.5)
 
 
 @pytest.mark.slow
