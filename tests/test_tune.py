@@ -110,6 +110,8 @@ def test_a_price_gives_the_cost_of_a_million_tokens(corpus, tmp_path):
     text = (tmp_path / "tuned.yaml").read_text()
     assert "at 3.6 per GPU hour" in text and f"# batch 1: {one['cost_per_million_tokens']:.4g}, auto" in text
     assert load(tmp_path / "tuned.yaml").decode.nodes == found["best"]["decode"]["nodes"]
+    (tmp_path / "job.yaml").write_text("cost: {per_gpu_hour: 2.5}\ndecode: {batch_size: 1}\n")
+    assert run(options(corpus, tmp_path, config=[tmp_path / "job.yaml"], nodes=(4,)))["per_gpu_hour"] == 2.5
 
 
 def test_a_smaller_pool_that_is_better_is_written(corpus, tmp_path):

@@ -104,7 +104,7 @@ class TuneOptions(Source):
     rows: int | None = option("Number of rows of a run, to plan waves for. Default: that of the texts.",
                               None, min=1, panel=_SEARCH)
     per_gpu_hour: float | None = option(
-        "Price of an hour of a GPU, for costs.", None, min=0)
+        "Price of an hour of a GPU, for costs. Default: cost.per_gpu_hour of --config.", None, min=0)
     curve: Any = None
     curve_name: str = ""
     command: str = "dare-job tune"

@@ -44,8 +44,9 @@ def run(options: Options) -> dict:
         trials = Trials(corpus, screened, counter.advance)
         chosen = search.search(trials, objective, space, say)
         result, winner = tuned.figures(trials, objective, space, chosen, sizes, options.rows, batch_is_given)
-    if options.per_gpu_hour is not None:
-        tuned.add_costs(result, options.per_gpu_hour)
+    price = config.cost.per_gpu_hour if options.per_gpu_hour is None else options.per_gpu_hour
+    if price is not None:
+        tuned.add_costs(result, price)
     source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
               f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
     options.out.write_text(tuned.document(result, source, options.command), encoding="utf-8")
