@@ -23,7 +23,7 @@ _READERS = {"parquet": parquet, "movielens": movielens, "amazon": amazon}
 def opened(settings: InputSettings) -> Iterator[InputTables]:
     """The raw tables of ``input.path``; a zip archive is unpacked for the time of the block.
 
-    Raises DataError if the path is missing or its format is unknown or cannot be read without Spark.
+    Raises DataError if the path is missing or its format is unknown.
     """
     if not settings.path:
         raise DataError("input.path is not set: set it to a folder or file with interactions (--input PATH)")
@@ -33,7 +33,4 @@ def opened(settings: InputSettings) -> Iterator[InputTables]:
     with tempfile.TemporaryDirectory(prefix="dare-job-") as folder:
         unpacked = readers.unpack(path, Path(folder) / "input")
         form = settings.format if settings.format != "auto" else readers.detect_format(unpacked)
-        if form not in _READERS:
-            raise DataError(f"input.format = {form}: this format needs Spark, which the preview does not "
-                            "start yet: name a folder or file as input.path")
         yield _READERS[form].read(readers.single_subfolder(unpacked))
