@@ -79,3 +79,4 @@ $pip install -q $index -c conf/constraints.txt -e ".[$device$extras]" >$log 2>&1
 $venv/bin/python -c 'import dare_job, faiss, pyspark, torch, transformers' ||
   stop "the installation is not complete: see $log"
 echo "$stamp$extras" >$venv/.installed
+[ -n "$installed" ] || say "optional parts: make install EXTRAS=encode,gguf"

@@ -90,4 +90,4 @@ def describe(error: Exception) -> str:
 
 def install_hint(extra: str) -> str:
     """How to install an optional part of dare-job, which no package index has."""
-    return f"install dare-job with its extra {extra} (in a clone: make install EXTRAS={extra})"
+    return f"run `make install EXTRAS={extra}` (with a wheel: pip install 'FILE.whl[{extra}]')"

@@ -177,7 +177,7 @@ def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch, capsy
     for name in ("command", "models"):
         monkeypatch.delitem(sys.modules, f"dare_job.evaluate.ctr.{name}", raising=False)
     code, _, err = ctr(monkeypatch, capsys, "--data", split_data)
-    assert code == 2 and "torch_rechub is missing; install dare-job with its extra ctr" in err
+    assert code == 2 and "torch_rechub is missing; run `make install EXTRAS=ctr`" in err
     monkeypatch.undo()
     importlib.import_module("dare_job.evaluate.ctr.models")
 

@@ -320,7 +320,7 @@ def test_an_executor_without_the_extra_is_told(job_of, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     job = job_of()
     publish(job.space.out, DAY, texts(2), items=NONE)
-    with pytest.raises(ConfigError, match="sentence_transformers: install dare-job with its extra encode"):
+    with pytest.raises(ConfigError, match="sentence_transformers: run `make install EXTRAS=encode`"):
         encode.run(job)
 
 

@@ -100,7 +100,7 @@ def test_what_is_no_encoder_is_named(bert, tmp_path, monkeypatch):
     with pytest.raises((ModelError, InfrastructureError), match="nobody/nothing"):
         encoder_files.resolve("nobody/nothing")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"extra encode \(in a clone: make install EXTRAS=encode\)"):
+    with pytest.raises(ConfigError, match=r"`make install EXTRAS=encode` .*wheel: pip .*\[encode\]'\)"):
         encoder_files.resolve("embedded")
 
 
