@@ -181,6 +181,18 @@ def test_own_file_and_hash(tmp_path):
     assert len(first.version_hash) == 64
 
 
+def test_an_own_system_text_for_a_built_in_set(tmp_path):
+    text = "base: kar\nsystem: 'Speak as a {{ person }}.'\n"
+    own = prompts.load(_write(tmp_path / "mine.yaml", text), "books")
+    kar = prompts.load("kar", "books")
+    assert (own.name, own.templates, own.max_history) == ("mine", kar.templates, kar.max_history)
+    assert own.system_text("user") == own.system_text("item") == "Speak as a reader."
+    assert own.version_hash != kar.version_hash
+    for base in ("karr", "[kar]"):
+        with pytest.raises(ConfigError, match=r"mine.yaml: base = .*: no such set; use one of brief, kar"):
+            prompts.load(_write(tmp_path / "mine.yaml", f"base: {base}\nsystem: x\n"))
+
+
 def test_a_domains_words_are_part_of_the_hash(tmp_path):
     def load(domain, **words):
         file = _set(item="{{ kind }} {{ title }}", more=_domains(**words))
@@ -206,7 +218,8 @@ def test_a_domains_words_are_part_of_the_hash(tmp_path):
         (_set(user="{% include name %}"), ["user", "cannot include"]),
         (_set(user=" "), ["user", "empty"]),
         (_set().replace("name: own", "nome: own"),
-         ["key name is missing", "unknown key nome (did you mean name?)", "keys: domains, examples, item"]),
+         ["key name is missing", "unknown key nome (did you mean name?)",
+          "keys: base, domains, examples, item"]),
         (_set().replace("max_history: 2", "max_history: 0"),
          ["max_history = 0", "greater than or equal to 1"]),
         (_set().replace("max_history: 2", "max_history: many"), ["max_history = 'many'", "integer"]),

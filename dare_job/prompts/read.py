@@ -27,8 +27,9 @@ _TURN = ("user", "assistant")  # keys of an example: a prompt, and the answer th
 
 
 class _File(BaseModel):
-    """Keys of a YAML file. source: the paper of the prompts; domains: values of variables by domain; system:
-    one text, or one by side; examples: turns by side.
+    """Keys of a YAML file. base: a built-in set for the keys that the file lacks; source: the paper of the
+    prompts; domains: values of variables by domain; system: one text, or one by side; examples: turns
+    by side.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -41,6 +42,7 @@ class _File(BaseModel):
     domains: dict[str, Any] = {}
     system: str | dict[_Side, str] = ""
     examples: dict[_Side, list[Any]] = {}
+    base: str = ""
 
     @field_validator("examples")
     @classmethod
@@ -129,6 +131,8 @@ def _yaml(path: Path, text: str, domain: str, length: Mapping[str, int]) -> Prom
     if not isinstance(content, dict):
         raise ConfigError(f"prompts: {path} must hold a mapping with the keys {', '.join(_File.model_fields)}"
                           f"; store a single template in a file {' or '.join(_JINJA)}")
+    if "base" in content:
+        content = {**_base(path, content["base"]), "name": path.stem, **content}
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
@@ -152,6 +156,13 @@ def _yaml(path: Path, text: str, domain: str, length: Mapping[str, int]) -> Prom
             sets.check_template(f"prompts: {path}: {place}", template, (*words, *length))
     used = _used(length, [*templates.values(), *(text for texts in around.values() for text in texts)])
     return PromptSet(file.name, file.max_history, templates, {**words, **used}, system, examples)
+
+
+def _base(path: Path, name: Any) -> dict:
+    if name not in set_names():
+        raise ConfigError(f"prompts: {path}: base = {name!r}: no such set; "
+                          f"use one of {', '.join(set_names())}")
+    return yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _check_word(place: str, word: object, value: object) -> None:
