@@ -238,10 +238,9 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert shorter["probe"]["cut_off"] == shorter["probe"]["rows"] > 0
     assert "reach decode.max_new_tokens = 8" in estimate.cut_off_warning(shorter, 8, 0.5)
     assert estimate.cut_off_warning(shorter, 8, 1.0) is estimate.cut_off_warning(shorter, 8, None) is None
-    assert same["previous"] == {"rows": 36 + 37, "cut_off": 0}
-    assert estimate.cut_off_warning(same, 192, 0.5) is None
-    same["previous"]["cut_off"] = 37
-    assert "37 of 73 texts of the previous run reach" in estimate.cut_off_warning(same, 192, 0.5)
+    assert same["previous"]["cut_off"] == same["previous"]["rows"] > 0  # of the second night
+    assert "texts of the previous run reach" in estimate.cut_off_warning(same, 192, 0.5)
+    assert estimate.cut_off_warning(same, 192, 1.0) is None
 
 
 @pytest.mark.slow
