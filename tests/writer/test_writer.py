@@ -1,6 +1,7 @@
 """Training of a writer: what it learns, how it resumes, and what it refuses."""
 
 import json
+import re
 
 import profile_files
 import pytest
@@ -123,58 +124,61 @@ def test_rows_longer_than_the_context_are_left_out(texts):
     assert command.read_rows(texts, tokenizer, longest - 1)[1] == sum(len(row) == longest for row in rows)
 
 
-HISTORY = tuple(Film(title, "1999", genres) for title, genres in (
-    ("The Matrix", ("Action", "Sci-Fi")), ("Fargo", ("Crime",)), ("Notting Hill", ("Romance",)),
-    ("Pulp Fiction", ("Crime", "Drama")), ("Se7en", ("Crime", "Thriller")), ("The Piano", ("Drama",)),
-    ("Heat", ("Crime",)), ("Alien", ("Horror", "Sci-Fi")), ("Casablanca", ("Drama",))))
-OPENING = "Based on the user's favorite movies, it can be inferred that their favorite genre is crime."
-PLOTS = ('The user prefers plots in which one bad decision leads to another, as seen in "Pulp Fiction" and '
-         '"Fargo," which are told with patience and dry wit.')
-THEMES = ("They seem drawn to themes of loss and of duty, as seen in films like The Piano and Casablanca, "
-          "where people give up what they love most.")
-BY_GENRE = 'The user also seems to enjoy science fiction, as seen in "The Matrix" and "Alien."'
-LIES = ('The user adores "Titanic" above all.', 'The user enjoys romance, as seen in "Fargo."',
-        "The runtime is two hours.", "They also like Heat and Goodfellas.",
-        "The user's favorite setting is that of Heat, Mr.")
+HISTORY = tuple(Film(title, year, genres) for title, year, genres in (
+    ("The Matrix", "1999", ("Action", "Sci-Fi")), ("Fargo", "1996", ("Crime",)),
+    ("Pulp Fiction", "1994", ("Crime", "Drama")), ("Se7en (Seven)", "1995", ("Crime", "Thriller")),
+    ("Heat", "1995", ("Crime",)), ("Alien", "1979", ("Horror", "Sci-Fi")),
+    ("Casablanca", "1942", ("Drama",)), ("Laura", "1944", ("Crime", "Drama")),
+    ("Gilda", "1946", ("Crime",)), ("Rififi", "1955", ("Crime",))))
+OPENING = "Based on the user's favorite movies, it can be inferred that their favourite genre is crime."
+ON_GENRE = 'The user also seems to enjoy science fiction, as seen in "The Matrix" and "Alien."'
+ON_AGE = ('The user\'s preference for classic films, such as "Casablanca" and "Laura," suggests a fondness '
+          "for older movies and an appreciation for what lasts.")
+LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # the former is unknown
+            'The user seems to enjoy romance, as seen in "Fargo" and "Heat."',  # they are not romances
+            'They like classic films, such as "Laura" and "Heat."',  # the latter is not old
+            'The user prefers complex plots, as seen in "Pulp Fiction" and "Heat."',  # nothing tells a model
+            "The user likes a wide range of genres.", "The runtime is two hours.")
 
 
-def test_a_sentence_is_kept_if_its_own_user_bears_it_out():
-    text = " ".join((OPENING, PLOTS, THEMES, BY_GENRE, *LIES))
-    openings, others = writer_texts.sentences([Profile("1", text, HISTORY)])
-    assert [each.text for each in openings] == [OPENING] and openings[0].genres == ("Crime",)
-    assert [(each.text, each.aspect, set(each.titles)) for each in others] == [
-        (PLOTS, "plot", {"Pulp Fiction", "Fargo"}), (THEMES, "theme", {"The Piano", "Casablanca"}),
-        ('The user also seems to enjoy {genre}, as seen in "{}" and "{}."', None, set())]
+def recorded(history=HISTORY, user="1"):
+    return Profile(user, " ".join((OPENING, ON_GENRE, ON_AGE, *LEFT_OUT)), history)
 
 
-def test_a_text_consists_of_sentences_that_are_true_of_its_user():
-    profiles = [Profile(str(n), " ".join((OPENING, PLOTS, THEMES, BY_GENRE)), HISTORY) for n in range(40)]
-    made = writer_texts.examples(profiles, 9, 20)
-    assert len(made) >= 5 and len({each.user for each in made}) == len(made)
+def test_a_sentence_is_kept_if_titles_genres_and_years_bear_it_out():
+    kept = writer_texts.Sentences()
+    kept.add(recorded())
+    assert kept.openings == {OPENING.replace("avourite", "avorite"): ("Crime",)}
+    assert list(kept.on_genre) == ['The user also seems to enjoy {genre}, as seen in "{}" and "{}."']
+    assert list(kept.on_age) == [ON_AGE.replace("Casablanca", "{}").replace("Laura", "{}")]
+
+
+def test_a_text_says_what_its_prompt_shows():
+    made = writer_texts.examples([recorded(user=str(n)) for n in range(60)], 8, 30)
+    assert len(made) == 30 and len({each.user for each in made}) == 30
     for each in made:
-        assert each.text.startswith(OPENING) and PLOTS in each.text and THEMES in each.text
-        shown = [film.title for film in each.films]
-        assert len(writer_texts.named(each.text, shown)) == each.titles <= len(shown)
-        on_genre = each.text.removeprefix(OPENING).replace(PLOTS, "").replace(THEMES, "").strip()
-        noun = on_genre.removeprefix("The user also seems to enjoy ").split(",")[0]
-        genre = next(genre for genre, word in writer_texts._NOUNS.items() if word == noun)
-        titles = writer_texts.named(on_genre, shown)
-        assert genre != "Crime" and len(titles) == 2
-        assert all(genre in film.genres for film in each.films if film.title in titles)
+        assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
+        named = [film for film in each.films if f'"{film.title.split(" (")[0]}' in each.text]
+        assert len(named) == each.titles and "(Seven)" not in each.text
+        if "enjoy " in each.text:
+            noun, _, films = each.text.partition("enjoy ")[2].partition(", as seen in ")
+            genre = next(genre for genre, each in writer_texts._NOUNS.items() if each == noun)
+            titles = re.findall(r'"([^"]+?)\.?"', films)[:2]
+            assert genre != "Crime" and len(titles) == 2
+            assert all(genre in film.genres for film in named if film.title.split(" (")[0] in titles)
 
 
-def test_users_of_whom_too_little_is_true_are_left_out():
-    told = Profile("1", " ".join((OPENING, PLOTS, THEMES, BY_GENRE)), HISTORY)
-    others = [Profile(str(n), "", HISTORY[:3]) for n in range(2, 9)]
-    assert {each.user for each in writer_texts.examples([told, *others], 12, 9)} <= {"1"}
+def test_a_history_that_bears_out_too_little_has_no_text():
+    profiles = [recorded(), *(recorded(HISTORY[:3], str(n)) for n in range(2, 9))]
+    assert {each.user for each in writer_texts.examples(profiles, 8, 9)} <= {"1"}
 
 
 def test_records_ask_for_somewhat_more_words_than_the_text_has():
-    made = writer_texts.Example("1", HISTORY, PLOTS, 2)
+    made = writer_texts.Example("1", HISTORY, ON_AGE, 2)
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
-    assert "- Fargo (1999): crime\n" in record["prompt"] and record["text"] == made.text
+    assert "- Fargo (1996): crime\n" in record["prompt"] and record["text"] == made.text
 
 
 def test_the_bench_writes_what_the_command_reads(tmp_path):

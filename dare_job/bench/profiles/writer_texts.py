@@ -1,16 +1,12 @@
 """Prompts and texts that a writer of preference profiles learns from, and the users that it never saw.
 
 The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentences that say something about
-one user and many that fit everybody. A text to learn from is therefore put together, for each user, from the
-recorded sentences that are true of that user:
+one user and many that fit everybody or are not true. A text to learn from is therefore put together, for each
+user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
-- a sentence on genres opens the text if its genres are the most frequent of the films that the prompt shows;
-- a sentence that names films follows if the prompt shows all of them; each text has one sentence on plots,
-  one on settings and so on;
-- a sentence that says of its films only that they have a genre serves for every genre and all its films.
-
-The prompt, of the set ``writer``, shows films that cover all that the text names: the model learns to name
-what it is shown.
+- a sentence on genres opens the text if its genres are the most frequent of the prompt's films;
+- a sentence that says of its films only that they have a genre, or that they are old, serves for every genre
+  and every film of that genre, or of that age, in the prompt.
 """
 
 import json
@@ -18,8 +14,8 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dare_job import prompts
@@ -31,62 +27,34 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_WORDS = (55, 140)  # of a text
-_SENTENCES = (3, 3)  # of a text: at least, after its opening; at most, on films
-_WITHOUT_GENRE = 0.2  # share of texts without a sentence on one genre's films
-_TITLES = (4, 8)  # of a text
-_RECENT = 40  # films from which a prompt is filled up
+_MIN_WORDS = 45  # of a text
+_ON_GENRES = 3  # sentences of a text on genres and their films, at most
+_MIN_FILMS = 4  # of a prompt
+_OLD = "1975"  # films of earlier years are old
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
-_SAYS_NOTHING = re.compile(
-    "could be anything|anything from|runtime|in summary|overall|difficult|hard to|unclear|no specific|"
-    "pinpoint|not specified|marketing|recommend|i can infer|i would|sorry|cannot|not possible|provided|"
-    "listed as|musical|soundtrack|visual|writing style|scores?\\b|a mix|mixture|combination|divers|"
-    "wide range|variety|broad|range of|variou|different|eclectic|varied|strong plot|real and|or fiction|"
-    "director|production|also have|prompt|united states|considering|one of these|elements of|"
-    "multi-layered|well-crafted|sequel|franchise|animated film|three of|"
-    "prefer(ence for)? movies with complex plots", re.I)
-_BEGIN = re.compile("The user|They|Their|This user|Additionally|In terms|Based on")
+_SAYS_MORE = re.compile(
+    "could be|anything|runtime|in summary|overall|hard to|unclear|specific|prompt|considering|one of these|"
+    "elements|combination|a mix|range|variety|broad|director|sequel|franchise|both|plot|stor(y|ies)|"
+    "narrative|twist|setting|set in|place|location|theme|issue|tone|mood|emotion|humou?r|music|visual|score|"
+    "writing|craft|technique|three of|romantic comed|related|also|touch of|provoking|hollywood", re.I)
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
-_CUT = re.compile(r"(\b(Mr|Mrs|Ms|Dr|St|vs)|[A-Z])\.$|^[^()]*\([^()]*$")  # it ended at an abbreviation
+_FOLLOWS = re.compile("The user|They|Additionally, (the user|they)")
+_ON_AGE = re.compile("classics|older (films|movies)|classic (films|movies)")
 _NUMBER = re.compile(r"\s+\d+\.$")  # of the next point of a list
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60}?)([,.]?["”])')
-_ASPECTS = {name: re.compile(words, re.I) for name, words in {
-    "plot": "plot|stor(y|ies)|narrative|twist", "setting": "setting|set in|takes? place|locations?",
-    "theme": "theme|issue|topic", "mood": "tone|mood|emotion|atmospher|humou?r|light-?hearted",
-    "age": "classic|older|vintage|modern|recent"}.items()}
 _GENRES = {genre: re.compile(rf"\b(?:{words})", re.I) for genre, words in {
     "Action": "action", "Adventure": "adventure", "Animation": "animat", "Children's": "children|family",
     "Comedy": "comed", "Crime": "crime", "Documentary": "documentar", "Drama": "drama", "Fantasy": "fantas",
     "Film-Noir": "film.noir|noir", "Horror": "horror", "Musical": "musicals", "Mystery": "myster",
     "Romance": "roman", "Sci-Fi": "sci-fi|science fiction", "Thriller": "thriller", "War": r"war\b",
     "Western": "western"}.items()}
-_NOUNS = {"Action": "action", "Adventure": "adventure", "Comedy": "comedy", "Crime": "crime",
-          "Drama": "drama", "Fantasy": "fantasy", "Film-Noir": "film noir", "Horror": "horror",
-          "Mystery": "mystery", "Romance": "romance", "Sci-Fi": "science fiction", "Thriller": "suspense",
-          "War": "war"}
+_NOUNS = {"Action": "action", "Adventure": "adventure", "Animation": "animation",
+          "Children's": "children's films", "Comedy": "comedy", "Crime": "crime films",
+          "Documentary": "documentaries", "Drama": "drama", "Fantasy": "fantasy", "Film-Noir": "film noir",
+          "Horror": "horror", "Musical": "musicals", "Mystery": "mystery", "Romance": "romance",
+          "Sci-Fi": "science fiction", "Thriller": "thrillers", "War": "war films", "Western": "westerns"}
 _NOUN = re.compile(rf"\b(?:{'|'.join(_NOUNS.values())})\b(?!/)")
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A recorded sentence about one user that can be true of others.
-
-    text : with ``{genre}``, and ``{}`` for each title, if it serves for every genre
-    aspect : what it is about, a key of ``_ASPECTS``; None for others
-    genres : that it names, in its order
-    titles : names of the films that it needs; empty for openings and for sentences that serve for every genre
-    """
-
-    text: str
-    aspect: str | None
-    genres: tuple[str, ...]
-    titles: frozenset[str]
-
-    @property
-    def places(self) -> int:
-        """Number of titles that are to be filled in."""
-        return self.text.count("{}")
 
 
 @dataclass(frozen=True)
@@ -99,56 +67,50 @@ class Example:
     titles: int
 
 
-def sentences(profiles: Sequence[Profile]) -> tuple[list[Sentence], list[Sentence]]:
-    """Sentences on genres alone, and sentences that name films; each once, in order."""
-    openings, others = {}, {}
-    for profile in profiles:
-        for sentence in _recorded(profile):
-            kind = others if sentence.titles or sentence.places else openings
-            kind.setdefault(sentence.text, sentence)
-    return list(openings.values()), list(others.values())
+@dataclass
+class Sentences:
+    """Recorded sentences, each once, in order; ``{}`` stands for a title.
 
+    Attributes
+    ----------
+    openings : genres that it names, in its order, by sentence
+    on_genre : sentences on films of a genre, which is ``{genre}``
+    on_age : sentences on old films
+    """
 
-def _recorded(profile: Profile) -> Iterator[Sentence]:
-    """The sentences of a profile that say something which its own user's history bears out."""
-    flat = profile.text.casefold()
-    films = {title_variants(film.title)[0]: film for film in profile.films
-             if film.title.casefold() in flat and title_variants(film.title)}
-    for text in _BETWEEN_SENTENCES.split(" ".join(profile.text.split())):
-        text = _NUMBER.sub("", text).replace("avourite", "avorite")
-        if (not _BEGIN.match(text) or not text.endswith((".", '."', '.”')) or _SAYS_NOTHING.search(text)
-                or _CUT.search(text) or text.count('"') % 2 or "{" in text or len(text.split()) > 45):
-            continue
-        names = named(text, [film.title for film in films.values()])
-        if not _names_others(text, names):
-            yield from _as_sentence(text, names, _genres(text), films)
+    openings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    on_genre: dict[str, None] = field(default_factory=dict)
+    on_age: dict[str, None] = field(default_factory=dict)
 
+    def add(self, profile: Profile) -> None:
+        """Add the sentences of a profile that its own user's history bears out."""
+        flat = profile.text.casefold()
+        films = {title_variants(film.title)[0]: film for film in profile.films
+                 if film.title.casefold() in flat and title_variants(film.title)}
+        for text in _BETWEEN_SENTENCES.split(" ".join(profile.text.split())):
+            text = _NUMBER.sub("", text).replace("avourite", "avorite")
+            if text.endswith((".", '."', '.”')) and not text.count('"') % 2 and "{" not in text:
+                self._add(text, films)
 
-def _names_others(text: str, names: Sequence[str]) -> bool:
-    """Whether something else than these films has a name or stands in quotation marks."""
-    for name in sorted(names, key=len, reverse=True):
-        text = re.sub(r"\b" + r"\W+(?:the |an? )?".join(map(re.escape, name.split())), "§§", text, flags=re.I)
-    quoted = any(re.search(r"\w", title) for title, _ in _QUOTED.findall(text))
-    return quoted or bool(re.search(r"(?<!^)\b[A-Z][a-z]", text.replace("The ", "the ").replace("A ", "a ")))
-
-
-def _as_sentence(text: str, names: Sequence[str], genres: tuple[str, ...],
-                 films: dict[str, Film]) -> Iterator[Sentence]:
-    aspects = [name for name, pattern in _ASPECTS.items() if pattern.search(text)]
-    aspect = aspects[0] if aspects else None
-    if not names:
-        if _OPENS.match(text) and 1 <= len(genres) <= 3:
-            yield Sentence(text, aspect, genres, frozenset())
-        return
-    known = {genre for name in names for genre in films[name].genres}
-    if "favorite genre" in text or not set(genres) <= known:
-        return
-    if (len(genres) == 1 and not aspects and len(_NOUN.findall(text)) == 1
-          and len(_QUOTED.findall(text)) == len(names)
-          and all(genres[0] in films[name].genres for name in names)):
-        yield Sentence(_NOUN.sub("{genre}", _QUOTED.sub(r'"{}\2', text)), None, genres, frozenset())
-    else:
-        yield Sentence(text, aspect, genres, frozenset(names))
+    def _add(self, text: str, films: dict[str, Film]) -> None:
+        genres, quoted = _genres(text), [title for title, _ in _QUOTED.findall(text)]
+        if _SAYS_MORE.search(_QUOTED.sub("", text).replace("also seems", "").replace("also appears", "")):
+            return
+        if not quoted:
+            if _OPENS.match(text) and 1 <= len(genres) <= 3 and not named(text, films):
+                self.openings[text] = genres
+            return
+        names = named(text, films)
+        if ("favorite genre" in text or not _FOLLOWS.match(text) or len(names) != len(quoted)
+                or not 2 <= len(quoted) <= 3):
+            return
+        open_text = _QUOTED.sub(r'"{}\2', text)
+        if _ON_AGE.search(text) and not genres:
+            if all("" < films[name].year < _OLD for name in names):
+                self.on_age[open_text] = None
+        elif (len(genres) == 1 and len(_NOUN.findall(open_text)) == 1
+              and all(genres[0] in films[name].genres for name in names)):
+            self.on_genre[_NOUN.sub("{genre}", open_text)] = None
 
 
 def _genres(sentence: str) -> tuple[str, ...]:
@@ -158,7 +120,7 @@ def _genres(sentence: str) -> tuple[str, ...]:
 
 
 class _Composer:
-    """Puts texts together; sentences that were used least come first.
+    """Puts texts together. Openings that were used least come first.
 
     Parameters
     ----------
@@ -166,78 +128,69 @@ class _Composer:
     """
 
     def __init__(self, profiles: Sequence[Profile], max_films: int):
-        self._openings, others = sentences(profiles)
-        self._by_genre = [each for each in others if each.places]
-        self._by_films = [each for each in others if not each.places]
-        self._max_films = max_films
+        self._sentences, self._max_films = Sentences(), max_films
+        for profile in profiles:
+            self._sentences.add(profile)
         self._used: Counter[str] = Counter()
 
     def example(self, profile: Profile) -> Example | None:
-        """A user's prompt and text; None if too few sentences are true of the user."""
+        """A prompt of films that followed one another, and its text; None if too little can be said."""
         rng = random.Random(profile.user)
-        genre, shown, texts = self._on_genre(profile, rng)
-        used = self._on_films(profile, shown, rng)
-        texts += [sentence.text for sentence in used]
-        if not _SENTENCES[0] <= len(texts) or not _TITLES[0] <= len(shown) <= _TITLES[1]:
+        count = self._max_films if rng.random() < 0.7 else rng.randint(_MIN_FILMS, self._max_films)
+        if len(profile.films) < count:
             return None
-        films = self._films(profile, shown, rng)
-        opening = self._opening(films, genre, rng)
-        text = " ".join([opening.text, *texts]) if opening else ""
-        if not _WORDS[0] <= len(text.split()) <= _WORDS[1]:
-            return None
-        self._used.update(sentence.text for sentence in (opening, *used))
-        return Example(profile.user, films, text, len(shown))
-
-    def _on_genre(self, profile: Profile, rng: random.Random) -> tuple[str, set[int], list[str]]:
-        """A genre of recent films, places of some of these films, and a sentence that names them."""
-        films = dict(list(enumerate(profile.films))[-_RECENT:])
-        sentence = rng.choice(self._by_genre) if self._by_genre else None
-        counts = Counter(genre for film in films.values() for genre in film.genres if genre in _NOUNS)
-        genres = [genre for genre in counts.elements() if sentence and counts[genre] >= sentence.places]
-        if not genres or rng.random() < _WITHOUT_GENRE:
-            return "", set(), []
-        genre = rng.choice(genres)
-        places = rng.sample([place for place, film in films.items() if genre in film.genres], sentence.places)
-        titles = [_name(films[place]) for place in places]
-        return genre, set(places), [sentence.text.format(*titles, genre=_NOUNS[genre])]
-
-    def _on_films(self, profile: Profile, shown: set[int], rng: random.Random) -> list[Sentence]:
-        """Sentences, each of another aspect and other films, whose films' places are added to ``shown``."""
-        places = {names[0]: place for place, film in enumerate(profile.films)
-                  if (names := title_variants(film.title))}
-        true = [sentence for sentence in self._by_films if sentence.titles <= places.keys()]
-        chosen: list[Sentence] = []
-        for sentence in sorted(true, key=lambda each: (self._used[each.text], rng.random())):
-            films = {places[name] for name in sentence.titles}
-            if (len(chosen) < _SENTENCES[1] and not shown & films and len(shown | films) <= _TITLES[1]
-                    and sentence.aspect not in {other.aspect for other in chosen}):
-                chosen.append(sentence)
-                shown |= films
-        return chosen
-
-    def _films(self, profile: Profile, shown: set[int], rng: random.Random) -> tuple[Film, ...]:
-        """These films and recent ones."""
-        others = [place for place in range(len(profile.films)) if place not in shown][-_RECENT:]
-        count = self._max_films if rng.random() < 0.7 else rng.randint(5, self._max_films)
-        others = rng.sample(others, min(len(others), max(0, count - len(shown))))
-        return tuple(profile.films[place] for place in sorted({*shown, *others}))
-
-    def _opening(self, films: Sequence[Film], genre: str, rng: random.Random) -> Sentence | None:
-        """An opening that names the most frequent genres of these films, the most frequent first."""
+        end = rng.randint(count, len(profile.films))
+        films = profile.films[end - count:end]
         counts = Counter(genre for film in films for genre in film.genres)
+        opening = self._opening(counts, rng)
+        if opening is None:
+            return None
+        unnamed = list(films)
+        texts = self._on_genres(counts, self._sentences.openings[opening], unnamed, rng)
+        texts += self._on_age(unnamed, rng)
+        text = " ".join([opening, *texts])
+        if len(text.split()) < _MIN_WORDS:
+            return None
+        self._used[opening] += 1
+        return Example(profile.user, films, text, len(films) - len(unnamed))
 
-        def is_true(sentence: Sentence) -> bool:
-            shares = [counts[each] for each in sentence.genres]
-            others = [count for each, count in counts.items() if each not in sentence.genres]
-            return (genre not in sentence.genres and shares == sorted(shares, reverse=True)
-                    and shares[-1] >= max(2, *others, 2))
+    def _opening(self, counts: Counter[str], rng: random.Random) -> str | None:
+        """An opening that names the most frequent genres, the most frequent first."""
+        def is_true(genres: tuple[str, ...]) -> bool:
+            shares = [counts[genre] for genre in genres]
+            others = [count for genre, count in counts.items() if genre not in genres]
+            return shares == sorted(shares, reverse=True) and shares[-1] >= max(2, 2, *others)
 
-        true = [sentence for sentence in self._openings if is_true(sentence)]
-        return min(true, key=lambda each: (self._used[each.text], rng.random()), default=None)
+        true = [text for text, genres in self._sentences.openings.items() if is_true(genres)]
+        return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
+
+    def _on_genres(self, counts: Counter[str], opening: Sequence[str], unnamed: list[Film],
+                   rng: random.Random) -> list[str]:
+        """Sentences on the most frequent of the other genres; their films are taken out of ``unnamed``."""
+        templates = list(self._sentences.on_genre)
+        rng.shuffle(templates)
+        texts = []
+        for genre in sorted(counts.keys() - set(opening), key=lambda genre: (-counts[genre], genre)):
+            films = [film for film in unnamed if genre in film.genres and title_variants(film.title)]
+            fitting = [text for text in templates if text.count("{}") <= len(films)]
+            if genre in _NOUNS and fitting and len(texts) < _ON_GENRES:
+                templates.remove(fitting[0])
+                texts.append(_filled(fitting[0], films, unnamed, rng, _NOUNS[genre]))
+        return texts
+
+    def _on_age(self, unnamed: list[Film], rng: random.Random) -> list[str]:
+        old = [film for film in unnamed if "" < film.year < _OLD and title_variants(film.title)]
+        fitting = [text for text in self._sentences.on_age if text.count("{}") <= len(old)]
+        return [_filled(rng.choice(fitting), old, unnamed, rng)] if fitting else []
 
 
-def _name(film: Film) -> str:
-    return re.sub(r"(?<=\S) *\(.*\)", "", film.title)
+def _filled(text: str, films: Sequence[Film], unnamed: list[Film], rng: random.Random,
+            genre: str = "") -> str:
+    """The sentence with titles of some of the films, which are taken out of ``unnamed``."""
+    chosen = rng.sample(films, text.count("{}"))
+    for film in chosen:
+        unnamed.remove(film)
+    return text.format(*(re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in chosen), genre=genre)
 
 
 def examples(profiles: Sequence[Profile], max_films: int, count: int) -> list[Example]:
