@@ -12,7 +12,7 @@ from dare_job.storage import lock
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, world, tmp_path):
     with webhook() as (connection, posted):
         settings = small(world, tmp_path / "out", notify="told", params={"set": ["decode.batch_size=0"]})

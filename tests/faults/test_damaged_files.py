@@ -15,7 +15,7 @@ from fault_nights import (
     require_whole,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 def cut_short(path) -> None:

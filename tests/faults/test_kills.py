@@ -42,7 +42,7 @@ def test_there_are_twenty_kills_of_all_kinds_over_all_stages():
 
 
 @pytest.mark.parametrize("runs", [
-    pytest.param(ONE_OF_EACH, id="one-of-each", marks=pytest.mark.slow),
+    pytest.param(ONE_OF_EACH, id="one-of-each", marks=pytest.mark.release),
     pytest.param(MOST_WORK, id="most-work", marks=pytest.mark.release),
     pytest.param(EVERY_STAGE, id="every-stage", marks=pytest.mark.release)])
 def test_a_night_with_random_kills_ends_as_if_nothing_had_been(folders, night, tmp_path, dare_job, runs):

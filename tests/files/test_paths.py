@@ -82,10 +82,10 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated(text):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ConfigError, match="out: s3:// needs the package s3fs: install .* extra s3"):
+    with pytest.raises(ConfigError, match="out: s3:// needs the package s3fs: run `make install EXTRAS=s3`"):
         paths.path("s3://bucket/x", "out")
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
-    with pytest.raises(ConfigError, match="out: hdfs:// needs the package hdfs_native: .* extra hdfs"):
+    with pytest.raises(ConfigError, match="out: hdfs:// needs the package hdfs_native: .*EXTRAS=hdfs"):
         paths.path("hdfs:///x", "out")
 
 
