@@ -94,7 +94,7 @@ def test_a_killed_training_ends_with_the_same_weights(start, texts, tmp_path, mo
 def test_a_text_ends_as_the_chat_template_ends_it(start, texts, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.eos_token = next(token for token in sorted(tokenizer.get_vocab())
-                               if token.isalpha() and token not in texts.read_text())  # no control token there
+                               if token.isalpha() and token not in texts.read_text())
     rows, _ = command.read_rows(texts, tokenizer, 256)
     assert {row.text[-1] for row in rows} == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
 
