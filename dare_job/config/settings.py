@@ -274,8 +274,6 @@ class EncodeSettings(Section):
 
 
 class LogSettings(Section):
-    """The log on standard error."""
-
     format: Literal["text", "json"] = Field(
         "text", description="Format of the log on standard error. json: one object per line, for machines. "
         "OUT/_work/dt=D/logs/RUN_ID.jsonl always has all records as JSON")
@@ -305,16 +303,12 @@ _LABELS = {"entity", "stage", "run_id", "date", "command"}
 
 
 class CostSettings(Section):
-    """Prices."""
-
     per_gpu_hour: float | None = Field(None, ge=0, description="Price of one worker (GPU) for an hour, in "
                                        "your currency, for the costs in report, dry run and tune. null: no "
                                        "costs")
 
 
 class JobConfig(Section):
-    """All settings of the job."""
-
     out: str = Field("out", min_length=1, description="Output folder: a path, s3://BUCKET/folder or "
                      "hdfs:///folder. Texts go to OUT/knowledge, files of a run to OUT/_work")
     seed: NotNegative = Field(0, description="Random seed of all stages. Sampled text depends on it, on "

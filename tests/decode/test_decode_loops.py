@@ -145,7 +145,7 @@ def test_long_loops_are_those_of_the_definition():
 
 
 @pytest.mark.parametrize("period", [60, 80, 120])
-def test_word_for_word_repetition_is_found_whatever_its_period(period):
+def test_word_for_word_repetition_of_any_period_is_found(period):
     loop = np.tile(np.arange(5, 5 + period, dtype=np.int32), 8)
     end, = ends_of(loop, numbers=np.zeros(800, bool))
     assert period + loops.MIN_REPEATED <= end < period + loops.MIN_REPEATED + STRIDE

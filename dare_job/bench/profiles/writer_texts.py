@@ -159,7 +159,7 @@ class _Composer:
         def is_true(genres: tuple[str, ...]) -> bool:
             shares = [counts[genre] for genre in genres]
             others = [count for genre, count in counts.items() if genre not in genres]
-            return shares == sorted(shares, reverse=True) and shares[-1] >= max(2, 2, *others)
+            return shares == sorted(shares, reverse=True) and shares[-1] >= max([2, *others])
 
         true = [text for text, genres in self._sentences.openings.items() if is_true(genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)

@@ -30,7 +30,9 @@ _SPARE = 1.1  # ratio of a proposed limit to the longest text
 
 
 def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobConfig) -> list[dict]:
-    """One dictionary per row: prompt, text, tokens, finish reason, failed gates, titles named, own.
+    """One dictionary per row: prompt, text, tokens, finish reason, failed gates, titles named.
+
+    ``own``: whether the text names more of its own row than of the others.
 
     Parameters
     ----------
