@@ -16,7 +16,7 @@ from dare_job.observe.metrics import Metrics
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic, lock
+from dare_job.storage import atomic_folder, lock
 from dare_job.tables import published
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
@@ -73,7 +73,7 @@ def _writing(job: Job) -> Iterator[None]:
     Raises ConfigError or ModelError, before that, if drafting cannot work with these settings.
     """
     preflight.check_drafting(job)
-    atomic.recover(job.space.out)
+    atomic_folder.recover(job.space.out)
     with lock.held(job.space.work):
         lock.wait_until_free(job.space.work.parent)  # `dare-job clean` may be moving dates away
         job.space.clean_up()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date
 
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.storage.paths import AnyPath
 
 DONE = "_done.json"
@@ -53,7 +53,7 @@ class Workspace:
 
         At a URL this is the current version. Call again after the stage has committed a new one.
         """
-        return atomic.current(self.work / name)
+        return atomic_folder.current(self.work / name)
 
     def knowledge(self, entity: str, dt: str | None = None) -> AnyPath:
         return self.out / "knowledge" / f"entity={entity}" / f"dt={dt or self.dt}"
@@ -167,17 +167,17 @@ class Workspace:
 
     def clean_up(self) -> None:
         """Remove what a killed command left of this date. Requires the date's lock."""
-        atomic.clean_up_below(self.work)
-        atomic.clean_up(self.out / "reports" / f"dt={self.dt}")
+        atomic_folder.clean_up_below(self.work)
+        atomic_folder.clean_up(self.out / "reports" / f"dt={self.dt}")
         if (leftover := index_partial(self.out, self.dt)).exists():  # not where reports is a file
             leftover.unlink(missing_ok=True)
         for folder in self.snapshots():
-            atomic.clean_up(folder)
+            atomic_folder.clean_up(folder)
 
 
 def generation_started(work: AnyPath) -> bool:
     """True if the stage generate has started; ``work`` is a date's folder below ``_work``."""
-    generate = atomic.current(work / "generate")
+    generate = atomic_folder.current(work / "generate")
     return any((generate / name).exists() for name in (SHARD_PLAN, DONE))
 
 
@@ -190,7 +190,7 @@ def is_done(folder: AnyPath, fingerprint: str) -> bool:
     """True if the folder holds a complete output with this fingerprint."""
     try:
         record = done_record(folder)
-        return record["fingerprint"] == fingerprint and is_complete(atomic.current(folder), record)
+        return record["fingerprint"] == fingerprint and is_complete(atomic_folder.current(folder), record)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -210,7 +210,7 @@ def _count_files(folder: AnyPath) -> int:
 
 def done_record(folder: AnyPath) -> dict:
     """What the stage reported when it was committed."""
-    return json.loads((atomic.current(folder) / DONE).read_text())
+    return json.loads((atomic_folder.current(folder) / DONE).read_text())
 
 
 @contextmanager
@@ -220,11 +220,11 @@ def committing(folder: AnyPath, fingerprint: str, record: dict) -> Iterator[AnyP
     ``_done.json`` is written last, with ``record``, which the block may fill. If the block fails, ``folder``
     is unchanged.
     """
-    staging = atomic.stage_folder(folder)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(folder)
+    with atomic_folder.remove_on_error(staging):
         yield staging
         write_json(staging / DONE, {"fingerprint": fingerprint, FILES: _count_files(staging), **record})
-        atomic.replace(staging, folder)
+        atomic_folder.replace(staging, folder)
 
 
 def write_json(path: AnyPath, value) -> None:

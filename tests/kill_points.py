@@ -84,9 +84,9 @@ class Points:
         """Install the hooks in this process."""
         from pyspark.sql import DataFrameWriter
 
-        from dare_job.storage import atomic
+        from dare_job.storage import atomic_folder
 
-        exchange, write = atomic._exchange, DataFrameWriter.parquet
+        exchange, write = atomic_folder._exchange, DataFrameWriter.parquet
 
         def exchanging(one: Path, other: Path) -> bool:
             self.reach("exchange", str(one), str(other))
@@ -99,7 +99,7 @@ class Points:
         def syncing(file: int) -> None:  # a killed process keeps its writes even without a sync
             self.reach("sync", os.readlink(f"/proc/self/fd/{file}"))
 
-        atomic._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing
+        atomic_folder._exchange, DataFrameWriter.parquet, os.fsync = exchanging, writing, syncing
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dare_job.generate.hangs import Watchdog
 from dare_job.storage import errors
 from dare_job.storage.paths import AnyPath, is_local
-from dare_job.tables import open_chunks
+from dare_job.tables import chunk_progress
 from dare_job.tables.chunk_files import Totals
 
 _LOCAL_S, _STORE_S = 3.0, 15.0  # seconds between two writes, on a disk and on an object store
@@ -43,7 +43,7 @@ class LiveProgress:
             self._wake.set()
             thread.join(timeout=30.0)  # a store that hangs must not block the shard
             with errors.suppress_store_errors(OSError):
-                open_chunks.remove(self._folder, self._shard)
+                chunk_progress.remove(self._folder, self._shard)
 
     def committed(self) -> None:
         """Write soon, without waiting: the rows of a committed chunk no longer count here."""
@@ -54,7 +54,7 @@ class LiveProgress:
             self._wake.wait(_LOCAL_S if is_local(self._folder) else _STORE_S)
             self._wake.clear()
             with errors.suppress_store_errors(OSError):  # an error loses only this update
-                open_chunks.write(self._folder, self._shard, self._token, self._totals())
+                chunk_progress.write(self._folder, self._shard, self._token, self._totals())
 
     def _totals(self) -> Totals:
         engine = self._watchdog.engine

@@ -26,7 +26,7 @@ from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
 from dare_job.spark.tables import read_parquet, row_count, write_parquet
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, parts
 from dare_job.tables.published import has_relaxed_tokens, read_texts
@@ -87,8 +87,8 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
     plan = read_plan(folder)
     if plan and plan.fingerprint == fingerprint and _covers(plan, job.limit, wave_settings):
         return plan
-    staging = atomic.stage_folder(folder)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(folder)
+    with atomic_folder.remove_on_error(staging):
         kept = _copy_finished(job, rows_to_write(None), folder, staging)
         rows = rows_to_write(job.limit).cache()
         record = _write(job, rows, staging)
@@ -96,7 +96,7 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
         write_json(staging / SHARD_PLAN, {
             "token": secrets.token_hex(8), "fingerprint": fingerprint, "limit": job.limit, "kept": kept,
             "wave_settings": wave_settings, **record, "rows": record["rows"] + kept})
-        atomic.replace(staging, folder)
+        atomic_folder.replace(staging, folder)
     return read_plan(job.space.stage("generate"))
 
 

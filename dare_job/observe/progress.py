@@ -19,7 +19,7 @@ import pyarrow as pa
 from dare_job.storage import errors
 from dare_job.storage.paths import AnyPath
 from dare_job.tables.chunk_files import Tally, Totals
-from dare_job.tables.open_chunks import OpenChunks
+from dare_job.tables.chunk_progress import OpenChunks
 
 _WINDOW_S = 120.0  # rates cover at least this much of the past, or half of it if that is longer
 _SILENT_S = 2.0  # shorter work reports nothing

@@ -15,7 +15,7 @@ from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import DataError, RowError
 from dare_job.publish.report.nights import snapshot
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic, errors, paths
+from dare_job.storage import atomic_folder, errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.workspace import Workspace
@@ -59,7 +59,7 @@ def source(out: str, dt: str | None) -> Source:
     """The texts of a published date, by default the newest. Raises DataError naming the published dates."""
     folder = paths.path(out, "--out")
     errors.check_access(folder, "--out")
-    atomic.recover(folder)
+    atomic_folder.recover(folder)
     dt = snapshot(folder, ENTITIES[0], dt).name[3:]
     folders = {entity: snapshot(folder, entity, dt) for entity in ENTITIES}
     manifests = {entity: published.read_manifest(path) for entity, path in folders.items()}

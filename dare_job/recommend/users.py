@@ -11,7 +11,7 @@ from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.spark.tables import read_parquet, row_count, write_parquet
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import committing, done_record, is_done
 
@@ -53,7 +53,7 @@ def prepare(job: Job, source: AnyPath, folder: AnyPath, fingerprint: str) -> dic
 
 
 def _is_readable(folder: AnyPath) -> bool:
-    tables = (atomic.current(folder) / name for name in (ROWS, COUNTS))
+    tables = (atomic_folder.current(folder) / name for name in (ROWS, COUNTS))
     try:
         rows, _ = (sum(paths.map_paths(row_count, table.glob("*.parquet"))) for table in tables)
     except (pa.ArrowException, OSError):

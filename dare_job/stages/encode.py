@@ -23,7 +23,7 @@ from dare_job.publish.features import encoder_files, inputs
 from dare_job.publish.features.build import Night
 from dare_job.publish.features.encode_tasks import EncodeTask
 from dare_job.schemas import ENTITIES, FEATURES_VERSION
-from dare_job.storage import atomic, lock, paths
+from dare_job.storage import atomic_folder, lock, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST, digest, write_json
@@ -65,7 +65,7 @@ def run(job: Job) -> dict:
                 if made := _stage(night, sources[entity], prints[entity], failing):
                     staged[made[0]] = job.space.features(entity)
                     manifests[entity] = made[1]
-            atomic.publish(staged)
+            atomic_folder.publish(staged)
     if work.exists():
         paths.remove_tree(work)
     return {entity: manifests[entity] for entity in ENTITIES if entity in manifests}
@@ -81,8 +81,8 @@ def _fingerprint(job: Job, source: dict, encoder: dict) -> str:
 def _stage(night: Night, source: dict, fingerprint: str, failing: ExitStack) -> tuple[AnyPath, dict] | None:
     """Write features to a staging folder, which an error in ``failing`` removes."""
     job, began = night.job, time.perf_counter()
-    staging = atomic.stage_folder(job.space.features(night.entity), flat=True)
-    failing.enter_context(atomic.remove_on_error(staging))
+    staging = atomic_folder.stage_folder(job.space.features(night.entity), flat=True)
+    failing.enter_context(atomic_folder.remove_on_error(staging))
     made = night.make(staging)
     if made is None:
         if paths.is_local(staging):

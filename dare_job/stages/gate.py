@@ -26,7 +26,7 @@ from dare_job.publish.gate.findings import (
 )
 from dare_job.publish.gate.scan import Scan
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import stage_inputs
 from dare_job.workspace import committing, digest, done_record, is_done, write_json
@@ -50,7 +50,7 @@ def run(job: Job) -> dict:
     if not is_done(folder, fingerprint):
         record: dict = {}
         with committing(folder, fingerprint, record) as staging:
-            rows_file = atomic.final_folder(staging, folder) / NAME
+            rows_file = atomic_folder.final_folder(staging, folder) / NAME
             record |= _check_texts(job, plan, generated["rows"], staging, rows_file)
     record = done_record(folder)
     if any(record[entity][check]["failed"] for entity in ENTITIES for check in OF_ERRORS):

@@ -21,7 +21,7 @@ from dare_job.storage import lock
 from dare_job.storage.local_copy import local_copy
 from dare_job.storage.paths import AnyPath, path
 from dare_job.tables import chunk_files, published, stage_inputs
-from dare_job.tables.open_chunks import OpenChunks
+from dare_job.tables.chunk_progress import OpenChunks
 from dare_job.workspace import DONE, digest, done_record, write_json
 from pools import PoolError
 from pools.index import Index

@@ -9,9 +9,10 @@ Every entity of the plan that has a text or an error gets one row:
   ``source_run_id``. An entity that was never generated and not reached has no row.
 
 Both entity types are staged with their manifests and checked before either is published, each in one step
-(``atomic.publish``): users first, then items. If the run is killed between the two, the users are of this run
-and the items of the previous publication, each complete; publishing again repairs it. Each publication uses
-new file names, so a reader with an older file list reads the old files or gets an error, never a mix.
+(``atomic_folder.publish``): users first, then items. If the run is killed between the two, the users are of
+this run and the items of the previous publication, each complete; publishing again repairs it. Each
+publication uses new file names, so a reader with an older file list reads the old files or gets an error,
+never a mix.
 """
 
 import secrets
@@ -34,7 +35,7 @@ from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
-from dare_job.storage import atomic, lock
+from dare_job.storage import atomic_folder, lock
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import chunk_files, parts, published, stage_inputs
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
@@ -151,7 +152,7 @@ def _make_visible(space: Workspace, staged: dict[str, AnyPath], manifests: dict)
     for entity, folder in staged.items():
         lock.require_held()
         write_json(folder / MANIFEST, manifests[entity])
-    atomic.publish({folder: space.knowledge(entity) for entity, folder in staged.items()})
+    atomic_folder.publish({folder: space.knowledge(entity) for entity, folder in staged.items()})
 
 
 def _with_baseline(job: Job, entity: str, manifest: dict, generated: dict) -> dict:
@@ -171,8 +172,8 @@ def _fingerprint(job: Job, entity: str, generated: dict) -> str:
 
 def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[parts.Part]]:
     """Write the snapshot to a staging folder, which an error in ``failing`` removes."""
-    staging = atomic.stage_folder(job.space.knowledge(entity), flat=True)
-    failing.enter_context(atomic.remove_on_error(staging))
+    staging = atomic_folder.stage_folder(job.space.knowledge(entity), flat=True)
+    failing.enter_context(atomic_folder.remove_on_error(staging))
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     files = 1 + plan.count_rows() // _ROWS_PER_FILE
     with progress.doing(f"writing the {entity} snapshot and its checksums"):

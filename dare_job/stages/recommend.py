@@ -29,7 +29,7 @@ from dare_job.recommend.catalogue import Catalogue
 from dare_job.recommend.task import RecommendTask
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.schemas import CANDIDATES_VERSION
-from dare_job.storage import atomic, lock, paths
+from dare_job.storage import atomic_folder, lock, paths
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST, digest, done_record, write_json
 
@@ -78,9 +78,9 @@ def run(job: Job) -> dict:
     user_record = users.prepare(job, source, work / "users", fingerprint)
     if not user_record["users"]:
         raise DataError(f"no users to recommend to: {source} has none, or --limit is 0")
-    counts = users.counts(atomic.current(work / "users"), recommender.ids)
+    counts = users.counts(atomic_folder.current(work / "users"), recommender.ids)
     _require_items(job, Catalogue.build(recommender.ids, counts))
-    task = RecommendTask.of(job, folder, drafter, atomic.current(work / "users"), work, fingerprint)
+    task = RecommendTask.of(job, folder, drafter, atomic_folder.current(work / "users"), work, fingerprint)
     worker_stats = chunks.write(job, task, user_record["chunks"], user_record["users"])
     if hang_count := hangs.hang_count(work, fingerprint):
         _LOG.warning("workers hung or lost their device %d times and were restarted; users whose batch did "
@@ -146,8 +146,8 @@ def _publish(job: Job, user_record: dict, chunk_folder: paths.AnyPath, fingerpri
              run_record: dict) -> dict:
     """Write the table to staging, check it, publish it and return the manifest."""
     target = job.space.candidates()
-    staging = atomic.stage_folder(target, flat=True)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(target, flat=True)
+    with atomic_folder.remove_on_error(staging):
         manifest_files, sums = publishing.write(job, chunk_folder, staging, user_record["users"],
                                                 job.config.recommend.k)
         _require_few_errors(job, sums, staging, chunk_folder.parent)
@@ -159,7 +159,7 @@ def _publish(job: Job, user_record: dict, chunk_folder: paths.AnyPath, fingerpri
             "forwards_per_user": round(sums["forwards"] / searched, 4) if searched else None, **run_record}
         lock.require_held()
         write_json(staging / MANIFEST, manifest)
-        atomic.publish({staging: target})
+        atomic_folder.publish({staging: target})
     return manifest
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dare_job.errors import ConfigError
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.training.loop import versions
 from dare_job.workspace import write_json
 
@@ -59,10 +59,10 @@ def finish(to: Path, model, write: Callable[[Path], None], began: float, report:
     """
     report = {**report, "parameters": model.num_parameters(),
               "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}
-    staging = atomic.stage_folder(to)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(to)
+    with atomic_folder.remove_on_error(staging):
         write(staging)
         write_json(staging / TRAINING, report)
-        atomic.replace(staging, to)
+        atomic_folder.replace(staging, to)
     shutil.rmtree(training_folder(to), ignore_errors=True)
     return report

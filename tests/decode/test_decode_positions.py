@@ -9,7 +9,7 @@ import torch
 from decode_models import assert_written, generate, generate_now, oracle, prompts, tiny, write
 from transformers import GenerationConfig
 
-from dare_job.decode.engine import admission, generation_config
+from dare_job.decode.engine import generation_config, request_checks
 from dare_job.decode.model import support
 from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
@@ -46,7 +46,7 @@ def test_rotary_types_that_change_with_the_length_end_where_they_change(kind, ca
     expected = [generate(model, text, max_new_tokens=context + 1 - len(text)) for text in texts[:3]]
     target = Target(model)
     assert (target.traits.context, target.traits.max_length) == (context, context + 1)
-    admission._warn.cache_clear()
+    request_checks._warn.cache_clear()
     with caplog.at_level(logging.WARNING, "dare_job"):
         results = write(target, texts, oracle(expected), max_new_tokens=NEW)
     reason = f"original context of its {kind} rotary positions"

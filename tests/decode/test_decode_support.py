@@ -21,9 +21,9 @@ from decode_models import (
 from pydantic import ValidationError
 
 from dare_job.config.settings import JobConfig
-from dare_job.decode.model import attention, support
-from dare_job.decode.model.attention import NAME
+from dare_job.decode.model import support, tree_attention
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree_attention import NAME
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling
 from dare_job.decode.settings import Warp
@@ -99,28 +99,28 @@ def test_a_wrong_window_is_detected(monkeypatch):
 
 
 def test_wrong_logits_of_a_single_token_is_detected(monkeypatch):
-    right = attention.tree_sdpa
+    right = tree_attention.tree_sdpa
 
     def wrong(module, query, key, value, attention_mask, **kwargs):
         return right(module, query, key[:, :, : key.shape[2] - (query.shape[2] == 1)],
                      value[:, :, : key.shape[2] - (query.shape[2] == 1)],
                      None if query.shape[2] == 1 else attention_mask, **kwargs)
 
-    monkeypatch.setattr(attention, "tree_sdpa", wrong)
+    monkeypatch.setattr(tree_attention, "tree_sdpa", wrong)
     with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny("llama"))
 
 
 @pytest.mark.parametrize("name", ["mistral", "mistral-window"])
 def test_a_prompt_without_a_mask_is_checked(monkeypatch, name):
-    right = attention.tree_sdpa
+    right = tree_attention.tree_sdpa
 
     def blind(module, query, key, value, attention_mask, **kwargs):
         if attention_mask is None:  # a model with its own bias would not be causal
             attention_mask = query.new_zeros((len(query), 1, query.shape[2], key.shape[2]))
         return right(module, query, key, value, attention_mask, **kwargs)
 
-    monkeypatch.setattr(attention, "tree_sdpa", blind)
+    monkeypatch.setattr(tree_attention, "tree_sdpa", blind)
     with pytest.raises(ModelError, match="differ from a forward pass without one"):
         Target(tiny(name))
 
@@ -131,7 +131,7 @@ def test_masks_of_each_head(groups, queries):
     rng = torch.Generator().manual_seed(0)
     query, key, value, mask = (torch.randn(shape, generator=rng) for shape in (
         (2, 4, queries, 8), (2, groups, 7, 8), (2, groups, 7, 8), (2, 4, queries, 7)))
-    ours, _ = attention.tree_sdpa(None, query, key, value, mask)
+    ours, _ = tree_attention.tree_sdpa(None, query, key, value, mask)
     repeated = [x.repeat_interleave(4 // groups, 1) for x in (key, value)]
     plain = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=mask)
     assert torch.allclose(ours, plain.transpose(1, 2), atol=1e-6)
@@ -176,11 +176,11 @@ def test_attention_of_llama_is_replaced():
 
 def test_an_ignored_softcap_is_logged(caplog):
     model = tiny("llama")
-    attention.enable(model)
+    tree_attention.enable(model)
     assert not caplog.records
     model = tiny("llama")
     model.config.attn_logit_softcapping = 3.0
-    attention.enable(model)
+    tree_attention.enable(model)
     assert "LlamaForCausalLM has attn_logit_softcapping 3, which generate" in caplog.text
 
 

@@ -13,7 +13,7 @@ import pytest
 from fault_nights import BEFORE, NIGHT, rows
 
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.tables import chunk_files
 
 pytestmark = pytest.mark.spark
@@ -103,7 +103,7 @@ def write_version(out: Path, version: str) -> None:
 @pytest.fixture
 def slow_to_show(monkeypatch):
     """Between users and items that are shown some time passes."""
-    put = atomic._move_into_place
+    put = atomic_folder._move_into_place
 
     def put_and_wait(new, old) -> bool:
         replaced = put(new, old)
@@ -111,7 +111,7 @@ def slow_to_show(monkeypatch):
             time.sleep(GAP_S)
         return replaced
 
-    monkeypatch.setattr(atomic, "_move_into_place", put_and_wait)
+    monkeypatch.setattr(atomic_folder, "_move_into_place", put_and_wait)
 
 
 @pytest.mark.release

@@ -12,7 +12,7 @@ from small_texts import manifest, publish, rows
 from dare_job import pipeline
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.workspace import Workspace
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ def job_of(out: Path, bert: Path, day: str = DAY) -> Job:
 
 
 def encode_once(out: Path, bert: Path, day: str = DAY) -> None:
-    atomic.GRACE_S = 0
+    atomic_folder.GRACE_S = 0
     pipeline.run_stage(job_of(out, bert, day), "encode")
 
 
@@ -43,7 +43,7 @@ def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_comma
     """In this process, which cleans up as little as a killed one."""
     out, bert = tmp_path / "out", tiny_bert(tmp_path / "bert")
     publish(out, DAY, USERS)
-    move = atomic._move_into_place
+    move = atomic_folder._move_into_place
 
     def stop(new: Path, old: Path) -> bool:
         if "entity=item" in str(old):
@@ -53,8 +53,8 @@ def test_a_night_that_stopped_between_users_and_items_is_ended_by_the_same_comma
     job = job_of(out, bert)
     job.__dict__["spark"] = spark
     with monkeypatch.context() as patch:
-        patch.setattr(atomic, "_move_into_place", stop)
-        patch.setattr(atomic, "remove_on_error", lambda staging: nullcontext())
+        patch.setattr(atomic_folder, "_move_into_place", stop)
+        patch.setattr(atomic_folder, "remove_on_error", lambda staging: nullcontext())
         with pytest.raises(Killed):
             pipeline.run_stage(job, "encode")
     assert {path.parent.name for path in out.glob("features/entity=*/dt=*")} == {"entity=user"}

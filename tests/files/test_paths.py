@@ -21,7 +21,7 @@ from dare_job.models import embedded_path
 from dare_job.models import files as models_files
 from dare_job.pipeline import STAGES
 from dare_job.schemas import KNOWLEDGE
-from dare_job.storage import atomic, conditional_write, local_copy, paths, versions
+from dare_job.storage import atomic_folder, conditional_write, local_copy, paths, versions
 from dare_job.tables import published as tables_published
 from dare_job.workspace import Workspace, committing, done_record, is_done, write_json
 
@@ -151,7 +151,7 @@ def test_a_stage_is_the_version_before_or_the_new_one(folder):
         (staging / "part-3.parquet").write_text("rows")
         raise RuntimeError
     assert is_done(place.stage("plan"), "f2")
-    atomic.clean_up_below(place.work)
+    atomic_folder.clean_up_below(place.work)
     left = [name for name in paths.listing(place.work) if "part-" in name]
     assert len(left) == 1 and left[0].endswith("part-2.parquet")
     (place.stage("plan") / "entity=user" / "part-2.parquet").unlink()
@@ -184,7 +184,7 @@ def test_readers_of_a_date_that_is_published_again_see_one_publication(folder):
     reader.start()
     for number in range(1, 6):
         published(place, str(number), ["a", "b"])
-        atomic.replace(place, place)
+        atomic_folder.replace(place, place)
     time.sleep(0.2)
     ended.set()
     reader.join()
@@ -236,6 +236,7 @@ def test_a_model_at_a_url_is_the_same_model(folder, tmp_path, monkeypatch):
 
 @pytest.mark.spark
 def test_nothing_is_left_by_a_missing_folder(folder):
-    assert paths.listing(folder / "none") == {} and atomic.current(folder / "none").name == "v-00000000"
+    assert paths.listing(folder / "none") == {}
+    assert atomic_folder.current(folder / "none").name == "v-00000000"
     paths.remove_tree(folder / "none")
     versions.clean_up(folder / "none")

@@ -16,7 +16,7 @@ import pytest
 from dare_job.errors import InfrastructureError
 from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
-from dare_job.storage import atomic, conditional_write, lease, lock, object_lock, paths
+from dare_job.storage import atomic_folder, conditional_write, lease, lock, object_lock, paths
 from dare_job.tables import published
 from dare_job.workspace import MANIFEST, Workspace, committing, done_record
 
@@ -198,9 +198,9 @@ def test_who_lost_the_lock_commits_nothing(folder, in_the_meantime, still_at_it)
             commit()
         assert lost.value.exit_code == 5
         with pytest.raises(InfrastructureError, match="no longer"):
-            atomic.stage_folder(stage)
+            atomic_folder.stage_folder(stage)
     assert done_record(stage)["fingerprint"] == "theirs"
-    assert (atomic.current(stage) / "rows.txt").read_text() == "theirs"
+    assert (atomic_folder.current(stage) / "rows.txt").read_text() == "theirs"
     assert (folder / lock.NAME).exists() == still_at_it
 
 
@@ -226,7 +226,7 @@ def test_who_lost_the_lock_publishes_nothing_and_leaves_the_others_files(folder,
 
     monkeypatch.setattr(publish, "write_json", write_then_lose)
     with (lock.held(space.work), pytest.raises(InfrastructureError, match="no longer"),
-          atomic.remove_on_error(places["user"]), atomic.remove_on_error(places["item"])):
+          atomic_folder.remove_on_error(places["user"]), atomic_folder.remove_on_error(places["item"])):
         for place in places.values():
             (place / "part-ours.parquet").write_bytes(b"rows")
         if not shown:

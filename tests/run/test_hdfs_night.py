@@ -17,7 +17,7 @@ from dare_job.errors import InfrastructureError
 from dare_job.publish.snapshots.clean import clean
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic, lock, paths
+from dare_job.storage import atomic_folder, lock, paths
 from dare_job.tables import chunk_files, published
 from dare_job.workspace import MANIFEST
 
@@ -71,7 +71,8 @@ def test_a_second_run_writes_nothing(runs, job_at, place):
 
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
-    for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
+    generated = atomic_folder.current(out / "_work" / f"dt={NIGHT_2}" / "generate")
+    for path in (generated / "entity=user").glob("part-*"):
         with paths.arrow_source(path) as source:
             table = pq.read_table(source)
         words = [text and f"{text.partition(' Version-')[0]} {version}"

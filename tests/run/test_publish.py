@@ -194,7 +194,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     job = prepared({"a": True}, [text("a", "x")])
     gate.run(job)
     tomorrow = Workspace(job.space.out, date.fromisoformat("2026-01-03"))
-    rename = publish.atomic._move_into_place
+    rename = publish.atomic_folder._move_into_place
 
     def killed(new, old):
         assert (new / "_manifest.json").exists()  # data and manifest appear by one rename
@@ -202,7 +202,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
             raise KeyboardInterrupt
         return rename(new, old)
 
-    monkeypatch.setattr(publish.atomic, "_move_into_place", killed)
+    monkeypatch.setattr(publish.atomic_folder, "_move_into_place", killed)
     with pytest.raises(KeyboardInterrupt):
         publish.run(job)
     assert (job.space.knowledge("user") / "_manifest.json").exists()
@@ -213,7 +213,7 @@ def test_a_date_counts_once_both_entity_types_are_published(prepared, monkeypatc
     pipeline._name_unpublished(Job(job.config, tomorrow, "run-2"))
     assert f"`dare-job run --date {DAY}`" in caplog.text
 
-    monkeypatch.setattr(publish.atomic, "_move_into_place", rename)
+    monkeypatch.setattr(publish.atomic_folder, "_move_into_place", rename)
     publish.run(job)
     assert [tomorrow.previous(entity).name for entity in ENTITIES] == [f"dt={DAY}"] * 2
     assert tomorrow.interrupted_dates() == []

@@ -20,7 +20,7 @@ from dare_job.job import Job
 from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.stages import gate, publish
-from dare_job.storage import atomic, lock
+from dare_job.storage import atomic_folder, lock
 from dare_job.tables import parts, published, stage_inputs
 from dare_job.workspace import Workspace, write_json
 
@@ -69,9 +69,9 @@ def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=
 
     change(publish, "_snapshot", rows)
     change(parts, "write_parts", write)
-    change(atomic, "GRACE_S", 0)
+    change(atomic_folder, "GRACE_S", 0)
     if not at_once:
-        change(atomic, "_exchange", lambda one, other: False)
+        change(atomic_folder, "_exchange", lambda one, other: False)
     pipeline.run_stage(job_of(out, DAY, run_id), "publish")
 
 
@@ -144,10 +144,10 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
     folders = [out / "knowledge" / f"entity={entity}" / f"dt={DAY}" for entity in ENTITIES]
     names = [sorted(os.listdir(folder)) for folder in folders]
     opened = [os.open(folder, os.O_RDONLY) for folder in folders]
-    monkeypatch.setattr(atomic, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
+    monkeypatch.setattr(atomic_folder, "time", SimpleNamespace(sleep=lambda seconds: listed.append(
         (seconds, [sorted(os.listdir(place)) for place in opened]))))  # of swap alone
     publish_once(out, at_once, change=monkeypatch.setattr)
-    assert listed == [(atomic.GRACE_S, names)]
+    assert listed == [(atomic_folder.GRACE_S, names)]
     assert [os.listdir(place) for place in opened] == [[], []] and leftovers(out) == []
     assert seen(out) == dict.fromkeys(ENTITIES, "second")
     for place in opened:
@@ -157,7 +157,7 @@ def test_who_opened_a_folder_just_before_still_lists_its_files(prepared, at_once
 def can_exchange(folder: Path) -> bool:
     for name in ("one", "other"):
         (folder / name).mkdir()
-    return atomic._exchange(folder / "one", folder / "other")
+    return atomic_folder._exchange(folder / "one", folder / "other")
 
 
 @pytest.mark.parametrize("entity", ENTITIES)
@@ -171,7 +171,7 @@ def test_a_date_that_two_renames_hid_is_shown_again(prepared, entity, tmp_path, 
     shutil.copytree(out, tmp_path / "shown")
     (out / "_work" / f"dt={DAY}" / "_lock").unlink()
     with lock.held(out / "_work" / f"dt={DAY}"):
-        atomic.recover(out)
+        atomic_folder.recover(out)
         assert seen(out)[entity] is None
     with pipeline._writing(tomorrow):
         assert seen(out)[entity] == "first"

@@ -25,7 +25,7 @@ from dare_job.publish.gate import scan
 from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES
 from dare_job.stages import publish
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.tables import chunk_files, published
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -232,7 +232,8 @@ def chunk_keys() -> list[str]:
 
 def write_version(out, version: str) -> None:
     """Let tonight's texts end with a word, as if the model had written them so."""
-    for path in (atomic.current(out / "_work" / f"dt={NIGHT_2}" / "generate") / "entity=user").glob("part-*"):
+    generated = atomic_folder.current(out / "_work" / f"dt={NIGHT_2}" / "generate")
+    for path in (generated / "entity=user").glob("part-*"):
         with paths.arrow_source(path) as source:
             table = pq.read_table(source)
         words = [None if text is None else f"{text.partition(' Version-')[0]} {version}"

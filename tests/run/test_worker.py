@@ -15,7 +15,7 @@ from dare_job.config.settings import JobConfig
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.generate import live_progress, loading, shard_plan, worker, worker_stats
 from dare_job.generate.task import Task
-from dare_job.tables import chunk_files, open_chunks
+from dare_job.tables import chunk_files, chunk_progress
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
 
@@ -247,7 +247,7 @@ def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):
     Four rows are a chunk. It is committed when a row of the next chunk is finished.
     """
     monkeypatch.setattr(live_progress, "_LOCAL_S", 0.01)
-    chunks, expected = open_chunks.OpenChunks(task.folder, RECORD["token"]), iter((0, 1, 2, 3, 4, 1, 2, 3))
+    chunks, expected = chunk_progress.OpenChunks(task.folder, RECORD["token"]), iter((0, 1, 2, 3, 4, 1, 2, 3))
 
     class Watching(FakeEngine):
         def run(self, requests):
@@ -267,11 +267,11 @@ def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):
 
 
 def test_a_report_of_another_plan_or_of_a_dead_worker_does_not_count(tmp_path, monkeypatch):
-    chunks, two = open_chunks.OpenChunks(tmp_path, "now"), chunk_files.Totals(rows=2, tokens=50)
-    open_chunks.write(tmp_path, 1, "now", two)
-    open_chunks.write(tmp_path, 2, "before", two)
+    chunks, two = chunk_progress.OpenChunks(tmp_path, "now"), chunk_files.Totals(rows=2, tokens=50)
+    chunk_progress.write(tmp_path, 1, "now", two)
+    chunk_progress.write(tmp_path, 2, "before", two)
     assert chunks.totals() == two
-    monkeypatch.setattr(open_chunks, "_SILENT_S", 0.0)
+    monkeypatch.setattr(chunk_progress, "_SILENT_S", 0.0)
     assert chunks.totals() == chunk_files.Totals()  # it has not changed since
     monkeypatch.undo()
     (tmp_path / "open" / ".00002.json.partial").touch()  # a worker was killed while it wrote

@@ -21,7 +21,7 @@ from dare_job.errors import DataError
 from dare_job.models import files as models_files
 from dare_job.observe.progress import doing
 from dare_job.spark.tables import read_parquet, write_parquet
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.workspace import MANIFEST, write_json
 
 _GROUP_ROWS = 1 << 17
@@ -70,8 +70,8 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
     ------
     DataError : the files cannot be used, or the filters leave no training data
     """
-    staging = atomic.stage_folder(options.out)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(options.out)
+    with atomic_folder.remove_on_error(staging):
         record = _Preparation(staging, options, spark).run(read)
         with doing("computing the SHA-256 of the original files"):
             origin = [_identity(file) for source in sources for file in _files(source)]
@@ -81,7 +81,7 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
                     "paper": report.COUNTS[name],
                     "ratio": report.ratios(record["counts"], report.COUNTS[name])}
         write_json(staging / MANIFEST, manifest)
-        atomic.replace(staging, options.out)
+        atomic_folder.replace(staging, options.out)
     return manifest
 
 

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from dare_job.config.settings import InputSettings
 from dare_job.data.readers import amazon, checks, movielens, parquet
-from dare_job.data.readers.columns import Source
+from dare_job.data.readers.casts import Source
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.observe import progress

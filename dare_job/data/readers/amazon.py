@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job.data.readers.columns import Source
+from dare_job.data.readers.casts import Source
 from dare_job.data.readers.text import attribute_map, lines, split_fields
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, TimestampNTZType, TimestampType
 
-from dare_job.data.readers.columns import Source
+from dare_job.data.readers.casts import Source
 from dare_job.errors import DataError
 from dare_job.schemas import INTERACTIONS, ITEMS, REJECTS, USERS
 from dare_job.spark.tables import write_parquet

@@ -14,7 +14,7 @@ if there is movies.dat but no ratings.dat.
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dare_job.data.readers.columns import Source
+from dare_job.data.readers.casts import Source
 from dare_job.data.readers.text import attribute_map, lines, split_csv, split_fields
 from dare_job.data.titles import REWRITES
 from dare_job.errors import DataError

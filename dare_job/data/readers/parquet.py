@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StringType, StructType
 
-from dare_job.data.readers.columns import FileGroup, Source, column_of, quoted, union_tables
+from dare_job.data.readers.casts import FileGroup, Source, column_of, quoted, union_tables
 from dare_job.data.readers.text import attribute_map
 from dare_job.errors import DataError
 from dare_job.spark.tables import read_parquet

@@ -8,7 +8,7 @@ width ends once the best unfinished beam, scored at its current length, is no be
 import numpy as np
 
 from dare_job.decode.beam.forest import Forest
-from dare_job.decode.engine.admission import Admission
+from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.request import BeamStatistics, Result
 from dare_job.decode.settings import Beams

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config, prefill
-from dare_job.decode.engine.admission import admit
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.engine.request_checks import admit
 from dare_job.decode.engine.request_scheduler import RequestScheduler
 from dare_job.decode.engine.rows import EOS, LENGTH, LOOP, NON_FINITE, STOP, Rows, StepPlan
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings

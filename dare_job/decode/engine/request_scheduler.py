@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import prefill
-from dare_job.decode.engine.admission import Admission
 from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.prefix_cache import Prefix

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dare_job.decode.engine.admission import Admission
 from dare_job.decode.engine.loops import STRIDE, first_loop
+from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, follow, state_after
 from dare_job.decode.model.prefix_cache import common_prefix_length
 from dare_job.decode.request import BeamStatistics, Request, Result

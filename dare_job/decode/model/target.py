@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from dare_job.decode.model import attention, loading, masks, selfcheck, support
+from dare_job.decode.model import loading, masks, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.masks import Level
@@ -48,7 +48,7 @@ class Target:
     vocabulary : int
         Tokens with an embedding; a prompt may have no others.
     fused : bool
-        Whether the model runs ``attention.tree_sdpa`` rather than its own attention.
+        Whether the model runs ``tree_attention.tree_sdpa`` rather than its own attention.
     packed : bool
         Whether trees of different sizes run without padding (``PaddedLayout``).
     prepacked : PrepackedLayers
@@ -74,8 +74,8 @@ class Target:
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
-        self._original_attention = attention.original_name(model)
-        self.fused = attention.enable(model)
+        self._original_attention = tree_attention.original_name(model)
+        self.fused = tree_attention.enable(model)
         self.prepacked = PrepackedLayers(model)
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -139,7 +139,7 @@ class Target:
     @contextmanager
     def as_transformers(self):
         """Run ``model`` with its original attention and linear layers, for comparison."""
-        with attention.original(self.model, self._original_attention), self.prepacked.off():
+        with tree_attention.original(self.model, self._original_attention), self.prepacked.off():
             yield self.model
 
     @_without_gradients
@@ -236,7 +236,7 @@ class Target:
             return self._forward(tree.tokens.view(shape), positions.view(shape), mask, cache).flatten(0, 1)
         if self.packed:
             ids, positions = tree.tokens.unsqueeze(0), positions.unsqueeze(0)
-            logits = attention.run_packed(layout, self._forward, ids, positions, mask, cache, **options)
+            logits = tree_attention.run_packed(layout, self._forward, ids, positions, mask, cache, **options)
             return logits.squeeze(0)
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.unpad(self._forward(tokens, positions, mask, cache))

@@ -50,9 +50,9 @@ def write_again(out: AnyPath, dt: str | None) -> AnyPath:
     """
     from dare_job.errors import DataError
     from dare_job.publish.report import nights
-    from dare_job.storage import atomic
+    from dare_job.storage import atomic_folder
 
-    atomic.recover(out)
+    atomic_folder.recover(out)
     dates = nights.dates(out)
     if not dt and not dates:
         raise DataError(f"{out} has no published date; run `dare-job run` with --out {out} first")

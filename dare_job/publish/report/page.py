@@ -24,7 +24,7 @@ from dare_job.publish.report import (
 from dare_job.publish.report.collect import MIN_STEPS, Collected, collect
 from dare_job.publish.report.nights import MEASURES, Night
 from dare_job.schemas import ENTITIES, ROUTES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
@@ -112,7 +112,7 @@ def _gate(check: str, finding: dict) -> dict:
 
 def route_rows(out: AnyPath, dt: str) -> list[dict]:
     """``entity, kind, reason, rows, share``, most rows first; empty if the working files are gone."""
-    folder, chosen = atomic.current(out / "_work" / f"dt={dt}" / "route"), []
+    folder, chosen = atomic_folder.current(out / "_work" / f"dt={dt}" / "route"), []
     for entity in ENTITIES:
         counts, table = Counter(), published.dataset(folder / f"entity={entity}", ROUTES)
         for batch in table.to_batches(columns=["pool_kind", "reason"], batch_size=_BATCH, batch_readahead=2):

@@ -19,7 +19,7 @@ from dare_job.publish.report.changes import Piece
 from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night
 from dare_job.schemas import PLAN
-from dare_job.storage import atomic, paths
+from dare_job.storage import atomic_folder, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
@@ -169,7 +169,7 @@ def _old_rows(folder: AnyPath | None, ids: list[str]) -> dict[str, dict] | None:
 
 def _planned(out: AnyPath, dt: str, entity: str, ids: list[str]) -> dict[str, dict]:
     """``prompt`` and ``stale`` by id, while the working files of the date exist."""
-    folder = atomic.current(out / "_work" / f"dt={dt}" / "plan") / f"entity={entity}"
+    folder = atomic_folder.current(out / "_work" / f"dt={dt}" / "plan") / f"entity={entity}"
     with suppress(OSError, pa.ArrowException):
         return published.rows_by_id(folder, ids, ("entity_id", "prompt", "stale"), PLAN)
     return {}
@@ -177,7 +177,7 @@ def _planned(out: AnyPath, dt: str, entity: str, ids: list[str]) -> dict[str, di
 
 def _failed(out: AnyPath, dt: str, entity: str, ids: list[str]) -> dict[str, list[str]] | None:
     """The checks that each text failed; None if the working files are gone."""
-    file = atomic.current(out / "_work" / f"dt={dt}" / "gate") / findings.NAME
+    file = atomic_folder.current(out / "_work" / f"dt={dt}" / "gate") / findings.NAME
     if not file.exists():
         return None
     chosen = (pc.field("entity") == entity) & pc.field("entity_id").isin(pa.array(ids, pa.string()))

@@ -15,7 +15,7 @@ from dare_job.errors import ConfigError, DareJobError, DataError
 from dare_job.publish.report import nights
 from dare_job.publish.report.collect import Collected
 from dare_job.schemas import ENTITIES, ROUTES
-from dare_job.storage import atomic, errors, paths
+from dare_job.storage import atomic_folder, errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
@@ -33,7 +33,7 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None) -> None:
         raise ConfigError(f"{name!r} is not the name of a text; write user:ID or item:ID")
     out = paths.path(out, "OUT")
     errors.check_access(out, "OUT")
-    atomic.recover(out)
+    atomic_folder.recover(out)
     folder = nights.snapshot(out, entity, dt)
     row = find(folder, entity, identifier)
     print_row(out, entity, row, folder.name[3:], Console(highlight=False))
@@ -138,7 +138,7 @@ def figures(row: dict) -> str:
 
 def _reason(out: AnyPath, entity: str, row: dict, written: str) -> str:
     """Why the stage route chose the pool, if the working files of that run still exist."""
-    stage = atomic.current(out / "_work" / f"dt={written}" / "route")
+    stage = atomic_folder.current(out / "_work" / f"dt={written}" / "route")
     routes = published.dataset(stage / f"entity={entity}", ROUTES)
     reasons = routes.to_table(columns=["reason"], filter=pc.field("entity_id") == row["entity_id"])
     return f": {reasons['reason'][0].as_py()}" if reasons.num_rows else ""

@@ -24,7 +24,7 @@ from dare_job.errors import DataError, InfrastructureError
 from dare_job.generate import shard_plan
 from dare_job.publish.report import date_index
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic, lock, paths, versions
+from dare_job.storage import atomic_folder, lock, paths, versions
 from dare_job.storage.paths import AnyPath, dated_folders, folder_date, is_local
 from dare_job.tables import published
 from dare_job.workspace import (
@@ -81,7 +81,7 @@ def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
     if dry_run:
         decisions = decide(out, keep)
     else:
-        atomic.recover(out)
+        atomic_folder.recover(out)
         with lock.held_for_cleaning(out / "_work"):
             decisions = [_move(out, decision) for decision in decide(out, keep)]
         _delete(out, [decision.date for decision in decisions if decision.goes])

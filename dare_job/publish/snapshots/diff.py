@@ -12,7 +12,7 @@ from dare_job.publish.report.nights import snapshot
 from dare_job.publish.snapshots import compare
 from dare_job.publish.snapshots.compare import side_by_side
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
@@ -70,7 +70,7 @@ def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
 
     Raises DataError for a date that is not published, with similar dates.
     """
-    atomic.recover(out)
+    atomic_folder.recover(out)
     result: dict = {"out": str(out), "before": before, "after": after}
     for entity in ENTITIES:
         folders = [snapshot(out, entity, dt) for dt in (before, after)]

@@ -12,7 +12,7 @@ from dare_job.publish.report.nights import Night
 from dare_job.publish.snapshots import clean
 from dare_job.publish.snapshots.diff import changes
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.storage.paths import AnyPath, dated_folders, map_paths
 from dare_job.workspace import Workspace, generation_started
 
@@ -25,7 +25,7 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     ``status`` is "published", or says what is missing. Values that a manifest lacks are None. ``changes`` are
     those since the date before. Raises DataError if there is no such date.
     """
-    atomic.recover(out)
+    atomic_folder.recover(out)
     begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))
     names = {path.name[3:] for path in begun}
     names |= {work.name[3:] for work in dated_folders(out / "_work") if generation_started(work)

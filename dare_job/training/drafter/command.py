@@ -13,7 +13,7 @@ from dare_job.errors import ConfigError, DataError
 from dare_job.models.files import fingerprint, resolve, tokenizer_hash
 from dare_job.publish import prompted_texts
 from dare_job.schemas import ENTITIES
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.training.checkpoint import write_model
 from dare_job.training.drafter import teacher
 from dare_job.training.drafter.settings import Options
@@ -48,8 +48,8 @@ def run(options: Options) -> dict:
     before = greedy(target, model, held_out, max_new_tokens) if held_out else None
     teacher_rows = teacher.teacher_rows(target, rows, settings.kept, settings.temperature)
     record = train(model, teacher_rows, settings, target.device.type)
-    staging = atomic.stage_folder(options.to)
-    with atomic.remove_on_error(staging):
+    staging = atomic_folder.stage_folder(options.to)
+    with atomic_folder.remove_on_error(staging):
         write_model(model, tokenizer, model.generation_config, staging)
         saved = Target.load(staging, device=options.device).model
         after = greedy(target, saved, held_out, max_new_tokens) if held_out else None
@@ -62,7 +62,7 @@ def run(options: Options) -> dict:
             "before": before, "after": after, "minutes": round((time.monotonic() - began) / 60, 2),
             "versions": versions()}
         write_json(staging / MANIFEST, manifest)
-        atomic.replace(staging, options.to)
+        atomic_folder.replace(staging, options.to)
     return {"drafter": str(options.to), **manifest}
 
 

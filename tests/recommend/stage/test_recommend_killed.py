@@ -16,7 +16,7 @@ from dare_job import pipeline
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.recommend import chunks
-from dare_job.storage import atomic
+from dare_job.storage import atomic_folder
 from dare_job.workspace import Workspace
 
 pytestmark = [pytest.mark.spark, pytest.mark.release]
@@ -34,7 +34,7 @@ def job_of(out: Path, shop: Path, model: Path) -> Job:
 
 
 def recommend_once(out: Path, shop: Path, model: Path) -> None:
-    atomic.GRACE_S = 0
+    atomic_folder.GRACE_S = 0
     pipeline.run_stage(job_of(out, shop, model), "recommend")
 
 

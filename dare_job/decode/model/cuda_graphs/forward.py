@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from dare_job.decode.model import attention, masks
+from dare_job.decode.model import masks, tree_attention
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.fusion import fused
 from dare_job.decode.model.cuda_graphs.inputs import Bucket, Inputs
@@ -146,9 +146,9 @@ class StaticForward:
         cache.begin_static(bucket.rows, bucket.columns, inputs.rows, before + inputs.offsets)
         mask = masks.tree(self._traits, layout, inputs.ancestors, inputs.depths, inputs.lengths,
                           bucket.columns, self._model.dtype)
-        logits = attention.run_packed(layout, self._model, input_ids=inputs.tokens[None],
-                                  position_ids=(before + inputs.depths)[None], attention_mask=mask,
-                                  past_key_values=cache, use_cache=True).logits[0]
+        logits = tree_attention.run_packed(
+            layout, self._model, input_ids=inputs.tokens[None], position_ids=(before + inputs.depths)[None],
+            attention_mask=mask, past_key_values=cache, use_cache=True).logits[0]
         peaks, argmax = logits.max(-1)
         if self._record:
             logits = _copy_to_shared(cache, logits)
