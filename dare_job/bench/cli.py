@@ -24,7 +24,8 @@ _MODULES = {
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
-    "gpu": "gpu.command", "roofline": "roofline"}
+    "two-date-input": "profiles.two_date_input",
+    "gpu": "gpu.command", "peers": "peers.command", "roofline": "roofline"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 

@@ -198,7 +198,7 @@ def test_drafts_are_previous_texts_that_do_not_loop_and_have_known_tokens(previe
     pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema),
                    folder / "part-0.parquet")
     write_json(folder / MANIFEST, {"tokenizer": task.tokenizer})
-    found = drafts._read(folder, {"b", "d", "e"}, task)
+    found = drafts._read(folder, {"b", "d", "e"}, task, drafts.MAX_TEXTS)
     assert found.texts == 2 and {name: ids.tolist() for name, ids in found.own.items()} == {"e": [9]}
 
 

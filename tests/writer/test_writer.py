@@ -125,7 +125,7 @@ def test_rows_longer_than_the_context_are_left_out(texts):
     assert command.read_rows(texts, tokenizer, longest - 1)[1] == sum(len(row) == longest for row in rows)
 
 
-HISTORY = tuple(Film(title, year, genres) for title, year, genres in (
+HISTORY = tuple(Film(title, title, year, genres) for title, year, genres in (
     ("The Matrix", "1999", ("Action", "Sci-Fi")), ("Fargo", "1996", ("Crime",)),
     ("Pulp Fiction", "1994", ("Crime", "Drama")), ("Se7en (Seven)", "1995", ("Crime", "Thriller")),
     ("Heat", "1995", ("Crime",)), ("Alien", "1979", ("Horror", "Sci-Fi")),

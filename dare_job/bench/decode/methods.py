@@ -30,6 +30,7 @@ class Budget:
     """Rows decoded together, draft tokens per row, maximum number of new tokens per row, torch threads.
 
     curves  folder of latency curves for a draft budget of at most ``nodes`` per row; None: always ``nodes``
+    repetition_penalty  as in ``EngineSettings``
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Budget:
     tokens: int
     threads: int
     curves: Path | None = None
+    repetition_penalty: float | None = None
 
 
 class Learned:
@@ -73,6 +75,8 @@ def run_method(method: str, target: Target, requests: Sequence[Request], budget:
 
 def _by_generate(method: str, target: Target, requests: Sequence[Request], budget: Budget) -> Measured:
     options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if method == LOOKUP else {}
+    if budget.repetition_penalty:
+        options["repetition_penalty"] = budget.repetition_penalty
     calls = 0
 
     def count(*_) -> None:
@@ -94,7 +98,8 @@ def _by_generate(method: str, target: Target, requests: Sequence[Request], budge
 def _settings(method: str, budget: Budget) -> EngineSettings:
     return EngineSettings(
         rule="relaxed" if method == RELAXED else "strict", max_new_tokens=budget.tokens,
-        batch_size=budget.batch, nodes=0 if method == AUTOREGRESSIVE else budget.nodes,
+        batch_size=budget.batch, repetition_penalty=budget.repetition_penalty,
+        nodes=0 if method == AUTOREGRESSIVE else budget.nodes,
         score="auto" if method in (STRICT, RELAXED) else "never")
 
 

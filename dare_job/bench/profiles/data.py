@@ -26,8 +26,9 @@ LATER = 3  # interactions between the earlier date's prompt and the later one's
 
 @dataclass(frozen=True)
 class Film:
-    """title: in natural order, without the year in parentheses; year: empty if unknown."""
+    """id: of MovieLens; title: in natural order, without the year in parentheses; year: empty if unknown."""
 
+    id: str
     title: str
     year: str
     genres: tuple[str, ...]
@@ -113,7 +114,7 @@ def _films(path: Path) -> dict[str, Film]:
         if len(parts) != 3:
             raise DataError(f"{path}, line {number}: {line.strip()!r} is not id::title::genres")
         title, year = re.fullmatch(r"(.*?)(?: \((\d{4})\))?", natural_order(parts[1])).groups("")
-        films[parts[0]] = Film(title, year, tuple(parts[2].split("|")))
+        films[parts[0]] = Film(parts[0], title, year, tuple(parts[2].split("|")))
     return films
 
 

