@@ -40,7 +40,8 @@ def variables(engine: str, python: Path, cpus: list[int]) -> dict[str, str]:
     if engine != "vllm":
         return common
     openmp = python.parent.parent / "lib" / "libiomp5.so"  # vLLM advises to load it first
-    return common | {"LD_PRELOAD": str(openmp), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)), "VLLM_CPU_KVCACHE_SPACE": "4",
+    return common | {"LD_PRELOAD": str(openmp), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)),
+                     "VLLM_CPU_KVCACHE_SPACE": "4",
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
                      "VLLM_NO_USAGE_STATS": "1"}
 
