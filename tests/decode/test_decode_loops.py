@@ -217,6 +217,7 @@ def test_without_numbers_and_before_the_minimum_length_no_text_ends(written):
         assert "loop" not in {result.finish_reason for result in results if len(result.token_ids) < TOKENS}
 
 
+@pytest.mark.slow
 def test_sampled_texts_that_loop_end_too(written):
     target, asked, texts, numbers, ends = written
     engine = SamplingEngine(target, EngineSettings(max_new_tokens=TOKENS, nodes=0),

@@ -50,7 +50,8 @@ def night(users: int, items: int) -> list[Request]:
 
 
 @pytest.mark.parametrize(("size", "batch_size", "score"), [
-    (FEW, 4, "never"), (FEW, 4, "always"), pytest.param(PART, 32, "never", marks=pytest.mark.slow),
+    (FEW, 4, "never"), pytest.param(FEW, 4, "always", marks=pytest.mark.slow),
+    pytest.param(PART, 32, "never", marks=pytest.mark.slow),
     pytest.param(WHOLE, 32, "always", marks=pytest.mark.release)],
     ids=lambda value: str(value).replace(", ", "x"))
 def test_nine_slots_in_ten_are_in_use(size, batch_size, score):

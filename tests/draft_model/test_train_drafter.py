@@ -147,6 +147,7 @@ def test_nothing_else_is_replaced_and_a_failed_run_leaves_what_was_there(publish
     assert (trained[0] / "drafter.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_training_texts_have_the_temperature(published):
     """A draft model trained at temperature 1.75 is nearer to the target there than one trained at 1."""
     _, tokenizer, target = published

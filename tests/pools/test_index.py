@@ -39,7 +39,7 @@ def read(index, low, count, order, max_suffixes):
             for code, times in zip(codes[:size], hits[:size], strict=True) if code}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(TEXTS)
 def test_counts_of_every_context_and_continuation(texts):
     index = build(texts, depth=6)

@@ -78,7 +78,7 @@ def night(nights, world, tmp_path):
     return ["--config", str(tmp_path / "job.yaml"), "--date", NIGHT_2], out
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES][:-1] + [pytest.param([*CASES][-1], marks=pytest.mark.slow)])
 def test_exit_code(name, night, monkeypatch, capsys):
     case, (options, out) = CASES[name], night
     case.break_(out)

@@ -92,7 +92,7 @@ def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
     assert measured["baseline_tokens_per_s"] > 0 and files(out) == before
 
 
-@pytest.mark.parametrize("fault", ["killed", "program"])
+@pytest.mark.parametrize("fault", [pytest.param("killed", marks=pytest.mark.slow), "program"])
 def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
         nights, job_of, tmp_path, monkeypatch, job_log, fault):
     def decode_plainly(batches, task):
@@ -180,6 +180,7 @@ def test_old_text_with_tokens_that_the_model_lacks_drafts_nothing(nights, job_of
     assert "outside the model's" in caplog.text and min(bad) in caplog.text
 
 
+@pytest.mark.slow
 def test_old_text_without_ids_is_tokenised(nights, job_of, tmp_path):
     """Such as rows that a limited first night carried over from text that came with the input."""
     shutil.copytree(nights.out / "knowledge", tmp_path / "knowledge")

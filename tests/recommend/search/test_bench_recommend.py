@@ -18,6 +18,7 @@ ROW = {"method", "verification", "k", "speedup_cpu", "speedup_clock", "speedup_m
        "forwards_saved", "accepted_steps", "recall", "ndcg", "identical"}
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_its_rows(monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
     ran = CliRunner().invoke(app, ["recommend", "--quick"])
