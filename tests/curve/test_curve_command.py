@@ -139,7 +139,6 @@ def test_the_file_is_read_back_and_the_plot_names_each_setting(measured, job_of)
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
     curve, _ = measured
     fast = [entry.model_copy(update={"speed": (2.0, 1.5, 2.5)}) if entry.k == 64 else entry

@@ -189,7 +189,8 @@ def _key(target: Target, settings: EngineSettings) -> str:
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
     limits = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
     key = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
-            torch.__version__, transformers.__version__, len(target.prepacked), target.packed,
+            torch.__version__, transformers.__version__, len(target.prepacked or ()),
+            target.llama is not None, target.packed,
             target.static is not None, limits]
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

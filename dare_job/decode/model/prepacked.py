@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 MAX_BYTES = 4 * 2**30  # of prepacked copies; larger models are not prepacked
 CACHED_BYTES = 24 * 2**20  # of weights that are assumed to stay in the processor's cache
-_TYPICAL_ROWS = 16  # number of queries that the layout is optimized for
+TYPICAL_ROWS = 16  # number of queries that the layout is optimized for
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -64,7 +64,7 @@ class PrepackedLinear:
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
         self._layer, self._leave_single = layer, leave_single
         self._operator = torch.ops.mkldnn._linear_pointwise.default
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _TYPICAL_ROWS)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         layer = self._layer

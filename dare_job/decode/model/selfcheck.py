@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.tree import build
 from dare_job.errors import ModelError
@@ -95,6 +96,20 @@ def enable_static(target, static) -> None:
         _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
                      type(target.model).__name__)
         target.static = None
+
+
+@torch.inference_mode()
+def llama_forward(target) -> LlamaForward | None:
+    """Return ``LlamaForward`` of a target if it gives the same logits as the model; else None."""
+    try:
+        ours = LlamaForward(target.model)
+        expected = _logits_of_uneven_trees(target)
+        target.llama = ours
+        return ours if _equal_logits(target, _logits_of_uneven_trees(target), expected) else None
+    except (Unsupported, *_MODEL_ERRORS):
+        return None
+    finally:
+        target.llama = None
 
 
 def _logits_of_uneven_trees(target) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from dare_job.decode.model import loading, masks, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
+from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
@@ -51,8 +52,10 @@ class Target:
         Whether the model runs ``tree_attention.tree_sdpa`` rather than its own attention.
     packed : bool
         Whether trees of different sizes run without padding (``PaddedLayout``).
-    prepacked : PrepackedLayers
-        Linear layers with prepacked weights, on a CPU.
+    llama : LlamaForward, optional
+        Faster forward passes of Llama-like models on a CPU.
+    prepacked : PrepackedLayers, optional
+        Linear layers with prepacked weights, of other models on a CPU.
     supports_logits_to_keep : bool
         Whether the model can compute the logits of selected columns only.
     static : StaticForward, optional
@@ -76,13 +79,16 @@ class Target:
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = tree_attention.original_name(model)
         self.fused = tree_attention.enable(model)
-        self.prepacked = PrepackedLayers(model)
+        self.llama: LlamaForward | None = None
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.static: StaticForward | None = None
         self.spare_cache: TreeCache | None = None
         self.packed = self.fused and selfcheck.supports_packed(self)
         cuda = self.device.type == "cuda"
+        if self.packed and self.traits.window is None:
+            self.llama = selfcheck.llama_forward(self)
+        self.prepacked = None if self.llama else PrepackedLayers(model)
         if self.packed and (cuda if static is None else static):
             selfcheck.enable_static(self, StaticForward(model, self.traits, record=cuda,
                                                     fuse=cuda and self.dtype != torch.float32))
@@ -139,7 +145,8 @@ class Target:
     @contextmanager
     def as_transformers(self):
         """Run ``model`` with its original attention and linear layers, for comparison."""
-        with tree_attention.original(self.model, self._original_attention), self.prepacked.off():
+        with (tree_attention.original(self.model, self._original_attention),
+              self.prepacked.off() if self.prepacked else nullcontext()):
             yield self.model
 
     @_without_gradients
@@ -338,5 +345,7 @@ class Target:
             cache.move_entries(rows, sources[rows], targets[rows])
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
+        if self.llama is not None:
+            return self.llama(ids, positions, mask, cache, **options)
         return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
                           use_cache=True, **options).logits

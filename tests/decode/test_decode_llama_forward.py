@@ -1,0 +1,65 @@
+"""Forward passes of Llama-like models on a CPU: the logits of transformers, or not used at all."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import assert_written, generate, oracle, prompts, tiny, write
+
+from dare_job.decode.model import llama_forward, prepacked
+from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
+from dare_job.decode.model.target import Target
+
+LIKE_LLAMA = ("llama", "qwen2")
+
+
+@pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
+@pytest.mark.parametrize("name", LIKE_LLAMA)
+def test_texts_are_those_of_generate(name, cached, monkeypatch):
+    monkeypatch.setattr(llama_forward, "CACHED_BYTES", cached)
+    model, texts = tiny(name), prompts()
+    expected = [generate(model, text) for text in texts]
+    target = Target(model)
+    assert target.llama is not None and target.prepacked is None
+    for nodes in (0, 12):
+        assert_written(write(target, texts, oracle(expected), nodes=nodes), expected)
+
+
+@pytest.mark.parametrize("name", LIKE_LLAMA)
+def test_logits_are_those_of_the_model(name):
+    model = tiny(name)
+    ids = torch.randint(2, 100, (2, 20))
+    with torch.inference_mode():
+        expected = model(input_ids=ids).logits
+        target = Target(model)
+        with target.as_transformers() as unchanged:
+            assert torch.equal(unchanged(input_ids=ids).logits, expected)
+        cache = target.new_cache(2)
+        ours = target.prefill(cache, np.arange(2), ids.numpy(), np.full(2, 20))
+    assert torch.allclose(ours, expected[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral-window", "mixtral"])
+def test_other_models_run_their_own_code(name):
+    target = Target(tiny(name))
+    assert target.llama is None and target.prepacked is not None
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: setattr(model.config, "hidden_act", "relu") or setattr(
+        model.model.layers[1].mlp, "act_fn", torch.nn.ReLU()),
+    lambda model: model.lm_head.register_forward_hook(lambda *call: call[-1] / 2),
+    lambda model: setattr(model.lm_head, "forward", lambda values: values),
+    lambda model: model.half()], ids=["activation", "hook", "replaced", "float16"])
+def test_a_model_with_llamas_parts_that_computes_something_else_runs_its_own_code(change):
+    model = tiny("llama")
+    change(model)
+    assert Target(model, check=False).llama is None
+
+
+def test_too_large_models_and_builds_without_the_operator_are_refused(monkeypatch):
+    monkeypatch.setattr(llama_forward, "MAX_BYTES", 1000)
+    with pytest.raises(Unsupported, match="size"):
+        LlamaForward(tiny("llama"))
+    monkeypatch.undo()
+    monkeypatch.setattr(llama_forward, "TYPICAL_ROWS", "none")  # makes the operator fail, as on another build
+    assert Target(tiny("llama")).llama is None
