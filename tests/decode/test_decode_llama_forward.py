@@ -9,7 +9,7 @@ from dare_job.decode.model import llama_forward, prepacked
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.target import Target
 
-LIKE_LLAMA = ("llama", "qwen2")
+LIKE_LLAMA = ("llama", "qwen2", "qwen3", "mistral")
 
 
 @pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
@@ -24,9 +24,10 @@ def test_texts_are_those_of_generate(name, cached, monkeypatch):
         assert_written(write(target, texts, oracle(expected), nodes=nodes), expected)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("name", LIKE_LLAMA)
-def test_logits_are_those_of_the_model(name):
-    model = tiny(name)
+def test_logits_are_those_of_the_model(name, dtype, tolerance):
+    model = tiny(name, dtype=dtype)
     ids = torch.randint(2, 100, (2, 20))
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
@@ -35,7 +36,8 @@ def test_logits_are_those_of_the_model(name):
             assert torch.equal(unchanged(input_ids=ids).logits, expected)
         cache = target.new_cache(2)
         ours = target.prefill(cache, np.arange(2), ids.numpy(), np.full(2, 20))
-    assert torch.allclose(ours, expected[:, -1], atol=1e-5)
+    assert target.llama is not None
+    assert (ours - expected[:, -1]).abs().max() <= tolerance * expected.std()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral-window", "mixtral"])

@@ -245,18 +245,18 @@ class TreeCache(Cache):
             self._stacks[index] = new
         self._first = (-1, [])
         if self.device.type == "cpu":
-            self._arrays = [_array(stack) for stack in self._stacks]
+            self._arrays = [host_array(stack) for stack in self._stacks]
             self._parts = self._by_part([tuple(stack) for stack in self._arrays])
 
 
-def _array(states: torch.Tensor) -> np.ndarray:
+def host_array(states: torch.Tensor) -> np.ndarray:
     """Return a CPU tensor's memory; 2-byte types as int16, because numpy and numba lack bfloat16."""
     return (states.view(torch.int16) if states.element_size() == 2 else states).numpy()
 
 
 def _by_query(states: torch.Tensor) -> np.ndarray:
     """Return (R, heads, Q, dim) as (R * Q, heads, dim); no copy for most models."""
-    array = np.ascontiguousarray(_array(states).transpose(0, 2, 1, 3))
+    array = np.ascontiguousarray(host_array(states).transpose(0, 2, 1, 3))
     return array.reshape(-1, *array.shape[2:])
 
 

@@ -10,15 +10,20 @@ Weights that are changed, moved or cast later need a new ``LlamaForward``.
 import numba
 import numpy as np
 import torch
+from numba import types
+from numba.extending import overload
 from torch.nn.functional import embedding, linear, silu
 
+from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, TYPICAL_ROWS
 from dare_job.decode.model.tree_attention import tree_sdpa
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}  # of Qwen3
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _SILU = {"SiLU", "SiLUActivation"}
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Unsupported(Exception):
@@ -31,7 +36,7 @@ class LlamaForward:
     Parameters
     ----------
     model : PreTrainedModel
-        In float32 on a CPU.
+        In float32 or bfloat16 on a CPU.
 
     Raises
     ------
@@ -42,7 +47,7 @@ class LlamaForward:
 
     def __init__(self, model: torch.nn.Module):
         base = getattr(model, model.base_model_prefix, None)
-        _require(model.dtype == torch.float32 and model.device.type == "cpu", "type or device")
+        _require(model.dtype in _DTYPES and model.device.type == "cpu", "type or device")
         _require(base is not None and _children(base) == {"embed_tokens", "layers", "norm", "rotary_emb"},
                  "parts of the model")
         _require(torch.backends.mkldnn.is_available(), "oneDNN")
@@ -71,7 +76,7 @@ class LlamaForward:
         hidden = embedding(ids.reshape(-1), self._embedding)
         cosines, sines = (x.expand(*shape, -1).reshape(len(hidden), -1)
                           for x in self._rotary(hidden, positions))
-        rotation = cosines.numpy(), sines.numpy()
+        rotation = host_array(cosines), host_array(sines)
         for number, layer in enumerate(self._layers):
             hidden = layer(hidden, shape, rotation, mask, cache, number)
         if logits_to_keep is not None:
@@ -82,7 +87,7 @@ class LlamaForward:
 class _Layer:
     def __init__(self, layer: torch.nn.Module, leave_single: bool):
         attention, mlp = layer.self_attn, layer.mlp
-        _require(_children(layer) == _LAYER and _children(attention) == _ATTENTION
+        _require(_children(layer) == _LAYER and _children(attention) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
                  and _children(mlp) == _MLP and type(mlp.act_fn).__name__ in _SILU, "parts of a layer")
         self._first, self._second = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._qkv = _Linear(leave_single, attention.q_proj, attention.k_proj, attention.v_proj)
@@ -91,10 +96,11 @@ class _Layer:
         self._dim, self._scaling = attention.head_dim, attention.scaling
         self._heads = attention.q_proj.out_features // self._dim
         self._groups = attention.k_proj.out_features // self._dim
+        self._norms = _head_norms(attention)
 
     def __call__(self, hidden, shape, rotation, mask, cache, number: int) -> torch.Tensor:
         merged = self._qkv(self._first(hidden))
-        _rotate(merged.numpy(), self._heads + self._groups, self._dim, *rotation)
+        _rotate(host_array(merged), self._heads, self._groups, *rotation, *self._norms)
         states = merged.view(*shape, -1, self._dim).transpose(1, 2)  # (R, heads + 2 groups, Q, dim)
         query, key, value = states.split((self._heads, self._groups, self._groups), 1)
         keys, values = cache.update(key, value, number)
@@ -120,6 +126,7 @@ class _Linear:
         biases = [layer.bias for layer in layers]
         _require(len({bias is None for bias in biases}) == 1, "biases")
         self.width, self._plain = len(weight), weight if leave_single else None
+        self._fuse = weight.dtype == torch.float32
         self._bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
         try:
             self._run = torch.ops.mkldnn._linear_pointwise.default
@@ -131,30 +138,48 @@ class _Linear:
     def __call__(self, values: torch.Tensor, activate: bool = False, add: torch.Tensor | None = None,
                  multiply: torch.Tensor | None = None) -> torch.Tensor:
         """Return the product (T, width): with SiLU, plus ``add``, or times ``multiply``."""
-        if self._plain is not None and len(values) == 1:
+        single = self._plain is not None and len(values) == 1
+        if self._fuse and not single:
+            if add is not None:
+                return self._run_binary(values, add, self._weight, self._bias, "add")
+            if multiply is not None:
+                return self._run_binary(values, multiply, self._weight, self._bias, "mul")
+            return self._run(values, self._weight, self._bias, "swish" if activate else "none", [], "")
+        if single:
             out = linear(values, self._plain, self._bias)
-            if activate:
-                return silu(out)
-            return out if add is multiply else out + add if multiply is None else out * multiply
-        if add is not None:
-            return self._run_binary(values, add, self._weight, self._bias, "add")
-        if multiply is not None:
-            return self._run_binary(values, multiply, self._weight, self._bias, "mul")
-        return self._run(values, self._weight, self._bias, "swish" if activate else "none", [], "")
+        else:
+            out = self._run(values, self._weight, self._bias, "none", [], "")
+        if activate:
+            return silu(out)
+        return out if add is multiply else out + add if multiply is None else out * multiply
 
 
 class _Norm:
     """Root mean square norm."""
 
     def __init__(self, norm: torch.nn.Module):
-        epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-        _require(epsilon is not None and "RMSNorm" in type(norm).__name__, "a norm")
-        self._weight, self._epsilon = norm.weight.detach().numpy(), np.float32(epsilon)
+        self._weight, self._epsilon = _weight_and_epsilon(norm)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(hidden)
-        _normalize(hidden.numpy(), self._weight, self._epsilon, out.numpy())
+        _normalize(host_array(hidden), self._weight, self._epsilon, host_array(out))
         return out
+
+
+def _weight_and_epsilon(norm: torch.nn.Module) -> tuple[np.ndarray, np.float32]:
+    epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    _require(epsilon is not None and "RMSNorm" in type(norm).__name__, "a norm")
+    return norm.weight.detach().float().numpy(), np.float32(epsilon)
+
+
+def _head_norms(attention: torch.nn.Module) -> tuple[np.ndarray, np.float32]:
+    """Return the norms' weights of a query head and a key head, (2, dim) or (0, dim), and their epsilon."""
+    if not hasattr(attention, "q_norm"):
+        return np.empty((0, attention.head_dim), np.float32), np.float32(0)
+    norms = attention.q_norm, attention.k_norm
+    (query, epsilon), (key, other) = (_weight_and_epsilon(norm) for norm in norms)
+    _require(query.shape == key.shape == (attention.head_dim,) and epsilon == other, "norms of heads")
+    return np.stack((query, key)), epsilon
 
 
 def _require(condition: bool, part: str) -> None:
@@ -166,27 +191,98 @@ def _children(module: torch.nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-@numba.njit(cache=True, fastmath=True)
+# The compiled functions round where transformers does. bfloat16 comes as int16 (``host_array``).
+_SUMS = {"reassoc", "contract"}  # sums in any order, so that they are compiled to vector instructions
+
+
+def _load(source, out):
+    """Copy values to float32."""
+
+
+@overload(_load)
+def _compiled_load(source, out):
+    if source.dtype == types.int16:
+        def load(source, out):
+            words = out.view(np.uint32)
+            for d in range(len(source)):
+                words[d] = np.uint32(np.uint16(source[d])) << np.uint32(16)
+    else:
+        def load(source, out):
+            for d in range(len(source)):
+                out[d] = source[d]
+    return load
+
+
+def _store(values, out):
+    """Copy float32 values to the type of ``out``, rounded to the nearest, and round ``values`` too."""
+
+
+@overload(_store)
+def _compiled_store(values, out):
+    if out.dtype == types.int16:
+        def store(values, out):
+            words = values.view(np.uint32)
+            for d in range(len(out)):
+                word = words[d]
+                high = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+                words[d] = high << np.uint32(16)
+                out[d] = np.int16(high)
+    else:
+        def store(values, out):
+            for d in range(len(out)):
+                out[d] = values[d]
+    return store
+
+
+@numba.njit(cache=True, fastmath=_SUMS)
 def _normalize(hidden, weight, epsilon, out):
     """Write the normalized rows of ``hidden`` (T, D) to ``out``."""
-    width = hidden.shape[1]
+    values = np.empty(hidden.shape[1], np.float32)
     for t in range(len(hidden)):
-        total = np.float32(0)
-        for d in range(width):
-            total += hidden[t, d] * hidden[t, d]
-        scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
-        for d in range(width):
-            out[t, d] = weight[d] * (hidden[t, d] * scale)
+        _load(hidden[t], values)
+        _normalize_vector(values, weight, epsilon, out[t])
 
 
-@numba.njit(cache=True)
-def _rotate(states, heads, dim, cosines, sines):
-    """Rotate the first ``heads`` vectors of each row of ``states`` (T, N * dim) in place."""
+@numba.njit(fastmath=_SUMS)
+def _normalize_vector(values, weight, epsilon, out):
+    """Normalize ``values`` (D,) in place, and write them to ``out``."""
+    total = np.float32(0)
+    for d in range(len(values)):
+        total += values[d] * values[d]
+    scale = np.float32(1) / np.sqrt(total / np.float32(len(values)) + epsilon)
+    for d in range(len(values)):
+        values[d] *= scale
+    _store(values, out)
+    for d in range(len(values)):
+        values[d] *= weight[d]
+    _store(values, out)
+
+
+@numba.njit(cache=True, fastmath=_SUMS)
+def _rotate(states, heads, groups, cosines, sines, weights, epsilon):
+    """Normalize, if there are ``weights``, and rotate query heads and key groups in place.
+
+    ``states`` (T, (heads + 2 * groups) * dim), ``cosines`` and ``sines`` (T, dim).
+    """
+    dim = cosines.shape[1]
     half = dim // 2
+    cosine, sine = np.empty(dim, np.float32), np.empty(dim, np.float32)
+    values, turned = np.empty(dim, np.float32), np.empty(dim, np.float32)
     for t in range(len(states)):
-        for head in range(heads):
-            start = head * dim
+        _load(cosines[t], cosine)
+        _load(sines[t], sine)
+        for head in range(heads + groups):
+            place = states[t, head * dim:(head + 1) * dim]
+            _load(place, values)
+            if len(weights):
+                _normalize_vector(values, weights[0 if head < heads else 1], epsilon, place)
             for d in range(half):
-                first, second = states[t, start + d], states[t, start + half + d]
-                states[t, start + d] = first * cosines[t, d] - second * sines[t, d]
-                states[t, start + half + d] = second * cosines[t, half + d] + first * sines[t, half + d]
+                turned[d] = -values[half + d] * sine[d]
+                turned[half + d] = values[d] * sine[half + d]
+            _store(turned, place)
+            for d in range(dim):
+                values[d] *= cosine[d]
+            _store(values, place)
+            for d in range(dim):
+                values[d] += turned[d]
+            _store(values, place)
