@@ -40,6 +40,23 @@ def test_logits_are_those_of_the_model(name, dtype, tolerance):
     assert (ours - expected[:, -1]).abs().max() <= tolerance * expected.std()
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_models_own_weights_are_freed_and_come_back_for_comparison(tied, monkeypatch):
+    monkeypatch.setattr(llama_forward, "CACHED_BYTES", 0)
+    model, texts = tiny("llama", tie_word_embeddings=tied), prompts()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = [generate(model, text) for text in texts]
+    target = Target(model)
+    target.release_weights()
+    freed = [name for name, value in model.state_dict().items() if not value.numel()]
+    assert len(freed) == 2 * 7 + (not tied)
+    assert_written(write(target, texts, oracle(expected)), expected)
+    for _ in range(2):
+        with target.as_transformers() as unchanged:
+            assert all(torch.equal(value, weights[name]) for name, value in unchanged.state_dict().items())
+        assert all(not model.state_dict()[name].numel() for name in freed)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral-window", "mixtral"])
 def test_other_models_run_their_own_code(name):
     target = Target(tiny(name))

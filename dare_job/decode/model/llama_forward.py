@@ -7,6 +7,8 @@ compiled functions. Rounding differs from transformers', as it does between batc
 Weights that are changed, moved or cast later need a new ``LlamaForward``.
 """
 
+from contextlib import contextmanager
+
 import numba
 import numpy as np
 import torch
@@ -58,6 +60,32 @@ class LlamaForward:
         self._norm, self._head = _Norm(base.norm), _Linear(leave_single, model.get_output_embeddings())
         self._layers = [_Layer(layer, leave_single) for layer in base.layers]
 
+        self._released = False
+
+    def release(self) -> None:
+        """Free the model's own linear weights, which are the prepacked ones' copies.
+
+        The model then works within ``restored`` only. Small models stay, and so do weights of the embedding.
+        """
+        self._released = True
+        for part in self._linear_layers():
+            part.release(self._embedding)
+
+    @contextmanager
+    def restored(self):
+        """The model has its own linear weights, for comparison."""
+        if self._released:
+            for part in self._linear_layers():
+                part.restore()
+        try:
+            yield
+        finally:
+            if self._released:
+                self.release()
+
+    def _linear_layers(self) -> list["_Linear"]:
+        return [self._head, *(part for layer in self._layers for part in layer.linear)]
+
     def __call__(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache,
                  logits_to_keep: torch.Tensor | None = None) -> torch.Tensor:
         """Run tokens int64 (R, Q), or packed (1, T), through the model; return logits (R, Q, V).
@@ -93,6 +121,7 @@ class _Layer:
         self._qkv = _Linear(leave_single, attention.q_proj, attention.k_proj, attention.v_proj)
         self._out, self._down = (_Linear(leave_single, part) for part in (attention.o_proj, mlp.down_proj))
         self._gate, self._up = (_Linear(leave_single, part) for part in (mlp.gate_proj, mlp.up_proj))
+        self.linear = (self._qkv, self._out, self._gate, self._up, self._down)
         self._dim, self._scaling = attention.head_dim, attention.scaling
         self._heads = attention.q_proj.out_features // self._dim
         self._groups = attention.k_proj.out_features // self._dim
@@ -122,6 +151,7 @@ class _Linear:
     def __init__(self, leave_single: bool, *layers: torch.nn.Module):
         _require(all(type(layer) is torch.nn.Linear and "forward" not in vars(layer) for layer in layers),
                  "a linear layer")
+        self._layers = layers
         weight = torch.cat([layer.weight.detach() for layer in layers])
         biases = [layer.bias for layer in layers]
         _require(len({bias is None for bias in biases}) == 1, "biases")
@@ -134,6 +164,19 @@ class _Linear:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
         except (RuntimeError, AttributeError) as error:  # by this processor or build of torch
             raise Unsupported(str(error)) from None
+
+    def release(self, embedding: torch.Tensor) -> None:
+        """Free the layers' weights except for ``embedding``."""
+        for layer in self._layers:
+            if self._plain is None and layer.weight is not embedding:
+                layer.weight.data = layer.weight.data.new_empty(0)
+
+    def restore(self) -> None:
+        """Give the layers their weights again."""
+        parts = self._weight.to_dense().split([layer.out_features for layer in self._layers])
+        for layer, part in zip(self._layers, parts, strict=True):
+            if not layer.weight.numel():
+                layer.weight.data = part
 
     def __call__(self, values: torch.Tensor, activate: bool = False, add: torch.Tensor | None = None,
                  multiply: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
@@ -142,11 +142,16 @@ class Target:
         """Return an empty cache for this many rows."""
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
+    def release_weights(self) -> None:
+        """Free weights that forward passes do not need; ``model`` then works in ``as_transformers`` only."""
+        if self.llama:
+            self.llama.release()
+
     @contextmanager
     def as_transformers(self):
         """Run ``model`` with its original attention and linear layers, for comparison."""
-        with (tree_attention.original(self.model, self._original_attention),
-              self.prepacked.off() if self.prepacked else nullcontext()):
+        linear = self.llama.restored() if self.llama else self.prepacked.off()
+        with tree_attention.original(self.model, self._original_attention), linear:
             yield self.model
 
     @_without_gradients
