@@ -132,41 +132,46 @@ HISTORY = tuple(Film(title, title, year, genres) for title, year, genres in (
     ("Casablanca", "1942", ("Drama",)), ("Laura", "1944", ("Crime", "Drama")),
     ("Gilda", "1946", ("Crime",)), ("Rififi", "1955", ("Crime",))))
 OPENING = "Based on the user's favorite movies, it can be inferred that their favourite genre is crime."
-ON_GENRE = 'The user also seems to enjoy science fiction, as seen in "The Matrix" and "Alien."'
-ON_AGE = ('The user\'s preference for classic films, such as "Casablanca" and "Laura," suggests a fondness '
-          "for older movies and an appreciation for what lasts.")
-LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # the former is unknown
-            'The user seems to enjoy romance, as seen in "Fargo" and "Heat."',  # they are not romances
-            'They like classic films, such as "Laura" and "Heat."',  # the latter is not old
-            'The user prefers complex plots, as seen in "Pulp Fiction" and "Heat."',  # nothing tells a model
+ON_FILMS = 'The user\'s fondness for "Fargo" and "Heat" suggests a preference for complex plots.'
+HEADS = ("The user's fondness for \"{}\" and \"{}\" suggests a preference for ",
+         "The inclusion of movies like \"{}\" suggests a fondness for ",
+         "The user's love for \"{}\" suggests a love of ", "The presence of \"{}\" indicates an interest in ")
+LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # names films after the claim
+            'The user\'s fondness for westerns like "Heat" suggests a preference for hats.',  # claims more
             "The user likes a wide range of genres.", "The runtime is two hours.")
 
 
 def recorded(history=HISTORY, user="1"):
-    return Profile(user, " ".join((OPENING, ON_GENRE, ON_AGE, *LEFT_OUT)), history)
+    others = [head.format("Heat") + "guns." for head in HEADS[1:]]
+    return Profile(user, " ".join((OPENING, ON_FILMS, *others, *LEFT_OUT)), history)
 
 
-def test_a_sentence_is_kept_if_titles_genres_and_years_bear_it_out():
+def test_openings_and_beginnings_that_only_name_films_are_kept():
     kept = writer_texts.Sentences()
     kept.add(recorded())
     assert kept.openings == {OPENING.replace("avourite", "avorite"): ("Crime",)}
-    assert list(kept.on_genre) == ['The user also seems to enjoy {genre}, as seen in "{}" and "{}."']
-    assert list(kept.on_age) == [ON_AGE.replace("Casablanca", "{}").replace("Laura", "{}")]
+    assert tuple(kept.heads) == HEADS
 
 
 def test_a_text_says_what_its_prompt_shows():
     made = writer_texts.examples([recorded(user=str(n)) for n in range(60)], 8, 30)
     assert len(made) == 30 and len({each.user for each in made}) == 30
+    claims = set()
     for each in made:
         assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
-        named = [film for film in each.films if f'"{film.title.split(" (")[0]}' in each.text]
+        named = {film.title.split(" (")[0]: film for film in each.films
+                 if f'"{film.title.split(" (")[0]}"' in each.text}
         assert len(named) == each.titles and "(Seven)" not in each.text
-        if "enjoy " in each.text:
-            noun, _, films = each.text.partition("enjoy ")[2].partition(", as seen in ")
-            genre = next(genre for genre, each in writer_texts._NOUNS.items() if each == noun)
-            titles = re.findall(r'"([^"]+?)\.?"', films)[:2]
-            assert genre != "Crime" and len(titles) == 2
-            assert all(genre in film.genres for film in named if film.title.split(" (")[0] in titles)
+        said = []
+        for sentence in re.findall(r"The [^.]+", each.text):
+            claim = re.search(r" (?:for|of|in) ([^\"]+)$", sentence)[1]
+            for title in re.findall(r'"([^"]+)"', sentence):
+                genres = [writer_texts._NOUNS.get(genre) for genre in named[title].genres]
+                assert named[title].year < "1975" if claim == "classic films" else claim in genres
+            said.append(claim)
+        assert len(said) == len(set(said)) >= 3
+        claims.update(said)
+    assert {"classic films", "crime films", "drama"} <= claims
 
 
 def test_a_history_that_bears_out_too_little_has_no_text():
@@ -175,7 +180,7 @@ def test_a_history_that_bears_out_too_little_has_no_text():
 
 
 def test_records_ask_for_somewhat_more_words_than_the_text_has():
-    made = writer_texts.Example("1", HISTORY, ON_AGE, 2)
+    made = writer_texts.Example("1", HISTORY, ON_FILMS, 2)
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")

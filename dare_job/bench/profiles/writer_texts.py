@@ -5,8 +5,12 @@ one user and many that fit everybody or are not true. A text to learn from is th
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
 - a sentence on genres opens the text if its genres are the most frequent of the prompt's films;
-- a sentence that says of its films only that they have a genre, or that they are old, serves for every genre
-  and every film of that genre, or of that age, in the prompt.
+- the beginning of a sentence that names films and then says what they show ("The user's fondness for ...
+  suggests a preference for") serves for films of the prompt, and ends with a genre that they share, or with
+  their age.
+
+Films come before the claim, because a small model repeats the genres that follow a title in the prompt more
+reliably than it finds films of a genre.
 """
 
 import json
@@ -27,19 +31,22 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_MIN_WORDS = 45  # of a text
-_ON_GENRES = 3  # sentences of a text on genres and their films, at most
+_INFERENCES = (3, 4)  # sentences on films of a text, at least and at most
 _MIN_FILMS = 4  # of a prompt
-_OLD = "1975"  # films of earlier years are old
+_OLD, _OLD_FILMS = "1975", "classic films"  # those of earlier years
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
+_OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
     "could be|anything|runtime|in summary|overall|hard to|unclear|specific|prompt|considering|one of these|"
     "elements|combination|a mix|range|variety|broad|director|sequel|franchise|both|plot|stor(y|ies)|"
     "narrative|twist|setting|set in|place|location|theme|issue|tone|mood|emotion|humou?r|music|visual|score|"
     "writing|craft|technique|three of|romantic comed|related|also|touch of|provoking|hollywood", re.I)
-_OPENS = re.compile("(Based on|The user's favorite genre).*genre")
-_FOLLOWS = re.compile("The user|They|Additionally, (the user|they)")
-_ON_AGE = re.compile("classics|older (films|movies)|classic (films|movies)")
+_INFERS = re.compile(
+    "(The user's (?:fondness|love|enjoyment|appreciation|liking|preference) (?:for|of)"
+    "|The (?:inclusion|presence) of)(?: both| (?:movies|films)(?: like| such as))? "
+    r'"\{\}(?:(?:," "\{\})?,?" and "\{\})?,?" (?:on the list )?'
+    "(?:suggests?|indicates?)(?: they have)? an? "
+    "(?:fondness|preference|liking|interest|appreciation|taste|love) (?:for|in|of) ")
 _NUMBER = re.compile(r"\s+\d+\.$")  # of the next point of a list
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60}?)([,.]?["”])')
@@ -54,7 +61,6 @@ _NOUNS = {"Action": "action", "Adventure": "adventure", "Animation": "animation"
           "Documentary": "documentaries", "Drama": "drama", "Fantasy": "fantasy", "Film-Noir": "film noir",
           "Horror": "horror", "Musical": "musicals", "Mystery": "mystery", "Romance": "romance",
           "Sci-Fi": "science fiction", "Thriller": "thrillers", "War": "war films", "Western": "westerns"}
-_NOUN = re.compile(rf"\b(?:{'|'.join(_NOUNS.values())})\b(?!/)")
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,11 @@ class Sentences:
     Attributes
     ----------
     openings : genres that it names, in its order, by sentence
-    on_genre : sentences on films of a genre, which is ``{genre}``
-    on_age : sentences on old films
+    heads : beginnings of sentences on films, up to what they show
     """
 
     openings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    on_genre: dict[str, None] = field(default_factory=dict)
-    on_age: dict[str, None] = field(default_factory=dict)
+    heads: dict[str, None] = field(default_factory=dict)
 
     def add(self, profile: Profile) -> None:
         """Add the sentences of a profile that its own user's history bears out."""
@@ -93,24 +97,13 @@ class Sentences:
                 self._add(text, films)
 
     def _add(self, text: str, films: dict[str, Film]) -> None:
-        genres, quoted = _genres(text), [title for title, _ in _QUOTED.findall(text)]
-        if _SAYS_MORE.search(_QUOTED.sub("", text).replace("also seems", "").replace("also appears", "")):
-            return
-        if not quoted:
-            if _OPENS.match(text) and 1 <= len(genres) <= 3 and not named(text, films):
-                self.openings[text] = genres
-            return
-        names = named(text, films)
-        if ("favorite genre" in text or not _FOLLOWS.match(text) or len(names) != len(quoted)
-                or not 2 <= len(quoted) <= 3):
-            return
-        open_text = _QUOTED.sub(r'"{}\2', text)
-        if _ON_AGE.search(text) and not genres:
-            if all("" < films[name].year < _OLD for name in names):
-                self.on_age[open_text] = None
-        elif (len(genres) == 1 and len(_NOUN.findall(open_text)) == 1
-              and all(genres[0] in films[name].genres for name in names)):
-            self.on_genre[_NOUN.sub("{genre}", open_text)] = None
+        genres, quoted = _genres(text), _QUOTED.findall(text)
+        if quoted:
+            if head := _INFERS.match(_QUOTED.sub(r'"{}\2', text)):
+                self.heads[head[0]] = None
+        elif (_OPENS.match(text) and 1 <= len(genres) <= 3 and not named(text, films)
+              and not _SAYS_MORE.search(text)):
+            self.openings[text] = genres
 
 
 def _genres(sentence: str) -> tuple[str, ...]:
@@ -146,10 +139,9 @@ class _Composer:
         if opening is None:
             return None
         unnamed = list(films)
-        texts = self._on_genres(counts, self._sentences.openings[opening], unnamed, rng)
-        texts += self._on_age(unnamed, rng)
+        texts = self._inferences(unnamed, rng)
         text = " ".join([opening, *texts])
-        if len(text.split()) < _MIN_WORDS:
+        if len(texts) < _INFERENCES[0]:
             return None
         self._used[opening] += 1
         return Example(profile.user, films, text, len(films) - len(unnamed))
@@ -164,33 +156,41 @@ class _Composer:
         true = [text for text, genres in self._sentences.openings.items() if is_true(genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
-    def _on_genres(self, counts: Counter[str], opening: Sequence[str], unnamed: list[Film],
-                   rng: random.Random) -> list[str]:
-        """Sentences on the most frequent of the other genres; their films are taken out of ``unnamed``."""
-        templates = list(self._sentences.on_genre)
-        rng.shuffle(templates)
-        texts = []
-        for genre in sorted(counts.keys() - set(opening), key=lambda genre: (-counts[genre], genre)):
-            films = [film for film in unnamed if genre in film.genres and title_variants(film.title)]
-            fitting = [text for text in templates if text.count("{}") <= len(films)]
-            if genre in _NOUNS and fitting and len(texts) < _ON_GENRES:
-                templates.remove(fitting[0])
-                texts.append(_filled(fitting[0], films, unnamed, rng, _NOUNS[genre]))
+    def _inferences(self, unnamed: list[Film], rng: random.Random) -> list[str]:
+        """Sentences on films, which are taken out of ``unnamed``, each on something else that films share."""
+        heads, texts, said = list(self._sentences.heads), [], set()
+        rng.shuffle(heads)
+        while heads and unnamed and len(texts) < _INFERENCES[1]:
+            head = heads.pop()
+            found = _films_of(head.count("{}"), unnamed, said, rng)
+            if found is None:
+                continue
+            films, claim = found
+            said.add(claim)
+            for film in films:
+                unnamed.remove(film)
+            names = (re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films)
+            texts.append(f"{head.format(*names)}{claim}.")
         return texts
 
-    def _on_age(self, unnamed: list[Film], rng: random.Random) -> list[str]:
-        old = [film for film in unnamed if "" < film.year < _OLD and title_variants(film.title)]
-        fitting = [text for text in self._sentences.on_age if text.count("{}") <= len(old)]
-        return [_filled(rng.choice(fitting), old, unnamed, rng)] if fitting else []
+
+def _films_of(count: int, unnamed: Sequence[Film], said: set[str],
+              rng: random.Random) -> tuple[list[Film], str] | None:
+    """Some films of the prompt, and what they share that is not in ``said``; None if there are none."""
+    films = [film for film in unnamed if title_variants(film.title)]
+    for first in rng.sample(films, len(films)):
+        claims = [_NOUNS[genre] for genre in first.genres if genre in _NOUNS] + [_OLD_FILMS]
+        for claim in claims:
+            fitting = [film for film in films if film is not first and claim in _claims(film)]
+            if claim not in said and claim in _claims(first) and len(fitting) >= count - 1:
+                return [first, *rng.sample(fitting, count - 1)], claim
+    return None
 
 
-def _filled(text: str, films: Sequence[Film], unnamed: list[Film], rng: random.Random,
-            genre: str = "") -> str:
-    """The sentence with titles of some of the films, which are taken out of ``unnamed``."""
-    chosen = rng.sample(films, text.count("{}"))
-    for film in chosen:
-        unnamed.remove(film)
-    return text.format(*(re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in chosen), genre=genre)
+def _claims(film: Film) -> set[str]:
+    """What a sentence can say that a film shows."""
+    genres = {_NOUNS[genre] for genre in film.genres if genre in _NOUNS}
+    return genres | ({_OLD_FILMS} if "" < film.year < _OLD else set())
 
 
 def examples(profiles: Sequence[Profile], max_films: int, count: int) -> list[Example]:
