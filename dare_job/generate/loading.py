@@ -89,6 +89,7 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     warm_up()
     target = engines.load_model(model, dtype, device, gpu, trust_remote_code)
     target.release_weights()
+    memory.release(target)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         _LOG.warning("%s", warning)

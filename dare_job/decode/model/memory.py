@@ -1,5 +1,6 @@
 """Recognize out-of-memory and device failures among errors; release memory; continue with smaller batches."""
 
+import ctypes
 import gc
 import logging
 
@@ -35,6 +36,8 @@ def release(target: Target) -> None:
     gc.collect()
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
+    elif hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+        libc.malloc_trim(0)
 
 
 def halved(batch_size: int, setting: str) -> int:
