@@ -24,6 +24,7 @@ _MODULES = {
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
+    "writer-judge": "profiles.judge",
     "two-date-input": "profiles.two_date_input",
     "gpu": "gpu.command", "peers": "peers.command", "roofline": "roofline"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -9,7 +9,7 @@ import torch
 from chat_models import CHATML, tokenizer_with
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from dare_job.bench.profiles import data, writer_texts
+from dare_job.bench.profiles import data, judge, writer_texts
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
@@ -172,6 +172,15 @@ def test_a_text_says_what_its_prompt_shows():
         assert len(said) == len(set(said)) >= 3
         claims.update(said)
     assert {"classic films", "crime films", "drama"} <= claims
+
+
+@pytest.mark.parametrize(("text", "counts"), [
+    ('The inclusion of "Fargo" and "Gilda" suggests a fondness for crime films.', (2, 2, 2, 2)),
+    ('The user seems to enjoy horror, as seen in "Alien," "Fargo" and "Jaws."', (3, 2, 3, 1)),
+    ('Their love for "Laura" and "Heat" suggests a taste for classic films.', (2, 2, 2, 1)),
+    ("The user's favorite genre is drama.", (0, 0, 0, 0)), ('They like "Heat."', (1, 1, 0, 0))])
+def test_titles_and_claims_are_held_against_the_history(text, counts):
+    assert judge.judge(text, HISTORY) == judge.Judged(*counts)
 
 
 def test_a_history_that_bears_out_too_little_has_no_text():

@@ -47,6 +47,7 @@ _INFERS = re.compile(
     r'"\{\}(?:(?:," "\{\})?,?" and "\{\})?,?" (?:on the list )?'
     "(?:suggests?|indicates?)(?: they have)? an? "
     "(?:fondness|preference|liking|interest|appreciation|taste|love) (?:for|in|of) ")
+_ON_AGE = re.compile("classic|older|timeless")
 _NUMBER = re.compile(r"\s+\d+\.$")  # of the next point of a list
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60}?)([,.]?["”])')
@@ -91,7 +92,7 @@ class Sentences:
         flat = profile.text.casefold()
         films = {title_variants(film.title)[0]: film for film in profile.films
                  if film.title.casefold() in flat and title_variants(film.title)}
-        for text in _BETWEEN_SENTENCES.split(" ".join(profile.text.split())):
+        for text in sentences(profile.text):
             text = _NUMBER.sub("", text).replace("avourite", "avorite")
             if text.endswith((".", '."', '.”')) and not text.count('"') % 2 and "{" not in text:
                 self._add(text, films)
@@ -179,16 +180,26 @@ def _films_of(count: int, unnamed: Sequence[Film], said: set[str],
     """Some films of the prompt, and what they share that is not in ``said``; None if there are none."""
     films = [film for film in unnamed if title_variants(film.title)]
     for first in rng.sample(films, len(films)):
-        claims = [_NOUNS[genre] for genre in first.genres if genre in _NOUNS] + [_OLD_FILMS]
-        for claim in claims:
-            fitting = [film for film in films if film is not first and claim in _claims(film)]
-            if claim not in said and claim in _claims(first) and len(fitting) >= count - 1:
+        for claim in [_NOUNS[genre] for genre in first.genres if genre in _NOUNS] + [_OLD_FILMS]:
+            fitting = [film for film in films if film is not first and claim in claims(film)]
+            if claim not in said and claim in claims(first) and len(fitting) >= count - 1:
                 return [first, *rng.sample(fitting, count - 1)], claim
     return None
 
 
-def _claims(film: Film) -> set[str]:
-    """What a sentence can say that a film shows."""
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text."""
+    return _BETWEEN_SENTENCES.split(" ".join(text.split()))
+
+
+def claims_of(sentence: str) -> set[str]:
+    """Return the genres, as nouns, and the age that a sentence without its titles speaks of."""
+    said = {_NOUNS[genre] for genre in _genres(sentence) if genre in _NOUNS}
+    return said | ({_OLD_FILMS} if _ON_AGE.search(sentence) else set())
+
+
+def claims(film: Film) -> set[str]:
+    """Return what a sentence can say that a film shows: genres, as nouns, and that it is old."""
     genres = {_NOUNS[genre] for genre in film.genres if genre in _NOUNS}
     return genres | ({_OLD_FILMS} if "" < film.year < _OLD else set())
 

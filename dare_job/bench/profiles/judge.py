@@ -1,0 +1,78 @@
+"""How true a writer's texts are: titles that the user's history has, and genres that the named films have."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from dare_job.bench.cli import command
+from dare_job.bench.profiles import data, writer_texts
+from dare_job.bench.profiles.data import Film
+from dare_job.config.options import option
+from dare_job.data.titles import named, title_variants
+from dare_job.errors import DataError
+
+_QUOTED = re.compile(r'"([^"]{2,70}?)[,.]?"')
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench writer-judge``."""
+
+    data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
+                        envvar="DARE_DATA")
+    knowledge: Path = option("Published texts of users: OUT/knowledge/entity=user/dt=D.")
+    ids_from: int = option("The user ids of the texts less those of the profiles: 1 for MovieLens ids, 0 for "
+                           "bench two-date-input.", 1)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Counts of one text: titles in quotation marks, those of its user's history, claims, and true claims."""
+
+    quoted: int
+    known: int
+    claims: int
+    true: int
+
+
+def judge(text: str, films: Sequence[Film]) -> Judged:
+    """Judge a text by its user's films.
+
+    A claim is a film that a sentence names beside a genre, or beside words for old films. It is true if the
+    film has one of the sentence's genres, or is old; a title that the history lacks is no true claim.
+    """
+    by_name = {title_variants(film.title)[0]: film for film in films if title_variants(film.title)}
+    titles = [film.title for film in films]
+    quoted = known = claims = true = 0
+    for sentence in writer_texts.sentences(text):
+        said = writer_texts.claims_of(_QUOTED.sub("", sentence))
+        for title in _QUOTED.findall(sentence):
+            film = next((by_name[name] for name in named(f'"{title}"', titles)), None)
+            quoted, known = quoted + 1, known + (film is not None)
+            if said:
+                claims += 1
+                true += film is not None and bool(said & writer_texts.claims(film))
+    return Judged(quoted, known, claims, true)
+
+
+@command(Options)
+def main(options: Options) -> dict:
+    """Count the titles and the claims of published texts that the users' histories bear out."""
+    films = {str(int(profile.user) + options.ids_from): profile.films for profile in data.load(options.data)}
+    table = pq.read_table(options.knowledge, columns=["entity_id", "knowledge"]).to_pylist()
+    judged = [judge(row["knowledge"], films[row["entity_id"]]) for row in table
+              if row["knowledge"] and row["entity_id"] in films]
+    if not judged:
+        raise DataError(f"--knowledge {options.knowledge} has no text of a user with a profile; --ids-from "
+                        "must be 0 if the users' ids are those of the profiles")
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in judged)
+
+    return {"texts": len(judged), "name_3_titles": sum(each.known >= 3 for each in judged),
+            "quoted_titles": total("quoted"), "true_titles": total("known"), "claims": total("claims"),
+            "true_claims": total("true"),
+            "texts_with_true_claims_alone": sum(each.claims == each.true for each in judged)}
