@@ -148,7 +148,14 @@ def test_logit_memory_limits_reused_tokens_and_forward_sizes(monkeypatch):
     model = tiny("llama", seed=1)
     expected, target = [generate(model, text) for text in TEXTS], Target(model, check=False)
     shapes = []
-    model.register_forward_hook(lambda module, inputs, output: shapes.append(output.logits.shape))
+    forward = target._forward
+
+    def recorded(*inputs, **options):
+        logits = forward(*inputs, **options)
+        shapes.append(logits.shape)
+        return logits
+
+    monkeypatch.setattr(target, "_forward", recorded)
     monkeypatch.setattr(prefill, "_LOGIT_BYTES", 4 * VOCABULARY * 100)
     whole = write(target, TEXTS, expected, batch_size=7)
     assert_written(whole, expected)

@@ -87,7 +87,7 @@ def _paths(drafts, row):
         while at >= 0:
             assert drafts.parents[row, at] < at
             tokens, at = [int(drafts.tokens[row, at]), *tokens], drafts.parents[row, at]
-        found.append((round(float(drafts.scores[row, column]), 6), tuple(tokens)))
+        found.append((round(float(drafts.scores[row, column]), 5), tuple(tokens)))
     assert len({tokens for _, tokens in found}) == size
     return found
 

@@ -16,9 +16,9 @@ from numba import types
 from numba.extending import overload
 from torch.nn.functional import embedding, linear, silu
 
+from dare_job.decode.model import tree_attention
 from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, TYPICAL_ROWS
-from dare_job.decode.model.tree_attention import tree_sdpa
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -133,7 +133,7 @@ class _Layer:
         states = merged.view(*shape, -1, self._dim).transpose(1, 2)  # (R, heads + 2 groups, Q, dim)
         query, key, value = states.split((self._heads, self._groups, self._groups), 1)
         keys, values = cache.update(key, value, number)
-        attended, _ = tree_sdpa(None, query, keys, values, mask, self._scaling)
+        attended, _ = tree_attention.tree_sdpa(None, query, keys, values, mask, self._scaling)
         hidden = self._out(attended.reshape(len(hidden), -1), add=hidden)
         normed = self._second(hidden)
         gated = self._up(normed, multiply=self._gate(normed, activate=True))
