@@ -2,14 +2,16 @@
 
 import json
 import re
+from datetime import UTC, datetime
 
 import profile_files
+import pyarrow.parquet as pq
 import pytest
 import torch
 from chat_models import CHATML, tokenizer_with
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from dare_job.bench.profiles import data, judge, writer_texts
+from dare_job.bench.profiles import data, judge, two_date_input, writer_texts
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
@@ -202,3 +204,23 @@ def test_the_bench_writes_what_the_command_reads(tmp_path):
     assert folder[0].films[0].year and folder[0].films[0].genres == ("Drama",)
     assert writer_texts.examples(folder, 12, 5) == []  # their profiles are too short to be learned
     assert writer_texts.Options(tmp_path, tmp_path / "x.jsonl").held_out == pytest.approx(1 / 3)
+
+
+def test_the_input_of_two_dates_ends_with_three_new_films_of_each_user(tmp_path, capsys):
+    profile_files.write(tmp_path)
+    save = tmp_path / "input"
+    two_date_input.main(data=tmp_path, save=save, date="2026-01-02", held_out=0.5)
+    said = json.loads(capsys.readouterr().out)
+    rows = pq.read_table(save / "interactions.parquet").to_pylist()
+    midnight = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    _, users = data.split(data.load(tmp_path), said["users"])
+    assert {row["user_id"] for row in rows} == {profile.user for profile in users}
+    for profile in users:
+        own = sorted((row["timestamp"], row["item_id"]) for row in rows if row["user_id"] == profile.user)
+        assert [item for _, item in own] == [film.id for film in profile.films]
+        assert [when >= midnight for when, _ in own] == [False] * (len(own) - 3) + [True] * 3
+        assert own[-1][0] < midnight + 86400
+    items = pq.read_table(save / "items.parquet").to_pylist()
+    assert len(items) == said["items"] and all(dict(item["attributes"])["genre"] for item in items)
+    with pytest.raises(ConfigError, match="exists already"):
+        two_date_input.Options(tmp_path, save)

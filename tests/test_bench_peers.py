@@ -1,0 +1,73 @@
+"""``bench peers``: options, the script of our own methods on a task, copied tokens, and targets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dare_job.bench.peers import command, environments, task
+from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.models.files import resolve
+
+SCRIPT = Path(task.__file__).parent / "workers" / "own.py"
+
+
+def options(**changes) -> command.Options:
+    return command.Options(**{"config": None, "date": "2026-01-02"} | changes)
+
+
+def test_options_that_do_not_fit_are_named():
+    with pytest.raises(ConfigError, match="--rows must have a number for each of the 2 batch sizes"):
+        options(batch=(1, 8), rows=(4,))
+    with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
+        command._engines("--engines", "dare-job,tgi")
+    with pytest.raises(ConfigError, match="--dtypes int8 is neither float32 nor bfloat16"):
+        command._dtypes("--dtypes", "int8")
+
+
+@pytest.mark.parametrize(("text", "share"), [
+    ([1, 2, 3, 4], 1), ([9, 1, 2, 3, 4, 9, 9, 9], 0.5), ([1, 2, 3, 9], 0), ([5, 6, 7, 8, 9], 0.8), ([], 0)])
+def test_copied_tokens_lie_in_four_tokens_of_the_prompt(text, share):
+    assert task.copied_share([1, 2, 3, 4, 5, 6, 7, 8], text) == pytest.approx(share)
+
+
+def speed(engine, method, batch, tokens_per_s):
+    return {"engine": engine, "method": method, "dtype": "float32", "batch": batch,
+            "tokens_per_s": tokens_per_s}
+
+
+def test_targets_compare_with_each_peer():
+    table = [speed("dare-job", "plain", 1, 30.0), speed("dare-job", "dare strict", 1, 60.0),
+             speed("vllm", "plain", 1, 33.0), speed("vllm", "n-gram", 1, 40.0),
+             speed("vllm", "suffix", 1, 55.0),
+             speed("dare-job", "dare strict", 32, 200.0), speed("llama.cpp", "plain", 32, 150.0)]
+    assert [(each["measured"], each["met"]) for each in command._targets(table)] == [
+        (1.5, True), (round(60 / 55, 5), False), (round(30 / 33, 5), False), (round(200 / 150, 5), True)]
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_be_installed_says_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(environments._PACKAGES, "vllm", ("no-such-package-of-anybody==9",))
+    with pytest.raises(InfrastructureError, match="(?s)vllm cannot be installed.*--engines"):
+        environments.python_of("vllm", tmp_path)
+    assert environments.python_of("dare-job", tmp_path) == Path(sys.executable)
+
+
+@pytest.mark.release
+def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
+    rng, file, results = np.random.default_rng(0), tmp_path / "task.json", tmp_path / "results.jsonl"
+    prompts = {str(n): rng.integers(3, 200, 20 + n) for n in range(4)}
+    rows = task.Rows(prompts, {"0": rng.integers(3, 200, 9)}, [rng.integers(3, 200, 30)], (0,))
+    task.write(file, rows, resolve("embedded"), tmp_path, batches=[(2, 4)], repeats=1, threads=1,
+               max_new_tokens=12, repetition_penalty=None)
+    for method in ("generate", "plain", "resd", "dare strict"):
+        done = subprocess.run([sys.executable, SCRIPT, file, results, method, "float32"], capture_output=True,
+                              text=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+        assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(found) == 4 and all(each["texts"] == found[0]["texts"] for each in found)
+    assert all(each["batch"] == 2 and each["tokens_per_s"] > 0 and len(each["texts"]) == 4 for each in found)
