@@ -314,14 +314,19 @@ def test_the_baseline_is_watched_while_it_decodes(tmp_path, monkeypatch, method,
     monkeypatch.setattr(generate_hangs, "Watchdog", partial(Watchdog, end=ended.append))
     monkeypatch.setattr(baseline, {"engine": "_by_generate", "generate": "_by_engine"}[method],
                         lambda requests, task, dog: 1)
-    model = loading.load_task_model(task).target.model
-    forward = model.model.forward
+    target = loading.load_task_model(task).target
 
-    def slow(*args, **options):
-        time.sleep(wait_s if not ended else 0)
-        return forward(*args, **options)
+    def slowed(forward):
+        def slow(*args, **options):
+            time.sleep(wait_s if not ended else 0)
+            return forward(*args, **options)
 
-    monkeypatch.setattr(model.model, "forward", slow)
+        return slow
+
+    if method == "engine":
+        monkeypatch.setattr(target, "_forward", slowed(target._forward))
+    else:
+        monkeypatch.setattr(target.model.model, "forward", slowed(target.model.model.forward))
     rows = pa.Table.from_pylist([{"entity": "user", "entity_id": "u00", "prompt": PROMPTS["u00"]}])
     stats = pa.Table.from_batches(baseline.decode_baseline(rows.to_batches(), task)).to_pylist()
     assert {row["method"]: row["tokens"] for row in stats}[method] == 12
