@@ -135,7 +135,7 @@ HISTORY = tuple(Film(title, title, year, genres) for title, year, genres in (
     ("Gilda", "1946", ("Crime",)), ("Rififi", "1955", ("Crime",))))
 OPENING = "Based on the user's favorite movies, it can be inferred that their favourite genre is crime."
 ON_FILMS = 'The user\'s fondness for "Fargo" and "Heat" suggests a preference for complex plots.'
-HEADS = ("The user's fondness for \"{}\" and \"{}\" suggests a preference for ",
+HEADS = ("The user's fondness for \"{}\" suggests a preference for ",
          "The inclusion of movies like \"{}\" suggests a fondness for ",
          "The user's love for \"{}\" suggests a love of ", "The presence of \"{}\" indicates an interest in ")
 LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # names films after the claim
@@ -167,19 +167,19 @@ def test_a_text_says_what_its_prompt_shows():
         said = []
         for sentence in re.findall(r"The [^.]+", each.text):
             claim = re.search(r" (?:for|of|in) ([^\"]+)$", sentence)[1]
-            for title in re.findall(r'"([^"]+)"', sentence):
-                genres = [writer_texts._NOUNS.get(genre) for genre in named[title].genres]
-                assert named[title].year < "1975" if claim == "classic films" else claim in genres
+            (title,) = re.findall(r'"([^"]+)"', sentence)
+            genres = [writer_texts._NOUNS[genre] for genre in named[title].genres[:2]]
+            assert claim == " and ".join(genres)
             said.append(claim)
-        assert len(said) == len(set(said)) >= 3
+        assert len(said) == len(set(said)) >= 4
         claims.update(said)
-    assert {"classic films", "crime films", "drama"} <= claims
+    assert {"crime films", "drama", "crime films and thrillers"} <= claims
 
 
 @pytest.mark.parametrize(("text", "counts"), [
     ('The inclusion of "Fargo" and "Gilda" suggests a fondness for crime films.', (2, 2, 2, 2)),
     ('The user seems to enjoy horror, as seen in "Alien," "Fargo" and "Jaws."', (3, 2, 3, 1)),
-    ('Their love for "Laura" and "Heat" suggests a taste for classic films.', (2, 2, 2, 1)),
+    ('Their love for "Laura" and "Heat" suggests a taste for drama.', (2, 2, 2, 1)),
     ("The user's favorite genre is drama.", (0, 0, 0, 0)), ('They like "Heat."', (1, 1, 0, 0))])
 def test_titles_and_claims_are_held_against_the_history(text, counts):
     assert judge.judge(text, HISTORY) == judge.Judged(*counts)

@@ -41,8 +41,8 @@ class Judged:
 def judge(text: str, films: Sequence[Film]) -> Judged:
     """Judge a text by its user's films.
 
-    A claim is a film that a sentence names beside a genre, or beside words for old films. It is true if the
-    film has one of the sentence's genres, or is old; a title that the history lacks is no true claim.
+    A claim is a film that a sentence names beside a genre. It is true if the film has one of the sentence's
+    genres; a title that the history lacks is no true claim.
     """
     by_name = {title_variants(film.title)[0]: film for film in films if title_variants(film.title)}
     titles = [film.title for film in films]
@@ -54,7 +54,7 @@ def judge(text: str, films: Sequence[Film]) -> Judged:
             quoted, known = quoted + 1, known + (film is not None)
             if said:
                 claims += 1
-                true += film is not None and bool(said & writer_texts.claims(film))
+                true += film is not None and bool(said.intersection(writer_texts.claims(film)))
     return Judged(quoted, known, claims, true)
 
 

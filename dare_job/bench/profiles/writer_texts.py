@@ -6,11 +6,11 @@ user, from recorded sentences that the prompt bears out, so that the model learn
 
 - a sentence on genres opens the text if its genres are the most frequent of the prompt's films;
 - the beginning of a sentence that names films and then says what they show ("The user's fondness for ...
-  suggests a preference for") serves for films of the prompt, and ends with a genre that they share, or with
-  their age.
+  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with its
+  first genres, in the prompt's order.
 
-Films come before the claim, because a small model repeats the genres that follow a title in the prompt more
-reliably than it finds films of a genre.
+The claim is about one film and comes after it, because a small model repeats what follows a title in the
+prompt. It does not find a second film of the same genre: of such claims 60 % were true.
 """
 
 import json
@@ -31,9 +31,9 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_INFERENCES = (3, 4)  # sentences on films of a text, at least and at most
+_INFERENCES = (4, 5)  # sentences on films of a text, at least and at most
 _MIN_FILMS = 4  # of a prompt
-_OLD, _OLD_FILMS = "1975", "classic films"  # those of earlier years
+_GENRES_OF_A_FILM = 2  # that a sentence names, at most
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -44,10 +44,9 @@ _SAYS_MORE = re.compile(
 _INFERS = re.compile(
     "(The user's (?:fondness|love|enjoyment|appreciation|liking|preference) (?:for|of)"
     "|The (?:inclusion|presence) of)(?: both| (?:movies|films)(?: like| such as))? "
-    r'"\{\}(?:(?:," "\{\})?,?" and "\{\})?,?" (?:on the list )?'
+    r'"\{\}((?:(?:," "\{\})?,?" and "\{\})?,?") (?:on the list )?'
     "(?:suggests?|indicates?)(?: they have)? an? "
     "(?:fondness|preference|liking|interest|appreciation|taste|love) (?:for|in|of) ")
-_ON_AGE = re.compile("classic|older|timeless")
 _NUMBER = re.compile(r"\s+\d+\.$")  # of the next point of a list
 _BETWEEN_SENTENCES = re.compile(r'(?<=[.!?]["”])\s+|(?<=[.!?])\s+(?=[A-Z"“])')
 _QUOTED = re.compile(r'["“]([^"“”]{2,60}?)([,.]?["”])')
@@ -101,7 +100,8 @@ class Sentences:
         genres, quoted = _genres(text), _QUOTED.findall(text)
         if quoted:
             if head := _INFERS.match(_QUOTED.sub(r'"{}\2', text)):
-                self.heads[head[0]] = None
+                one = head[0][:head.start(2)] + '"' + head[0][head.end(2):]
+                self.heads[one.replace(" both", "")] = None
         elif (_OPENS.match(text) and 1 <= len(genres) <= 3 and not named(text, films)
               and not _SAYS_MORE.search(text)):
             self.openings[text] = genres
@@ -158,33 +158,17 @@ class _Composer:
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
     def _inferences(self, unnamed: list[Film], rng: random.Random) -> list[str]:
-        """Sentences on films, which are taken out of ``unnamed``, each on something else that films share."""
+        """Sentences on films, which are taken out of ``unnamed``, each with other genres."""
         heads, texts, said = list(self._sentences.heads), [], set()
         rng.shuffle(heads)
-        while heads and unnamed and len(texts) < _INFERENCES[1]:
-            head = heads.pop()
-            found = _films_of(head.count("{}"), unnamed, said, rng)
-            if found is None:
-                continue
-            films, claim = found
-            said.add(claim)
-            for film in films:
+        for film in rng.sample(unnamed, len(unnamed)):
+            claim = " and ".join(claims(film)[:_GENRES_OF_A_FILM])
+            if claim and claim not in said and title_variants(film.title) and len(texts) < _INFERENCES[1]:
+                said.add(claim)
                 unnamed.remove(film)
-            names = (re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films)
-            texts.append(f"{head.format(*names)}{claim}.")
-        return texts
-
-
-def _films_of(count: int, unnamed: Sequence[Film], said: set[str],
-              rng: random.Random) -> tuple[list[Film], str] | None:
-    """Some films of the prompt, and what they share that is not in ``said``; None if there are none."""
-    films = [film for film in unnamed if title_variants(film.title)]
-    for first in rng.sample(films, len(films)):
-        for claim in [_NOUNS[genre] for genre in first.genres if genre in _NOUNS] + [_OLD_FILMS]:
-            fitting = [film for film in films if film is not first and claim in claims(film)]
-            if claim not in said and claim in claims(first) and len(fitting) >= count - 1:
-                return [first, *rng.sample(fitting, count - 1)], claim
-    return None
+                title = re.sub(r"(?<=\S) *\(.*\)", "", film.title)
+                texts.append(f"{heads[len(texts) % len(heads)].format(title)}{claim}.")
+        return texts if heads else []
 
 
 def sentences(text: str) -> list[str]:
@@ -193,15 +177,13 @@ def sentences(text: str) -> list[str]:
 
 
 def claims_of(sentence: str) -> set[str]:
-    """Return the genres, as nouns, and the age that a sentence without its titles speaks of."""
-    said = {_NOUNS[genre] for genre in _genres(sentence) if genre in _NOUNS}
-    return said | ({_OLD_FILMS} if _ON_AGE.search(sentence) else set())
+    """Return the genres, as nouns, that a sentence without its titles speaks of."""
+    return {_NOUNS[genre] for genre in _genres(sentence) if genre in _NOUNS}
 
 
-def claims(film: Film) -> set[str]:
-    """Return what a sentence can say that a film shows: genres, as nouns, and that it is old."""
-    genres = {_NOUNS[genre] for genre in film.genres if genre in _NOUNS}
-    return genres | ({_OLD_FILMS} if "" < film.year < _OLD else set())
+def claims(film: Film) -> list[str]:
+    """Return what a sentence can say that a film shows: its genres, as nouns."""
+    return [_NOUNS[genre] for genre in film.genres if genre in _NOUNS]
 
 
 def examples(profiles: Sequence[Profile], max_films: int, count: int) -> list[Example]:
