@@ -59,8 +59,7 @@ class LlamaForward:
         leave_single = size <= CACHED_BYTES
         self._norm, self._head = _Norm(base.norm), _Linear(leave_single, model.get_output_embeddings())
         self._layers = [_Layer(layer, leave_single) for layer in base.layers]
-
-        self._released = False
+        self._released, self._comparisons = False, 0  # contexts of ``restored`` that are open
 
     def release(self) -> None:
         """Free the model's own linear weights, which are the prepacked ones' copies.
@@ -74,13 +73,15 @@ class LlamaForward:
     @contextmanager
     def restored(self):
         """The model has its own linear weights, for comparison."""
-        if self._released:
+        self._comparisons += 1
+        if self._released and self._comparisons == 1:
             for part in self._linear_layers():
                 part.restore()
         try:
             yield
         finally:
-            if self._released:
+            self._comparisons -= 1
+            if self._released and not self._comparisons:
                 self.release()
 
     def _linear_layers(self) -> list["_Linear"]:
