@@ -17,8 +17,10 @@ class Job:
 
     Attributes
     ----------
-    limit : maximum number of texts to generate of each entity type
-    choice : verification chosen for ``verify.target`` (``dare_job/evaluate/curve/choose.py``)
+    limit
+        Maximum number of texts to generate of each entity type.
+    choice
+        Verification chosen for ``verify.target`` (``dare_job/evaluate/curve/choose.py``).
     """
 
     config: JobConfig

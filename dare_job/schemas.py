@@ -111,8 +111,10 @@ def features(dim: int, levels: int) -> pa.Schema:
 
     Parameters
     ----------
-    dim : vector length
-    levels : number of cluster levels. The levels are nested: cluster_1 // sizes[1] == cluster_0.
+    dim
+        Vector length.
+    levels
+        Number of cluster levels. The levels are nested: cluster_1 // sizes[1] == cluster_0.
     """
     return pa.schema([
         pa.field("entity_id", pa.string(), nullable=False),

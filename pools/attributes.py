@@ -34,10 +34,14 @@ class AttributeTree:
 
         Parameters
         ----------
-        counted : combinations of attributes with the number of entities of each
-        order : attribute names, the most informative first
-        max_size : number of entities above which a group is split
-        min_size : smaller siblings are merged into one group, ``name=~other``
+        counted
+            Combinations of attributes with the number of entities of each.
+        order
+            Attribute names, the most informative first.
+        max_size
+            Number of entities above which a group is split.
+        min_size
+            Smaller siblings are merged into one group, ``name=~other``.
 
         Raises
         ------
@@ -99,13 +103,17 @@ def learn_order(rows: Sequence[tuple[str, Mapping[str, str | None] | None]], lab
 
     Parameters
     ----------
-    rows : entity ids with their attributes
-    labels : class by entity id, for example the collaborative group; ids without a label are not used
-    max_rows : maximum number of rows to learn from, at even distances in the order of ids
+    rows
+        Entity ids with their attributes.
+    labels
+        Class by entity id, for example the collaborative group; ids without a label are not used.
+    max_rows
+        Maximum number of rows to learn from, at even distances in the order of ids.
 
     Returns
     -------
-    list of str : attribute names, most important first; empty if no row has a label
+    list of str
+        Attribute names, most important first; empty if no row has a label.
     """
     import numpy as np
     from sklearn.tree import DecisionTreeClassifier

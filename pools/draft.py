@@ -32,14 +32,19 @@ class DraftSettings:
 
     Attributes
     ----------
-    depth : maximum path length
-    context : maximum context length; a pool limits it to its depth - 1
-    pseudo_count : number of occurrences at which a context gets weight 0.5. None: the weights that each pool
-        learned
+    depth
+        Maximum path length.
+    context
+        Maximum context length; a pool limits it to its depth - 1.
+    pseudo_count
+        Number of occurrences at which a context gets weight 0.5. None: the weights that each pool learned.
     pseudo_count_of : (SOURCE_*, pseudo-count) pairs for sources that differ from ``pseudo_count``
-    live : whether the row's prompt and text so far are a source
-    window : number of these tokens searched, at most MAX_WINDOW
-    threads : threads for a large batch; 0: the processors available to this process
+    live
+        Whether the row's prompt and text so far are a source.
+    window
+        Number of these tokens searched, at most MAX_WINDOW.
+    threads
+        Threads for a large batch; 0: the processors available to this process.
     """
 
     depth: int = 12
@@ -56,10 +61,13 @@ class BatchDrafter:
 
     Parameters
     ----------
-    row_pools : int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none. The caller keeps
-        the indexes open
-    settings : settings of drafting
-    prompts : int32 (R,), number of prompt tokens of each row; None: 0
+    row_pools
+        Int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none. The caller keeps the
+        indexes open.
+    settings
+        Settings of drafting.
+    prompts
+        Int32 (R,), number of prompt tokens of each row; None: 0.
 
     Raises
     ------
@@ -106,18 +114,27 @@ def draft(context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, pools: 
 
     Parameters
     ----------
-    context : int32 (R, L), prompt and text so far, from column 0
-    lengths : int32 (R,), number of tokens in use; the tree continues after the last one
-    budgets : int32 (R,), maximum number of nodes; 0: an empty tree
-    pools : R sequences of Index, nearest first, which may be empty
-    settings : settings of drafting
-    max_depth : int32 (R,), number of tokens that the row may still emit; ``settings.depth`` also applies
-    prompts : int32 (R,), number of prompt tokens of each row; None: 0
-    min_score : nodes with a lower score are left out
+    context
+        Int32 (R, L), prompt and text so far, from column 0.
+    lengths
+        Int32 (R,), number of tokens in use; the tree continues after the last one.
+    budgets
+        Int32 (R,), maximum number of nodes; 0: an empty tree.
+    pools
+        R sequences of Index, nearest first, which may be empty.
+    settings
+        Settings of drafting.
+    max_depth
+        Int32 (R,), number of tokens that the row may still emit; ``settings.depth`` also applies.
+    prompts
+        Int32 (R,), number of prompt tokens of each row; None: 0.
+    min_score
+        Nodes with a lower score are left out.
 
     Returns
     -------
-    DraftBatch : R trees, padded to the largest budget
+    DraftBatch
+        R trees, padded to the largest budget.
 
     Raises
     ------

@@ -60,10 +60,13 @@ class Index:
 
         Parameters
         ----------
-        texts : integer (tokens,) arrays of token ids. Empty texts are skipped. The end-of-text token is an
-            ordinary token: include it if it should be drafted
-        kind : own (the row's previous text), collaborative, attribute or global
-        depth : tokens compared when sorting, 2 to 127; contexts have up to depth - 1 tokens
+        texts
+            Integer (tokens,) arrays of token ids. Empty texts are skipped. The end-of-text token is an
+            ordinary token: include it if it should be drafted.
+        kind
+            Own (the row's previous text), collaborative, attribute or global.
+        depth
+            Tokens compared when sorting, 2 to 127; contexts have up to depth - 1 tokens.
 
         Raises
         ------
@@ -97,13 +100,16 @@ class Index:
 
         Parameters
         ----------
-        folder : path of the pool; an existing pool is replaced
-        meta : further JSON values for the manifest, usually ``tokenizer``, ``model`` and ``prompt`` (hashes),
-            ``entity``, ``name`` and ``dt``
+        folder
+            Path of the pool; an existing pool is replaced.
+        meta
+            Further JSON values for the manifest, usually ``tokenizer``, ``model`` and ``prompt`` (hashes),
+            ``entity``, ``name`` and ``dt``.
 
         Returns
         -------
-        dict : the manifest
+        dict
+            The manifest.
         """
         entries = {"kind": self.kind, "depth": self.depth, "texts": self.texts,
                    "token_count": self.token_count, "array_bytes": self.array_bytes}
@@ -116,9 +122,12 @@ class Index:
 
         Parameters
         ----------
-        folder : path of the pool
-        tokenizer : hash of the tokenizer that the pool must have been built with; None: not compared
-        verify : whether to read every byte to compare checksums; sizes are always compared
+        folder
+            Path of the pool.
+        tokenizer
+            Hash of the tokenizer that the pool must have been built with; None: not compared.
+        verify
+            Whether to read every byte to compare checksums; sizes are always compared.
 
         Raises
         ------
@@ -210,12 +219,15 @@ def length_quantile(pools: Iterable[Index], quantile: float) -> int | None:
 
     Parameters
     ----------
-    pools : pools of a row, nearest first
-    quantile : share of texts that are not longer, in (0, 1)
+    pools
+        Pools of a row, nearest first.
+    quantile
+        Share of texts that are not longer, in (0, 1).
 
     Returns
     -------
-    int or None : length in tokens; None if no pool has enough texts
+    int or None
+        Length in tokens; None if no pool has enough texts.
     """
     min_texts = max(_MIN_TEXTS, math.ceil(round(1 / (1 - quantile), 6)))
     for pool in pools:

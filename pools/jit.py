@@ -42,10 +42,13 @@ def cached(function, sources: Iterable[Path] | None = None, **options):
 
     Parameters
     ----------
-    function : function to compile
-    sources : files that invalidate the cache; None: the function's own file and those of the compiled
-        functions that it can call
-    options : options of ``numba.njit``
+    function
+        Function to compile.
+    sources
+        Files that invalidate the cache; None: the function's own file and those of the compiled functions
+        that it can call.
+    options
+        Options of ``numba.njit``.
     """
     try:
         dispatcher = njit(cache=True, **options)(function)

@@ -30,13 +30,16 @@ def write(folder: str | Path, arrays: dict[str, np.ndarray], entries: dict) -> d
 
     Parameters
     ----------
-    folder : path of the pool; an existing pool is replaced
+    folder
+        Path of the pool; an existing pool is replaced.
     arrays : array of each file, by name
-    entries : metadata for the manifest, JSON values
+    entries
+        Metadata for the manifest, JSON values.
 
     Returns
     -------
-    dict : the manifest
+    dict
+        The manifest.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,12 @@ class Route:
 
     Attributes
     ----------
-    pool : name of the pool, safe as a folder name
-    pool_kind : collaborative, attribute or global
-    reason : short explanation for the table of routes
+    pool
+        Name of the pool, safe as a folder name.
+    pool_kind
+        Collaborative, attribute or global.
+    reason
+        Short explanation for the table of routes.
     """
 
     pool: str
@@ -33,12 +36,18 @@ def route(entity_type: str, interactions: int, collaborative_group: str | None, 
 
     Parameters
     ----------
-    entity_type : user or item, used in the reason only
-    interactions : number of interactions of the entity
-    collaborative_group : group of the entity's embedding; None: no embedding
-    attribute_group : group of the entity's attributes; None: no usable attribute
-    min_interactions : minimum number of interactions for a collaborative pool
-    override : one of OVERRIDES. If the entity has no group of that kind, the other kind is used, then global
+    entity_type
+        User or item, used in the reason only.
+    interactions
+        Number of interactions of the entity.
+    collaborative_group
+        Group of the entity's embedding; None: no embedding.
+    attribute_group
+        Group of the entity's attributes; None: no usable attribute.
+    min_interactions
+        Minimum number of interactions for a collaborative pool.
+    override
+        One of OVERRIDES. If the entity has no group of that kind, the other kind is used, then global.
 
     Raises
     ------

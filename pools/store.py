@@ -39,8 +39,10 @@ class Store:
 
     Parameters
     ----------
-    folder : path with one subfolder per pool
-    tokenizer : as in ``Index.open``
+    folder
+        Path with one subfolder per pool.
+    tokenizer
+        As in ``Index.open``.
     """
 
     def __init__(self, folder: str | Path, tokenizer: str | None = None, capacity: int = _CAPACITY):

@@ -18,8 +18,10 @@ def sort_suffixes(codes: np.ndarray, depth: int) -> np.ndarray:
 
     Parameters
     ----------
-    codes : integer (N,), 0 after each text
-    depth : minimum number of codes compared
+    codes
+        Integer (N,), 0 after each text.
+    depth
+        Minimum number of codes compared.
 
     Returns
     -------

@@ -27,7 +27,8 @@ def rows(out: str | None, date: str) -> int:
 
     Parameters
     ----------
-    out : a folder, or a URL of a store that Airflow supports
+    out
+        A folder, or a URL of a store that Airflow supports.
     """
     import json
 

@@ -77,7 +77,8 @@ def command(kind: type, missed: Callable[[Any, dict], bool] = lambda options, re
 
     Parameters
     ----------
-    missed : whether the command ends with exit code 1, by its options and its result
+    missed
+        Whether the command ends with exit code 1, by its options and its result.
     """
     def decorate(function: Callable[[Any], dict]) -> Callable[..., None]:
         def run(options: Any) -> None:

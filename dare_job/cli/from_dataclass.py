@@ -25,7 +25,8 @@ def takes(options: type, json: bool = True) -> Callable[[Callable[..., None]], C
 
     Parameters
     ----------
-    json : the command has ``--json``; else the function is called with the options alone
+    json
+        The command has ``--json``; else the function is called with the options alone.
     """
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         by_name = {"__".join(path): (path, field, kind) for path, field, kind in _options(options)}

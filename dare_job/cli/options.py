@@ -66,9 +66,12 @@ def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Se
 
     Parameters
     ----------
-    pick : apply the verification that verify.target chooses
-    overrides : more settings, as in ``--set``
-    flags : more settings by key, each with the name of its flag and its value
+    pick
+        Apply the verification that verify.target chooses.
+    overrides
+        More settings, as in ``--set``.
+    flags
+        More settings by key, each with the name of its flag and its value.
     """
     from dare_job.config.settings import load
     from dare_job.job import Job

@@ -25,10 +25,14 @@ def writing(out: AnyPath) -> Iterator[None]:
 
     Raises
     ------
-    ConfigError : ``out`` is a file or below one
-    InfrastructureError : the disk refused to write, Spark's Java process was killed, or executors were lost
-    DataError : Spark found a damaged file
-    DareJobError : the project's own error that a Spark task raised
+    ConfigError
+        ``out`` is a file or below one.
+    InfrastructureError
+        The disk refused to write, Spark's Java process was killed, or executors were lost.
+    DataError
+        Spark found a damaged file.
+    DareJobError
+        The project's own error that a Spark task raised.
     """
     try:
         errors.check_access(out, "out")

@@ -26,7 +26,8 @@ def section_of(engine: type, *names: str, **others: tuple[Any, Any]) -> type[Sec
 
     Parameters
     ----------
-    others : fields that have another type and default here, as (type, default)
+    others
+        Fields that have another type and default here, as (type, default).
     """
     types = get_type_hints(engine)
     section = {}

@@ -24,11 +24,15 @@ class Option:
 
     Attributes
     ----------
-    flag : default: the field's name
-    argument : written without a flag, at its place
+    flag
+        Default: the field's name.
+    argument
+        Written without a flag, at its place.
     parse : (flag, text) -> value, for values that are not written as one word
-    repeatable : the option may be given several times; ``parse`` then gets the list of texts
-    negated : the flag sets the field to False
+    repeatable
+        The option may be given several times; ``parse`` then gets the list of texts.
+    negated
+        The flag sets the field to False.
     """
 
     help: str

@@ -371,9 +371,12 @@ def load(path: str | Path | Sequence[str | Path], overrides: list[str] | None = 
 
     Parameters
     ----------
-    path : one file, or several: values of a later file have precedence, key by key; an empty list: defaults
-    overrides : ``section.key=value``, the value in YAML
-    flags : values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``
+    path
+        One file, or several: values of a later file have precedence, key by key; an empty list: defaults.
+    overrides
+        ``section.key=value``, the value in YAML.
+    flags
+        Values by key, each with the name of its flag, as in ``{"out": ("--out", "o")}``.
 
     Raises
     ------

@@ -29,9 +29,12 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
 
     Parameters
     ----------
-    model_hash : fingerprint of the model's files
-    draft_hash : fingerprint of the draft model's files
-    entity : "user" or "item", whose system text and examples count; None: without them
+    model_hash
+        Fingerprint of the model's files.
+    draft_hash
+        Fingerprint of the draft model's files.
+    entity
+        "user" or "item", whose system text and examples count; None: without them.
     """
     optional = {"template_arguments": config.model.template_arguments,
                 "stop": sorted(set(config.decode.stop)),

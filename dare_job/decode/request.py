@@ -15,16 +15,24 @@ class Request:
 
     Attributes
     ----------
-    id : returned with the result
-    prompt_ids : int32 (prompt_tokens,)
-    pools : pools from which a retrieval drafter drafts, nearest first
-    max_new_tokens : maximum number of tokens; None: the engine's setting
-    previous_ids : int32 (tokens,), the row's previous text with its end-of-text token, if any. It is verified
-        together with the prompt, and the accepted prefix is reused; None: no previous text
-    strict : whether the row is verified by the strict rule, whatever the engine's rule
-    max_relaxed_tokens : length limit of relaxed verification in tokens: later tokens are verified by the
-        strict rule; None: no limit
-    key : with the seed, determines the random numbers of a sampled row; None: the id
+    id
+        Returned with the result.
+    prompt_ids
+        Int32 (prompt_tokens,).
+    pools
+        Pools from which a retrieval drafter drafts, nearest first.
+    max_new_tokens
+        Maximum number of tokens; None: the engine's setting.
+    previous_ids
+        Int32 (tokens,), the row's previous text with its end-of-text token, if any. It is verified together
+        with the prompt, and the accepted prefix is reused; None: no previous text.
+    strict
+        Whether the row is verified by the strict rule, whatever the engine's rule.
+    max_relaxed_tokens
+        Length limit of relaxed verification in tokens: later tokens are verified by the strict rule; None: no
+        limit.
+    key
+        With the seed, determines the random numbers of a sampled row; None: the id.
     """
 
     id: Any
@@ -48,18 +56,29 @@ class BeamStatistics:
 
     Attributes
     ----------
-    layers : number of tokens of the longest beam
-    width : mean number of beams per layer
-    verified : number of drafted layers that were verified
-    passed : number of those that had enough accepted drafts
-    passed_width : mean number of beams of the passed layers
-    beta : mean of min(beam.threshold, probability that a verified layer had beam.min_width accepted drafts)
-    last_layers : number of layers of the last forward pass, which the end of the text may have truncated
-    queries : number of nodes in the target's forward passes, without prompts
-    likelihoods : log P in nats of each finished beam, best score first; at most ``beam.width``. The first
-        belongs to the text
-    scores : likelihood / tokens ** beam.length_penalty of the same beams
-    sequences : int32 (tokens,) each, the tokens of the same beams; sampled beams may be equal
+    layers
+        Number of tokens of the longest beam.
+    width
+        Mean number of beams per layer.
+    verified
+        Number of drafted layers that were verified.
+    passed
+        Number of those that had enough accepted drafts.
+    passed_width
+        Mean number of beams of the passed layers.
+    beta
+        Mean of min(beam.threshold, probability that a verified layer had beam.min_width accepted drafts).
+    last_layers
+        Number of layers of the last forward pass, which the end of the text may have truncated.
+    queries
+        Number of nodes in the target's forward passes, without prompts.
+    likelihoods
+        Log P in nats of each finished beam, best score first; at most ``beam.width``. The first belongs to
+        the text.
+    scores
+        Likelihood / tokens ** beam.length_penalty of the same beams.
+    sequences
+        Int32 (tokens,) each, the tokens of the same beams; sampled beams may be equal.
     """
 
     layers: int
@@ -81,26 +100,40 @@ class Result:
 
     Attributes
     ----------
-    token_ids : int32 (tokens,), with the end-of-text token if the model emitted it
-    finish_reason : eos; stop (the last token completes a stop string); length (maximum number of tokens, or
-        the end of the model's positions); loop (the text repeats itself); error; timeout (the forward passes
-        of the row's batches took ``row_timeout_s``)
-    error : message if ``finish_reason`` is error or timeout, else None. ``token_ids`` then holds a partial
-        text
-    prompt_tokens : number of tokens of the prompt
-    target_steps : number of the model's forward passes after the one over the prompt
-    reused_tokens : tokens of the row's previous text that the forward pass over the prompt accepted
-    accepted_tokens : draft tokens that later forward passes accepted
-    relaxed_tokens : reused and accepted tokens that were not the model's argmax
-    tokens_past_limit : tokens after ``Request.max_relaxed_tokens``; 0 without such a limit
-    step_tokens : int16 (target_steps + 1,), tokens emitted per forward pass. The first entry is that of the
-        prompt, ``reused_tokens`` + 1; the sum is the number of tokens
-    relaxed : int32 (relaxed_tokens,), positions of the relaxed tokens in ``token_ids``
-    retrieval_ms : this row's share of drafting time
-    decode_ms : this row's share of all step time, including drafting and the prompt
-    slot_steps : this row's share of the batch slots of its steps, including empty slots; equal to
-        ``target_steps`` if no slot was empty
-    beams : statistics of the row's beams; None if it was generated without beams
+    token_ids
+        Int32 (tokens,), with the end-of-text token if the model emitted it.
+    finish_reason
+        Eos; stop (the last token completes a stop string); length (maximum number of tokens, or the end of
+        the model's positions); loop (the text repeats itself); error; timeout (the forward passes of the
+        row's batches took ``row_timeout_s``).
+    error
+        Message if ``finish_reason`` is error or timeout, else None. ``token_ids`` then holds a partial text.
+    prompt_tokens
+        Number of tokens of the prompt.
+    target_steps
+        Number of the model's forward passes after the one over the prompt.
+    reused_tokens
+        Tokens of the row's previous text that the forward pass over the prompt accepted.
+    accepted_tokens
+        Draft tokens that later forward passes accepted.
+    relaxed_tokens
+        Reused and accepted tokens that were not the model's argmax.
+    tokens_past_limit
+        Tokens after ``Request.max_relaxed_tokens``; 0 without such a limit.
+    step_tokens
+        Int16 (target_steps + 1,), tokens emitted per forward pass. The first entry is that of the prompt,
+        ``reused_tokens`` + 1; the sum is the number of tokens.
+    relaxed
+        Int32 (relaxed_tokens,), positions of the relaxed tokens in ``token_ids``.
+    retrieval_ms
+        This row's share of drafting time.
+    decode_ms
+        This row's share of all step time, including drafting and the prompt.
+    slot_steps
+        This row's share of the batch slots of its steps, including empty slots; equal to ``target_steps`` if
+        no slot was empty.
+    beams
+        Statistics of the row's beams; None if it was generated without beams.
     """
 
     id: Any
@@ -137,10 +170,16 @@ class Drafter(Protocol):
 
         Parameters
         ----------
-        requests : the rows' requests with their pools; the same object while the batch has the same rows.
-        context : int32 (R, L), prompt and text so far, padded on the right.
-        lengths : int32 (R,), tokens in use; the last one is the tree's root.
-        budgets : int32 (R,), maximum number of nodes of each row.
-        depths : int32 (R,), longest path that each row can still use.
-        min_score : nodes with a lower score are left out; the nodes of a row have descending scores.
+        requests
+            The rows' requests with their pools; the same object while the batch has the same rows.
+        context
+            Int32 (R, L), prompt and text so far, padded on the right.
+        lengths
+            Int32 (R,), tokens in use; the last one is the tree's root.
+        budgets
+            Int32 (R,), maximum number of nodes of each row.
+        depths
+            Int32 (R,), longest path that each row can still use.
+        min_score
+            Nodes with a lower score are left out; the nodes of a row have descending scores.
         """

@@ -41,7 +41,8 @@ def check(settings: Any, sections: Mapping[str, str]) -> None:
 
     Parameters
     ----------
-    sections : section of the configuration by field name; the key ``""`` holds the section of the others
+    sections
+        Section of the configuration by field name; the key ``""`` holds the section of the others.
     """
     hints = get_type_hints(type(settings))
     for entry in fields(settings):
@@ -162,9 +163,12 @@ class Beams:
 
     Attributes
     ----------
-    warp : temperature, top-k and top-p of pairs
-    distribution, draft_distribution : of a layer's beams, and of its drafts
-    seed : with a row's id it decides the row's samples
+    warp
+        Temperature, top-k and top-p of pairs.
+    distribution, draft_distribution
+        Of a layer's beams, and of its drafts.
+    seed
+        With a row's id it decides the row's samples.
     """
 
     width: int = setting(4, "Maximum number of beams of a row, and of finished beams that are kept",
@@ -196,7 +200,8 @@ def check_widths(beams: Any, temperature: float, drafted: bool = True) -> None:
 
     Parameters
     ----------
-    drafted : false where no draft model is used, so that ``draft_width`` has no effect
+    drafted
+        False where no draft model is used, so that ``draft_width`` has no effect.
     """
     if beams.min_width > beams.width:
         raise ConfigError(f"beam.min_width = {beams.min_width} is more than beam.width = {beams.width}")

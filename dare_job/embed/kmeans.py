@@ -91,7 +91,8 @@ def cluster(vectors: np.ndarray, k: int, seed: int,
 
     Parameters
     ----------
-    advance : called with the number of points in each finished branch, for a progress bar
+    advance
+        Called with the number of points in each finished branch, for a progress bar.
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if k <= _MAX_FLAT:

@@ -216,9 +216,12 @@ def recall_at_k(users: np.ndarray, items: np.ndarray, train: Pairs, test_users: 
 
     Parameters
     ----------
-    users, items : vectors (U, d), (I, d)
-    train : pairs that are excluded from the ranking
-    test_users, test_items : held-out pairs, (D,) each
+    users, items
+        Vectors (U, d), (I, d).
+    train
+        Pairs that are excluded from the ranking.
+    test_users, test_items
+        Held-out pairs, (D,) each.
     """
     start = np.searchsorted(train.user, np.arange(len(train.users) + 1))
     hits, k = 0, min(k, len(items))

@@ -83,19 +83,23 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
 
     Parameters
     ----------
-    prompts : file with one prompt per line, or JSON lines with "prompt"; None: built-in ones
-    rows : number of prompts, repeated if there are fewer, and truncated to the context
-    max_new_tokens : tokens to decode per prompt. A number also warns if more than half of the texts would be
-        cut off at it; None: 48, which says nothing about whole texts
+    prompts
+        File with one prompt per line, or JSON lines with "prompt"; None: built-in ones.
+    rows
+        Number of prompts, repeated if there are fewer, and truncated to the context.
+    max_new_tokens
+        Tokens to decode per prompt. A number also warns if more than half of the texts would be cut off at
+        it; None: 48, which says nothing about whole texts.
 
     Returns
     -------
-    dict : "equal", "rows", "cut_off", "rows_that_differ", "by_batch" and "first_difference". In float32 all
+    dict
+        "equal", "rows", "cut_off", "rows_that_differ", "by_batch" and "first_difference". In float32 all
         tokens must be equal. In bfloat16 and float16 a row may differ after a near-tie: two logits within 3 %
         and 0.4 % of the largest logit. ``cut_off`` counts texts of ``generate`` that reach the number of
         tokens without an end-of-text token. ``rows_that_differ`` counts rows with another text than
         ``generate``'s in any of the settings, ``by_batch`` has the number for each. ``first_difference`` is a
-        real difference if there is one, else the first near-tie or None
+        real difference if there is one, else the first near-tie or None.
     """
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")

@@ -66,13 +66,17 @@ def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict | N
 
     Parameters
     ----------
-    run_workers : number of the run's workers; None: one for each task slot
+    run_workers
+        Number of the run's workers; None: one for each task slot.
 
     Returns
     -------
-    rows, workers, batch_size : of the sample
-    run_workers, comparable : concurrent workers of the run, and whether its rate may be divided by this one
-    rates, method, tokens_per_s : of each method, the faster method, its rate
+    rows, workers, batch_size
+        Of the sample.
+    run_workers, comparable
+        Concurrent workers of the run, and whether its rate may be divided by this one.
+    rates, method, tokens_per_s
+        Of each method, the faster method, its rate.
     """
     settings = job.config.baseline
     folder = job.space.stage("baseline")
@@ -241,7 +245,8 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
 
     Parameters
     ----------
-    options : further arguments of ``generate``, such as do_sample and stopping_criteria
+    options
+        Further arguments of ``generate``, such as do_sample and stopping_criteria.
 
     Returns
     -------

@@ -40,12 +40,15 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
 
     Parameters
     ----------
-    hung : reasons of earlier hangs by row id; a row that hung alone is given up
+    hung
+        Reasons of earlier hangs by row id; a row that hung alone is given up.
 
     Raises
     ------
-    DeviceError : the device failed
-    InfrastructureError : the engine cannot be created or fails before it takes a row
+    DeviceError
+        The device failed.
+    InfrastructureError
+        The engine cannot be created or fails before it takes a row.
     """
     queue, size = _RequestQueue(rows, task, watchdog, hung), batch_size_of(task)
     while queue.has_next():
@@ -121,8 +124,10 @@ class _RequestQueue:
 
     Attributes
     ----------
-    consumed : requests made so far; a row that is decoded again counts again
-    deferred : rows to decode at the end
+    consumed
+        Requests made so far; a row that is decoded again counts again.
+    deferred
+        Rows to decode at the end.
     """
 
     def __init__(self, rows: Iterator[dict], task: Task, watchdog: Watchdog,
@@ -201,7 +206,8 @@ def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
 
     Parameters
     ----------
-    engine : the engine whose rows were being decoded
+    engine
+        The engine whose rows were being decoded.
     """
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error

@@ -73,7 +73,8 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
 
     Parameters
     ----------
-    plan_s : measured seconds from the start of Spark to the end of the stage plan
+    plan_s
+        Measured seconds from the start of Spark to the end of the stage plan.
 
     Returns
     -------

@@ -125,9 +125,12 @@ class Watchdog:
 
     Parameters
     ----------
-    limit_s : maximum seconds between finished forward passes; None for no limit
-    note : called before the process ends, with the ids of the rows being decoded and the reason
-    end : ends the process, with an exit code
+    limit_s
+        Maximum seconds between finished forward passes; None for no limit.
+    note
+        Called before the process ends, with the ids of the rows being decoded and the reason.
+    end
+        Ends the process, with an exit code.
     """
 
     def __init__(self, limit_s: float | None, note: Callable[[list[str], str], None],

@@ -21,8 +21,10 @@ class LiveProgress:
 
     Parameters
     ----------
-    finished : returns the totals of the rows that are finished but not committed
-    watchdog : holds the engine, whose unfinished rows are added
+    finished
+        Returns the totals of the rows that are finished but not committed.
+    watchdog
+        Holds the engine, whose unfinished rows are added.
     """
 
     def __init__(self, folder: AnyPath, shard: int, token: str, finished: Callable[[], Totals],

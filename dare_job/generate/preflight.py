@@ -18,7 +18,8 @@ def check_drafting(job: Job) -> None:
 
     Raises
     ------
-    ConfigError, ModelError, InfrastructureError : with the setting, its value and the fix
+    ConfigError, ModelError, InfrastructureError
+        With the setting, its value and the fix.
     """
     _require_biased_tokens(job)
     if job.config.drafter.model is None:

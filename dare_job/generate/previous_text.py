@@ -49,7 +49,8 @@ def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
 
     Parameters
     ----------
-    table : rows (entity_id, pool, kind, token_ids) of one pool
+    table
+        Rows (entity_id, pool, kind, token_ids) of one pool.
 
     Returns
     -------

@@ -29,10 +29,14 @@ class PoolStatistics:
 
     Attributes
     ----------
-    rows : number of rows
-    prompted : rows with a prompt; rows without one cost almost nothing
-    prompt_tokens : tokens of the prompts
-    old_rows, old_tokens : rows with a prompt and a previous text, and the tokens of these texts
+    rows
+        Number of rows.
+    prompted
+        Rows with a prompt; rows without one cost almost nothing.
+    prompt_tokens
+        Tokens of the prompts.
+    old_rows, old_tokens
+        Rows with a prompt and a previous text, and the tokens of these texts.
     """
 
     rows: int

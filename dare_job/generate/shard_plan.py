@@ -46,12 +46,18 @@ class ShardPlan:
 
     Attributes
     ----------
-    rows : all rows of the finished stage, including kept rows
-    kept : rows kept from an earlier shard plan
-    token : unique id of the plan. Workers of an earlier plan have a different one.
-    waves : [rows, shards] of each wave; shards are numbered consecutively over the waves
-    drafting : entity types whose waves draft from the texts of earlier waves
-    wave_settings : digest of the section ``waves``
+    rows
+        All rows of the finished stage, including kept rows.
+    kept
+        Rows kept from an earlier shard plan.
+    token
+        Unique id of the plan. Workers of an earlier plan have a different one.
+    waves
+        [rows, shards] of each wave; shards are numbered consecutively over the waves.
+    drafting
+        Entity types whose waves draft from the texts of earlier waves.
+    wave_settings
+        Digest of the section ``waves``.
     """
 
     folder: AnyPath

@@ -138,8 +138,10 @@ def assign_waves(loads: Mapping[tuple[int, str, str], Load],
 
     Parameters
     ----------
-    loads : by (wave, entity type, pool)
-    number : number of shards for a wave with the given number of rows
+    loads
+        By (wave, entity type, pool).
+    number
+        Number of shards for a wave with the given number of rows.
 
     Returns
     -------

@@ -26,16 +26,25 @@ class Task:
 
     Attributes
     ----------
-    model, draft : folders of the model and of the draft model; empty if there is no draft model
-    model_hash, draft_hash : required hash of these folders on every host; empty if no check is needed
-    tokenizer : tokenizer hash that the pools must have
-    folder, pools : folders of the stages generate and pools
-    pools_version : changes when pools are rebuilt
-    plan_token : token of the shard plan that the rows belong to
-    threads : torch threads of one worker
+    model, draft
+        Folders of the model and of the draft model; empty if there is no draft model.
+    model_hash, draft_hash
+        Required hash of these folders on every host; empty if no check is needed.
+    tokenizer
+        Tokenizer hash that the pools must have.
+    folder, pools
+        Folders of the stages generate and pools.
+    pools_version
+        Changes when pools are rebuilt.
+    plan_token
+        Token of the shard plan that the rows belong to.
+    threads
+        Torch threads of one worker.
     wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
-    archives : shipped copies of these folders; ``here`` unpacks them
-    prompt_formats : what surrounds prompts, by entity type; empty: the section ``model`` alone decides
+    archives
+        Shipped copies of these folders; ``here`` unpacks them.
+    prompt_formats
+        What surrounds prompts, by entity type; empty: the section ``model`` alone decides.
     """
 
     config: JobConfig
@@ -89,8 +98,10 @@ class Task:
 
         Raises
         ------
-        ModelError : the host has another model under the same path
-        InfrastructureError : a shipped folder cannot be unpacked
+        ModelError
+            The host has another model under the same path.
+        InfrastructureError
+            A shipped folder cannot be unpacked.
         """
         at = {archive.folder: shipping.unpack_archive(archive) for archive in self.archives}
         for folder, expected in ((self.model, self.model_hash), (self.draft, self.draft_hash)):
@@ -106,7 +117,8 @@ def prompt_format(config: JobConfig, entity: str, day: date | str | None = None)
 
     Parameters
     ----------
-    day : date of the run, which chat templates print as today's
+    day
+        Date of the run, which chat templates print as today's.
     """
     prompt_set = config.prompt_set(entity)
     return model_format(config, day, prompt_set.system_text(entity), prompt_set.example_turns(entity))

@@ -33,9 +33,12 @@ def wave_sizes(sizes: Sequence[int], waiting: int, texts: int = 0) -> list[int]:
 
     Parameters
     ----------
-    sizes : index sizes (setting ``waves.sizes``)
-    waiting : rows to generate
-    texts : texts that are already in the index
+    sizes
+        Index sizes (setting ``waves.sizes``).
+    waiting
+        Rows to generate.
+    texts
+        Texts that are already in the index.
     """
     waves = []
     for size in sizes:
@@ -64,7 +67,8 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
 
     Parameters
     ----------
-    texts : number of texts of this run that are already finished, by entity type; the index starts with them
+    texts
+        Number of texts of this run that are already finished, by entity type; the index starts with them.
     """
     drafting = [entity for entity in ENTITIES if uses_waves(job, entity)]
     has_prompt = F.col("prompt").isNotNull() & F.col("error").isNull()
@@ -119,7 +123,8 @@ def choose_representatives(members: pa.Table, waves: list[int]) -> pa.Table:
 
     Parameters
     ----------
-    members : table (entity, entity_id, rank, vector) of one pool
+    members
+        Table (entity, entity_id, rank, vector) of one pool.
     """
     members = members.sort_by("entity_id")
     embedded = members.filter(pc.is_valid(members["vector"]))

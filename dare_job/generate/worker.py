@@ -46,8 +46,9 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
     Raises
     ------
-    InfrastructureError : this host lacks something (the folder, its GPU, disk space, memory) or its device
-        failed. Spark retries the task on another host, up to ``spark.task.maxFailures`` times.
+    InfrastructureError
+        This host lacks something (the folder, its GPU, disk space, memory) or its device failed. Spark
+        retries the task on another host, up to ``spark.task.maxFailures`` times.
     """
     folder = path(task.folder)
     if is_local(folder) and not folder.is_dir():

@@ -29,12 +29,17 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
 
     Returns
     -------
-    imbalance : busy seconds of the busiest worker / mean busy seconds, summed per wave, as waves are barriers
-    waited_s : seconds that the mean worker waited for the busiest one, over all waves
-    batch_size : smallest batch size that a worker was reduced to
-    concurrent : most workers that decoded at the same time, also in earlier commands
-    spans : by worker, [start, end, shard, wave] of the time that it decoded, in seconds since 1970, at most
-        MAX_SPANS; also those of earlier commands
+    imbalance
+        Busy seconds of the busiest worker / mean busy seconds, summed per wave, as waves are barriers.
+    waited_s
+        Seconds that the mean worker waited for the busiest one, over all waves.
+    batch_size
+        Smallest batch size that a worker was reduced to.
+    concurrent
+        Most workers that decoded at the same time, also in earlier commands.
+    spans
+        By worker, [start, end, shard, wave] of the time that it decoded, in seconds since 1970, at most
+        MAX_SPANS; also those of earlier commands.
     """
     seconds: dict[int, Counter[str]] = defaultdict(Counter)
     sizes: dict[str, int] = {}
@@ -101,9 +106,12 @@ def beam_totals(outcome: "Result | str") -> Counter[str]:
 
     Returns
     -------
-    layers, beams : layers, and beams of all layers
-    verified : draft layers that were verified
-    passed, passed_beams : draft layers that were accepted, and their beams
+    layers, beams
+        Layers, and beams of all layers.
+    verified
+        Draft layers that were verified.
+    passed, passed_beams
+        Draft layers that were accepted, and their beams.
     """
     beams = getattr(outcome, "beams", None)
     if beams is None:
@@ -117,9 +125,12 @@ def beam_statistics(paths: list[AnyPath]) -> dict | None:
 
     Returns
     -------
-    width : mean beams per layer
-    verified, passed : draft layers that were verified, and that were accepted
-    passed_width : mean beams of accepted draft layers; None if there are none
+    width
+        Mean beams per layer.
+    verified, passed
+        Draft layers that were verified, and that were accepted.
+    passed_width
+        Mean beams of accepted draft layers; None if there are none.
     """
     total: Counter[str] = Counter()
     for records in map_paths(chunk_files.read_records, paths):

@@ -102,10 +102,14 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
 
     Parameters
     ----------
-    name : "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2")
-    trust_remote_code : download a hub model's Python code too
-    unwanted : patterns of files of a hub model that are not downloaded
-    parts : the folders in a downloaded one that may hold weights
+    name
+        "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2").
+    trust_remote_code
+        Download a hub model's Python code too.
+    unwanted
+        Patterns of files of a hub model that are not downloaded.
+    parts
+        The folders in a downloaded one that may hold weights.
     """
     if name == EMBEDDED:
         from dare_job.models import embedded_path
@@ -189,7 +193,8 @@ def files(path: str | Path, weights: bool = True) -> list[Path]:
 
     Parameters
     ----------
-    weights : include the weights
+    weights
+        Include the weights.
     """
     paths = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
     if not weights:
@@ -223,8 +228,10 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
 
     Parameters
     ----------
-    expected : the driver's fingerprint; empty: nothing is checked
-    fingerprint : of the kind of model that the folder holds
+    expected
+        The driver's fingerprint; empty: nothing is checked.
+    fingerprint
+        Of the kind of model that the folder holds.
     """
     if not expected:
         return

@@ -14,11 +14,13 @@ def model_folder(file: Path, digest: str) -> Path:
 
     Parameters
     ----------
-    digest : SHA-256 of the file, which is part of the folder's name
+    digest
+        SHA-256 of the file, which is part of the folder's name.
 
     Raises
     ------
-    ModelError : a package is missing, or transformers cannot read the file
+    ModelError
+        A package is missing, or transformers cannot read the file.
     """
     folder = user_cache("gguf") / f"{file.stem}-{digest[:16]}"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -59,8 +59,10 @@ def in_worker(settings, folder: AnyPath, run_id: str, **fields) -> None:
     Parameters
     ----------
     settings : LogSettings
-    folder : folder of the run's log files
-    fields : fields of all further records
+    folder
+        Folder of the run's log files.
+    fields
+        Fields of all further records.
     """
     global _worker_file
     to_stderr(settings.format, logging.WARNING)

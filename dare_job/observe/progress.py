@@ -143,7 +143,8 @@ def reporting(every_s: float | None = None,
 
     Parameters
     ----------
-    every_s : seconds between two log lines, and between two calls of the listeners
+    every_s
+        Seconds between two log lines, and between two calls of the listeners.
     """
     global _current
     _current = reporter = Reporter(EVERY_S if every_s is None else every_s, listeners)
@@ -175,7 +176,8 @@ def counting(what: str, total: int, done: Callable[[], int] | None = None,
 
     Parameters
     ----------
-    done : returns the count; None: the block advances the returned counter
+    done
+        Returns the count; None: the block advances the returned counter.
     """
     counter = Counter(total)
     with _from(lambda reporter: _counted(reporter, what, counter, done or (lambda: counter.done), unit)):

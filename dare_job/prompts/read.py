@@ -92,9 +92,12 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None,
 
     Parameters
     ----------
-    name_or_path : a built-in set ("kar"), a YAML file, or a Jinja file (.jinja, .j2)
-    side : "user" or "item", whose template a Jinja file contains
-    max_new_tokens : from which the variable ``max_words`` follows
+    name_or_path
+        A built-in set ("kar"), a YAML file, or a Jinja file (.jinja, .j2).
+    side
+        "user" or "item", whose template a Jinja file contains.
+    max_new_tokens
+        From which the variable ``max_words`` follows.
     """
     packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")

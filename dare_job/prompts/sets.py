@@ -70,11 +70,16 @@ class PromptSet:
 
     Attributes
     ----------
-    max_history : number of most recent interactions in a user prompt
-    templates : by side, "user" and "item"; a Jinja file has only one of them
-    words : values of the domain's variables, texts or lists of texts, and ``max_words`` if a template uses it
-    system : templates of the system text by side; they may use ``words``
-    examples : templates of (user, assistant) turns by side, likewise
+    max_history
+        Number of most recent interactions in a user prompt.
+    templates
+        By side, "user" and "item"; a Jinja file has only one of them.
+    words
+        Values of the domain's variables, texts or lists of texts, and ``max_words`` if a template uses it.
+    system
+        Templates of the system text by side; they may use ``words``.
+    examples
+        Templates of (user, assistant) turns by side, likewise.
     """
 
     name: str

@@ -27,10 +27,14 @@ class Catalogue:
 
     Attributes
     ----------
-    trie : of their ids
-    counts : float64 (N,), interactions with each row of ``ids``
-    owners : item rows of each leaf, by descending popularity; ties in file order
-    popular : int64 (N,), all rows in that order
+    trie
+        Of their ids.
+    counts
+        Float64 (N,), interactions with each row of ``ids``.
+    owners
+        Item rows of each leaf, by descending popularity; ties in file order.
+    popular
+        Int64 (N,), all rows in that order.
     """
 
     ids: ItemIds
@@ -61,11 +65,16 @@ class Catalogue:
 
         Parameters
         ----------
-        history : item rows, oldest first, that the prompt is made of
-        exclude : values of recommend.exclude
-        drafter : draft recommender, whose prompt is added
-        name : identifies the user's random stream
-        other_rows : further items that the user interacted with, which the prompt leaves out
+        history
+            Item rows, oldest first, that the prompt is made of.
+        exclude
+            Values of recommend.exclude.
+        drafter
+            Draft recommender, whose prompt is added.
+        name
+            Identifies the user's random stream.
+        other_rows
+            Further items that the user interacted with, which the prompt leaves out.
         """
         return Query(recommender.prompt(history), self.trie.rows[np.asarray(history, np.int64)].tolist(),
                      self._excluded_leaves(_excluded([*history, *other_rows], exclude)),
@@ -79,7 +88,8 @@ class Catalogue:
 
         Parameters
         ----------
-        rows : all items that the user interacted with
+        rows
+            All items that the user interacted with.
         """
         excluded, items, item_scores = _excluded(rows, exclude), [], []
         for leaf, score in zip(leaves, scores, strict=True):

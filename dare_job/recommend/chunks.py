@@ -48,7 +48,8 @@ def write(job: Job, task: RecommendTask, count: int, user_count: int) -> list[di
 
     Parameters
     ----------
-    user_count : number of users in all chunks
+    user_count
+        Number of users in all chunks.
     """
     paths.make_folder(task.chunks)
     chunk_files.discard_unreadable(task.chunks, row_count)

@@ -29,9 +29,12 @@ class ItemIds:
 
     Attributes
     ----------
-    items : names of the items, length N
-    codes : int32 (N, L), code of each level, from 0
-    sizes : number of codes of each level, length L
+    items
+        Names of the items, length N.
+    codes
+        Int32 (N, L), code of each level, from 0.
+    sizes
+        Number of codes of each level, length L.
     """
 
     items: tuple[str, ...]

@@ -31,8 +31,10 @@ def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tup
 
     Returns
     -------
-    files : rows, bytes and sha256 by file name, for the manifest
-    sums : totals over all files, by the names in ``SUMS``
+    files
+        Rows, bytes and sha256 by file name, for the manifest.
+    sums
+        Totals over all files, by the names in ``SUMS``.
     """
     table = read_parquet(job.spark, chunks, columns=CANDIDATES.names)
     partitioned = table.repartition(1 + users // _USERS_PER_FILE, "user_id")

@@ -49,7 +49,8 @@ class BatchRecommender:
         Parameters
         ----------
         users : (user_id, item ids of the history, oldest first, other items the user interacted with)
-        hung : reasons per user whose batch ended a worker; a user who ended one alone is given up
+        hung
+            Reasons per user whose batch ended a worker; a user who ended one alone is given up.
         """
         waiting, isolated = [], []
         for user, *interacted in users:

@@ -78,8 +78,10 @@ class ModelSource:
 
     Attributes
     ----------
-    archive : the shipped folder (spark.ship), or None
-    sha256 : expected fingerprint of the files on another host; empty for no check
+    archive
+        The shipped folder (spark.ship), or None.
+    sha256
+        Expected fingerprint of the files on another host; empty for no check.
     """
 
     folder: str
@@ -106,10 +108,14 @@ class RecommendTask:
 
     Attributes
     ----------
-    settings : the section recommend, as JSON
-    users : folder of the tables of ``users``
-    folder : folder of this run's chunks and hang records
-    plan_token : token of its chunks
+    settings
+        The section recommend, as JSON.
+    users
+        Folder of the tables of ``users``.
+    folder
+        Folder of this run's chunks and hang records.
+    plan_token
+        Token of its chunks.
     """
 
     model: ModelSource

@@ -32,10 +32,14 @@ class Recommender:
 
     Attributes
     ----------
-    first_code_token : token of code 0 of each level
-    max_history_items : maximum number of items in a prompt; the newest are kept
-    begin, separator : tokens before the history, and tokens between it and the recommended item
-    tokens : int32 (N, L), tokens of each item, in the row order of ``ids``
+    first_code_token
+        Token of code 0 of each level.
+    max_history_items
+        Maximum number of items in a prompt; the newest are kept.
+    begin, separator
+        Tokens before the history, and tokens between it and the recommended item.
+    tokens
+        Int32 (N, L), tokens of each item, in the row order of ``ids``.
     """
 
     folder: Path

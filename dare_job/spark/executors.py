@@ -35,11 +35,13 @@ def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | Non
 
     Parameters
     ----------
-    inputs : paths by setting; executors must see those that exist on the driver's disk
+    inputs
+        Paths by setting; executors must see those that exist on the driver's disk.
 
     Raises
     ------
-    InfrastructureError : with the host and the cause
+    InfrastructureError
+        With the host and the cause.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -73,10 +75,14 @@ def host_problems(folder: str, names: list[str], version: str, inputs: Mapping[s
 
     Parameters
     ----------
-    folder, names : a folder and the names of the files that the driver sees in it
-    version : version of this package on the driver
-    inputs : paths that the driver sees, by setting
-    wait_s : maximum seconds to wait for folder and inputs, as a network disk shows new files late
+    folder, names
+        A folder and the names of the files that the driver sees in it.
+    version
+        Version of this package on the driver.
+    inputs
+        Paths that the driver sees, by setting.
+    wait_s
+        Maximum seconds to wait for folder and inputs, as a network disk shows new files late.
     """
     host, deadline = socket.gethostname(), time.monotonic() + wait_s
     if dare_job.__version__ != version:

@@ -34,12 +34,15 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
 
     Parameters
     ----------
-    columns : columns to read, if the table has them; None: all
-    located : add column ``_metadata`` (file_name, row_index), like Spark's reader
+    columns
+        Columns to read, if the table has them; None: all.
+    located
+        Add column ``_metadata`` (file_name, row_index), like Spark's reader.
 
     Raises
     ------
-    DataError : there is no file, or a file cannot be read
+    DataError
+        There is no file, or a file cannot be read.
     """
     files = [file for part in storage_paths.map_paths(_sized, paths) for file in part]
     if not files:

@@ -26,8 +26,10 @@ def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection
 
     Parameters
     ----------
-    columns : the required columns, if known; from a URL only these are read
-    located : add column ``_metadata`` (file_name, row_index)
+    columns
+        The required columns, if known; from a URL only these are read.
+    located
+        Add column ``_metadata`` (file_name, row_index).
     """
     if all(map(storage_paths.is_local, map(storage_paths.path, paths))):
         schema = _schema(Path(paths[0]))

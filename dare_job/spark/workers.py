@@ -68,12 +68,15 @@ def select_device(device: str, address: str | None) -> str:
 
     Parameters
     ----------
-    device : ``model.device``: "auto", "cpu" or "cuda"
-    address : result of ``task_gpu``; if None, the device is unchanged
+    device
+        ``model.device``: "auto", "cpu" or "cuda".
+    address
+        Result of ``task_gpu``; if None, the device is unchanged.
 
     Raises
     ------
-    InfrastructureError : torch does not see the assigned GPU
+    InfrastructureError
+        Torch does not see the assigned GPU.
     """
     if address is None or device == "cpu":
         return device
@@ -91,12 +94,15 @@ def gpu_index(address: str, uuids: list[str], visible: str | None = None) -> int
 
     Parameters
     ----------
-    uuids : UUIDs of torch's devices, in torch's order
-    visible : CUDA_VISIBLE_DEVICES, which changes the indices of torch but not those of nvidia-smi
+    uuids
+        UUIDs of torch's devices, in torch's order.
+    visible
+        CUDA_VISIBLE_DEVICES, which changes the indices of torch but not those of nvidia-smi.
 
     Raises
     ------
-    InfrastructureError : torch has no device with this address
+    InfrastructureError
+        Torch has no device with this address.
     """
     listed = [name.strip() for name in visible.split(",")] if visible else None
     if not address.isdigit():
@@ -120,7 +126,8 @@ def map_in_dedicated_workers(frame: DataFrame, function: Callable, schema: Struc
 
     Parameters
     ----------
-    name : name of the loaded content; different names have different workers
+    name
+        Name of the loaded content; different names have different workers.
     """
     environment = frame.sparkSession.sparkContext.environment
     environment[_NAME] = name

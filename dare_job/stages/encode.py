@@ -40,8 +40,10 @@ def run(job: Job) -> dict:
 
     Raises
     ------
-    DataError : the date is not published, or a table, the ids or the codebooks are damaged
-    ConfigError, ModelError : the encoder cannot be used
+    DataError
+        The date is not published, or a table, the ids or the codebooks are damaged.
+    ConfigError, ModelError
+        The encoder cannot be used.
     """
     settings = job.config.encode
     if settings.model is None:

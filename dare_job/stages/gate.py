@@ -41,8 +41,10 @@ def run(job: Job) -> dict:
 
     Raises
     ------
-    ThresholdError : names every failed check
-    DataError : rows are missing or damaged, or the previous text has changed since the stage plan
+    ThresholdError
+        Names every failed check.
+    DataError
+        Rows are missing or damaged, or the previous text has changed since the stage plan.
     """
     plan = stage_inputs.require_plan(job)
     generated = stage_inputs.require_generated(job)

@@ -50,9 +50,12 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
 
     Parameters
     ----------
-    generated : record of the stage generate
-    fingerprint : of the snapshot's sources
-    gates : findings of the stage gate about the entity type, by check
+    generated
+        Record of the stage generate.
+    fingerprint
+        Of the snapshot's sources.
+    gates
+        Findings of the stage gate about the entity type, by check.
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
     plan, work = stage_inputs.require_stage(job, "plan"), shard_plan.read_plan(job.space.stage("generate"))
@@ -108,9 +111,11 @@ def run(job: Job) -> dict:
 
     Raises
     ------
-    DataError : the gate has not checked this run's rows, the previous text has changed since the stage
-        plan, or an id occurs twice
-    ThresholdError : the gate failed
+    DataError
+        The gate has not checked this run's rows, the previous text has changed since the stage plan, or an id
+        occurs twice.
+    ThresholdError
+        The gate failed.
     """
     manifests = _publish(job)
     with progress.doing("writing the report"):

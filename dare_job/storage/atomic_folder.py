@@ -33,7 +33,8 @@ def stage_folder(folder: AnyPath, flat: bool = False) -> AnyPath:
 
     Parameters
     ----------
-    flat : True for a published date. At a URL this returns the folder itself; its files get new names.
+    flat
+        True for a published date. At a URL this returns the folder itself; its files get new names.
     """
     if not storage_paths.is_local(folder):
         lock.require_held()  # clean-up cannot tell another command's staging from leftovers
@@ -64,7 +65,8 @@ def replace(new: AnyPath, old: AnyPath) -> None:
 
     Raises
     ------
-    InfrastructureError : at a URL, if the lock was lost
+    InfrastructureError
+        At a URL, if the lock was lost.
     """
     if not storage_paths.is_local(old):
         lock.require_held()
@@ -78,11 +80,13 @@ def publish(folders: dict[AnyPath, AnyPath]) -> None:
 
     Parameters
     ----------
-    folders : final folder by staging folder. On a disk the old folders are deleted after ``GRACE_S``.
+    folders
+        Final folder by staging folder. On a disk the old folders are deleted after ``GRACE_S``.
 
     Raises
     ------
-    InfrastructureError : at a URL, if the lock was lost
+    InfrastructureError
+        At a URL, if the lock was lost.
     """
     replaced = []
     for new, old in folders.items():

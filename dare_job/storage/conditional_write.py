@@ -36,7 +36,8 @@ def compare_and_swap(path: AnyPath, version: str, content: bytes, owner: str = "
 
     Parameters
     ----------
-    owner : as in ``swap_with_claim``
+    owner
+        As in ``swap_with_claim``.
     """
     if path.protocol == "hdfs":
         return swap_with_claim(path, version, content, owner)
@@ -60,7 +61,8 @@ def swap_with_claim(path: AnyPath, version: str, content: bytes, owner: str = ""
 
     Parameters
     ----------
-    owner : id of the writer, used by one thread at a time; a writer may take over its own claim
+    owner
+        Id of the writer, used by one thread at a time; a writer may take over its own claim.
     """
     turn = path.with_name(f"{path.name}.{version}.turn")
     owner = owner or uuid.uuid4().hex

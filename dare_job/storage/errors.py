@@ -15,8 +15,10 @@ def check_access(path: AnyPath, setting: str) -> None:
 
     Raises
     ------
-    ConfigError : the bucket does not exist
-    InfrastructureError : the store does not respond, or credentials or permissions are missing
+    ConfigError
+        The bucket does not exist.
+    InfrastructureError
+        The store does not respond, or credentials or permissions are missing.
     """
     if paths.is_local(path):
         return

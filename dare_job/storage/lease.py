@@ -57,8 +57,10 @@ def require_held() -> None:
 
     Raises
     ------
-    InfrastructureError : a lock was removed or taken over by another command
-    OSError : the disk or store failed
+    InfrastructureError
+        A lock was removed or taken over by another command.
+    OSError
+        The disk or store failed.
     """
     for lease in _HELD.get():
         lease.renew()

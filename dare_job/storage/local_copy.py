@@ -29,12 +29,15 @@ def local_copy(folder: AnyPath, version: str, kept: bool = False) -> Path:
 
     Parameters
     ----------
-    kept : keep the copy in the user's cache folder for all jobs (models) instead of temporary files
+    kept
+        Keep the copy in the user's cache folder for all jobs (models) instead of temporary files.
 
     Raises
     ------
-    InfrastructureError : the download failed; the message names the host
-    FileNotFoundError : the URL does not exist
+    InfrastructureError
+        The download failed; the message names the host.
+    FileNotFoundError
+        The URL does not exist.
     """
     if paths.is_local(folder):
         return folder

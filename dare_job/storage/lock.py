@@ -24,11 +24,13 @@ def held(folder: AnyPath, by: str = "writes this date") -> Iterator[None]:
 
     Parameters
     ----------
-    by : what a lock holder does, for the error message
+    by
+        What a lock holder does, for the error message.
 
     Raises
     ------
-    InfrastructureError : another process holds the lock; the message names process and file
+    InfrastructureError
+        Another process holds the lock; the message names process and file.
     """
     path = folder / NAME
     kind = file_lock if paths.is_local(folder) else object_lock
@@ -61,7 +63,8 @@ def wait_until_free(folder: AnyPath, by: str = _CLEANS) -> None:
 
     Raises
     ------
-    InfrastructureError : it is still held after a minute; the message names process and file
+    InfrastructureError
+        It is still held after a minute; the message names process and file.
     """
     until = time.monotonic() + _PATIENCE_S
     while (owner := owner_of(folder)) is not None:

@@ -52,8 +52,10 @@ class _Lease:
 
         Raises
         ------
-        InfrastructureError : the object is gone or another command has taken it over
-        OSError : the object was not renewed
+        InfrastructureError
+            The object is gone or another command has taken it over.
+        OSError
+            The object was not renewed.
         """
         with self._turn:
             before = self._require_own()

@@ -37,7 +37,8 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
 
     Raises
     ------
-    ConfigError : unknown scheme, missing package, credentials in the URL, or no cluster in HADOOP_CONF_DIR
+    ConfigError
+        Unknown scheme, missing package, credentials in the URL, or no cluster in HADOOP_CONF_DIR.
     """
     if not isinstance(text, str) or "://" not in text:
         return Path(text) if isinstance(text, str) else text
@@ -132,7 +133,8 @@ def atomic_writer(path: AnyPath, partial: str) -> Iterator[BinaryIO]:
 
     Parameters
     ----------
-    partial : on a disk, name of the temporary file in the same folder
+    partial
+        On a disk, name of the temporary file in the same folder.
     """
     if not is_local(path):
         with _uploading(path) as file:

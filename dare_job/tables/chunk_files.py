@@ -29,10 +29,14 @@ class Totals:
 
     Attributes
     ----------
-    scored_tokens : tokens of the previous text that were reused
-    slot_steps : steps times batch size
-    guarded_rows : rows with tokens after the length limit of relaxed verification
-    busy_s : decoding time of the workers
+    scored_tokens
+        Tokens of the previous text that were reused.
+    slot_steps
+        Steps times batch size.
+    guarded_rows
+        Rows with tokens after the length limit of relaxed verification.
+    busy_s
+        Decoding time of the workers.
     """
 
     rows: int = 0

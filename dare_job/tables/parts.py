@@ -38,7 +38,8 @@ def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
 
     Parameters
     ----------
-    token_s : decoding seconds per token, for the decoding time in the files' totals
+    token_s
+        Decoding seconds per token, for the decoding time in the files' totals.
     """
     columns = [table[name] for name in KNOWLEDGE.names]
     parts = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")

@@ -23,7 +23,8 @@ def previous_folder(job: Job, entity: str) -> AnyPath | None:
 
     Raises
     ------
-    DataError : ``input.knowledge`` is set but contains neither
+    DataError
+        ``input.knowledge`` is set but contains neither.
     """
     published = job.space.previous(entity)
     if published:
@@ -100,7 +101,8 @@ def text_identity(job: Job, entity: str) -> list:
 
     Raises
     ------
-    DataError : the text has another table version
+    DataError
+        The text has another table version.
     """
     old = previous_folder(job, entity)
     if old is None:

@@ -60,9 +60,12 @@ def batches(rows: Sequence[PromptAndText], batch_tokens: int, pad: int, seed: in
 
     Parameters
     ----------
-    rows : with ``prompt`` and ``text`` as lists of token ids
-    batch_tokens : tokens of a batch, padding included
-    pad : token id of the padding
+    rows
+        With ``prompt`` and ``text`` as lists of token ids.
+    batch_tokens
+        Tokens of a batch, padding included.
+    pad
+        Token id of the padding.
     """
     rng = np.random.default_rng(seed)
     by_width: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)

@@ -23,7 +23,8 @@ class Checkpoint:
 
     Attributes
     ----------
-    fingerprint : digest of everything that determines the result; a state with another one is ignored
+    fingerprint
+        Digest of everything that determines the result; a state with another one is ignored.
     """
 
     folder: Path

@@ -42,15 +42,24 @@ class Schedule:
 
     Attributes
     ----------
-    epochs : maximum number of epochs
-    rate : peak learning rate of the default optimizer
-    weight_decay : of the default optimizer, for matrices
-    warmup_steps : updates of linear warm-up before the cosine decay; None: constant learning rate
-    patience : epochs without a lower validation loss after which training stops
-    save_every_s : seconds between checkpoints
-    keep_start : keep the initial weights if no epoch has a lower validation loss
-    keep_last : train all epochs and keep the last weights, whatever their validation loss
-    max_gradient : maximum norm of the gradient; None: no clipping
+    epochs
+        Maximum number of epochs.
+    rate
+        Peak learning rate of the default optimizer.
+    weight_decay
+        Of the default optimizer, for matrices.
+    warmup_steps
+        Updates of linear warm-up before the cosine decay; None: constant learning rate.
+    patience
+        Epochs without a lower validation loss after which training stops.
+    save_every_s
+        Seconds between checkpoints.
+    keep_start
+        Keep the initial weights if no epoch has a lower validation loss.
+    keep_last
+        Train all epochs and keep the last weights, whatever their validation loss.
+    max_gradient
+        Maximum norm of the gradient; None: no clipping.
     """
 
     epochs: int
@@ -70,13 +79,20 @@ class Training:
 
     Attributes
     ----------
-    batches : batches of an epoch; the same each time that it is called for that epoch
-    loss : loss of a batch, with gradients
-    validate : validation loss; None: train all epochs and keep the last weights
-    after_epoch : called with the number of an epoch after its updates
-    save : called every ``save_every_s`` and after each epoch, beside the checkpoint
-    name : of the model, in progress lines
-    log_epochs : log the losses of each epoch
+    batches
+        Batches of an epoch; the same each time that it is called for that epoch.
+    loss
+        Loss of a batch, with gradients.
+    validate
+        Validation loss; None: train all epochs and keep the last weights.
+    after_epoch
+        Called with the number of an epoch after its updates.
+    save
+        Called every ``save_every_s`` and after each epoch, beside the checkpoint.
+    name
+        Of the model, in progress lines.
+    log_epochs
+        Log the losses of each epoch.
     """
 
     batches: Callable[[int], Sequence[Any] | Stream]
@@ -137,10 +153,13 @@ def fit(model: torch.nn.Module, training: Training, schedule: Schedule, checkpoi
 
     Parameters
     ----------
-    checkpoint : where the state is saved, and resumed from
-    optimizers : their learning rates are the peak rates; none: AdamW, with weight decay on matrices alone
-    evaluated : module that is validated and whose weights are kept, such as a moving average of the model;
-        None: the model
+    checkpoint
+        Where the state is saved, and resumed from.
+    optimizers
+        Their learning rates are the peak rates; none: AdamW, with weight decay on matrices alone.
+    evaluated
+        Module that is validated and whose weights are kept, such as a moving average of the model; None: the
+        model.
     """
     optimizers = optimizers or [adamw(model, schedule.rate, schedule.weight_decay)]
     run = _Run(model, training, schedule, checkpoint, optimizers,

@@ -22,7 +22,8 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
 
     Parameters
     ----------
-    made_of : models that the result is made from, by option; they must not be replaced
+    made_of
+        Models that the result is made from, by option; they must not be replaced.
     """
     if to.exists() and not to.is_dir():
         raise ConfigError(f"--save {to} is a file; name a folder")
@@ -55,7 +56,8 @@ def finish(to: Path, model, write: Callable[[Path], None], began: float, report:
 
     Parameters
     ----------
-    write : writes the model into a folder
+    write
+        Writes the model into a folder.
     """
     report = {**report, "parameters": model.num_parameters(),
               "minutes": round((time.monotonic() - began) / 60, 2), "versions": versions()}

@@ -65,8 +65,10 @@ class StageOperator(SparkSubmitOperator):
 
     Parameters
     ----------
-    stage : a stage of `dare-job run`, or FIRST_and_LAST for the stages from one to the other
-    settings : all settings of the DAGs
+    stage
+        A stage of `dare-job run`, or FIRST_and_LAST for the stages from one to the other.
+    settings
+        All settings of the DAGs.
     """
 
     def __init__(self, *, stage: str, settings: dict, **kwargs):

@@ -21,9 +21,12 @@ class Outcome:
 
     Attributes
     ----------
-    error : error message of the job, or that of its last log record
-    result : the last JSON object that is not a log record
-    driver_code : exit code of a driver in the cluster; None if unknown
+    error
+        Error message of the job, or that of its last log record.
+    result
+        The last JSON object that is not a log record.
+    driver_code
+        Exit code of a driver in the cluster; None if unknown.
     """
 
     error: str | None = None
@@ -55,8 +58,10 @@ class Outcome:
 
         Parameters
         ----------
-        code : exit code of the local process; None: unknown
-        in_cluster : the driver ran in the cluster, so prefer ``driver_code``
+        code
+            Exit code of the local process; None: unknown.
+        in_cluster
+            The driver ran in the cluster, so prefer ``driver_code``.
         """
         if in_cluster and code in (None, 1) and self.driver_code:
             code = self.driver_code

@@ -26,8 +26,10 @@ def run(params: dict, day: str, spark: dict) -> str:
 
     Parameters
     ----------
-    params : ``tune.params`` of defaults.yaml
-    spark : section ``spark`` of defaults.yaml, for the code and the environment of the job
+    params
+        ``tune.params`` of defaults.yaml.
+    spark
+        Section ``spark`` of defaults.yaml, for the code and the environment of the job.
     """
     script = application(spark["application"])
     folder = Path(_required(params, "tuned", "the folder to write to"))
@@ -57,7 +59,8 @@ def arguments(params: dict, script: str, copies: Path) -> list[str]:
 
     Parameters
     ----------
-    copies : empty folder for texts from a URL
+    copies
+        Empty folder for texts from a URL.
     """
     text = params["text"]
     if not text:

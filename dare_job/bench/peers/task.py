@@ -23,10 +23,14 @@ class Rows:
 
     Attributes
     ----------
-    prompts : token ids by id
-    previous : token ids of the rows' texts of the date before, where there are any
-    pool : all texts of the date before
-    eos : tokens that end a text
+    prompts
+        Token ids by id.
+    previous
+        Token ids of the rows' texts of the date before, where there are any.
+    pool
+        All texts of the date before.
+    eos
+        Tokens that end a text.
     """
 
     prompts: dict[str, np.ndarray]
@@ -40,7 +44,8 @@ def read(job: Job, count: int, pool: int) -> Rows:
 
     Raises
     ------
-    DataError : the output folder has no earlier date, or the input too few users
+    DataError
+        The output folder has no earlier date, or the input too few users.
     """
     chosen = input_rows.choose(job.config, job.space.day, count)
     rows = [row for row in input_rows.prompts(chosen, job.config) if row.entity == "user" and row.prompt]

@@ -79,8 +79,10 @@ class Sentences:
 
     Attributes
     ----------
-    openings : genres that it names, in its order, by sentence
-    heads : beginnings of sentences on films, up to what they show
+    openings
+        Genres that it names, in its order, by sentence.
+    heads
+        Beginnings of sentences on films, up to what they show.
     """
 
     openings: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -118,7 +120,8 @@ class _Composer:
 
     Parameters
     ----------
-    max_films : films of a prompt
+    max_films
+        Films of a prompt.
     """
 
     def __init__(self, profiles: Sequence[Profile], max_films: int):

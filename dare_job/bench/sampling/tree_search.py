@@ -25,9 +25,12 @@ class BestTree(NamedTuple):
 
     Attributes
     ----------
-    widths : empty for no tree
-    tokens : expected tokens per step, including the target's own
-    ms : milliseconds per step
+    widths
+        Empty for no tree.
+    tokens
+        Expected tokens per step, including the target's own.
+    ms
+        Milliseconds per step.
     """
 
     widths: tuple[int, ...]
@@ -44,9 +47,12 @@ def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.n
 
     Parameters
     ----------
-    rates : float64 (levels, candidates), a[j][k] at [j - 1, k - 1]
-    target_ms : float64 (nodes + 1,), target forward over a root and n draft nodes, from n = 0
-    draft_ms : float64 (levels + 1,), drafting d levels, from d = 0
+    rates
+        Float64 (levels, candidates), a[j][k] at [j - 1, k - 1].
+    target_ms
+        Float64 (nodes + 1,), target forward over a root and n draft nodes, from n = 0.
+    draft_ms
+        Float64 (levels + 1,), drafting d levels, from d = 0.
     """
     best = BestTree((), 1.0, float(target_ms[0] + draft_ms[0]))
     for widths, tokens in _trees(rates, nodes):

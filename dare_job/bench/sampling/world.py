@@ -66,10 +66,14 @@ class Source:
 
     Attributes
     ----------
-    folder : of the target
-    rows : prompts, int32, by id, of the rows that are measured
-    others : prompts of users whose texts train the draft model and are retrieved
-    foreign : texts that the target did not generate, on which the draft model is trained before distillation
+    folder
+        Of the target.
+    rows
+        Prompts, int32, by id, of the rows that are measured.
+    others
+        Prompts of users whose texts train the draft model and are retrieved.
+    foreign
+        Texts that the target did not generate, on which the draft model is trained before distillation.
     """
 
     folder: Path
@@ -137,10 +141,14 @@ class World:
 
     Attributes
     ----------
-    requests : the measured rows, with a pool of the other users' texts, which the target sampled
-    drafters : before: trained on texts that the target did not generate; after: distilled on its own
-    training : the record of each training
-    seed : of the samples
+    requests
+        The measured rows, with a pool of the other users' texts, which the target sampled.
+    drafters
+        Before: trained on texts that the target did not generate; after: distilled on its own.
+    training
+        The record of each training.
+    seed
+        Of the samples.
     """
 
     target: Target
@@ -156,7 +164,8 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
 
     Parameters
     ----------
-    work : folder that keeps the draft models
+    work
+        Folder that keeps the draft models.
     """
     target = Target.load(source.folder, dtype, device)
     others = [Request(name, prompt) for name, prompt in source.others.items()]

@@ -63,12 +63,15 @@ def prepare(name: str, sources: list[Path], read: Read, options: Options, spark:
 
     Parameters
     ----------
-    name : "movielens-10m" or "amazon-books"
-    sources : the original files or their folder
+    name
+        "movielens-10m" or "amazon-books".
+    sources
+        The original files or their folder.
 
     Raises
     ------
-    DataError : the files cannot be used, or the filters leave no training data
+    DataError
+        The files cannot be used, or the filters leave no training data.
     """
     staging = atomic_folder.stage_folder(options.out)
     with atomic_folder.remove_on_error(staging):

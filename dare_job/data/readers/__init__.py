@@ -65,10 +65,13 @@ def read_input(settings: InputSettings, into: AnyPath, spark) -> InputCounts:
 
     Raises
     ------
-    DataError : the path does not exist, its format is unknown, a file or column is damaged or missing, or
-        more than ``max_reject_share`` of the rows are unusable
-    InfrastructureError : executors were lost
-    PySparkException, Py4JError : Java has ended, or a disk is full
+    DataError
+        The path does not exist, its format is unknown, a file or column is damaged or missing, or more than
+        ``max_reject_share`` of the rows are unusable.
+    InfrastructureError
+        Executors were lost.
+    PySparkException, Py4JError
+        Java has ended, or a disk is full.
     """
     if not settings.path:
         raise DataError("input.path is not set: set it to a folder or file with interactions (--input PATH)")

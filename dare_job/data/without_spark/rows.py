@@ -36,8 +36,10 @@ class Row:
 
     Attributes
     ----------
-    prompt, error : one of them is None
-    titles, values : titles and attribute values that are true of the row: of its history, or its own
+    prompt, error
+        One of them is None.
+    titles, values
+        Titles and attribute values that are true of the row: of its history, or its own.
     """
 
     entity: str
@@ -67,7 +69,8 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
 
     Raises
     ------
-    DataError : the input cannot be read, has no such rows, or lacks one in ``named``
+    DataError
+        The input cannot be read, has no such rows, or lacks one in ``named``.
     """
     ids = {entity: [name for kind, name in named if kind == entity] for entity in ENTITIES}
     with without_spark.opened(config.input) as source:

@@ -32,9 +32,12 @@ class Interactions:
 
     Attributes
     ----------
-    events : by user id
-    complete : no other user has an interaction
-    rows, broken : of the whole table
+    events
+        By user id.
+    complete
+        No other user has an interaction.
+    rows, broken
+        Of the whole table.
     """
 
     events: dict[str, list[Event]] = field(default_factory=dict)

@@ -20,8 +20,10 @@ class Entities:
     ids : (N,) string, null for a row that could not be parsed
     titles : (N,) string; None for users
     broken : (N,) bool
-    rows : the N rows with all columns that ``attributes`` reads
-    attributes : attributes of a row of ``rows`` as a Python dictionary
+    rows
+        The N rows with all columns that ``attributes`` reads.
+    attributes
+        Attributes of a row of ``rows`` as a Python dictionary.
     """
 
     ids: pa.Array

@@ -20,9 +20,12 @@ class BeamDrafts(NamedTuple):
 
     Attributes
     ----------
-    pairs : int64 (R, n), beam * V + token, NONE where there is none
-    q : float64 (R, B * V), distribution that the pairs were sampled from; None for the deterministic top n
-    ids : int64 (R, n), forest nodes of the pairs that may continue
+    pairs
+        Int64 (R, n), beam * V + token, NONE where there is none.
+    q
+        Float64 (R, B * V), distribution that the pairs were sampled from; None for the deterministic top n.
+    ids
+        Int64 (R, n), forest nodes of the pairs that may continue.
     """
 
     pairs: torch.Tensor
@@ -65,8 +68,10 @@ class BeamDrafter:
 
         Parameters
         ----------
-        likelihoods : float64 (R, B), log P of the beams, -inf where there is none
-        ids : int64 (R, B), forest nodes of the beams
+        likelihoods
+            Float64 (R, B), log P of the beams, -inf where there is none.
+        ids
+            Int64 (R, B), forest nodes of the beams.
         lengths : (R,), text lengths
         layers : (R,), number of layers to draft
         keys, written : (R,), random-stream keys and positions
@@ -75,7 +80,8 @@ class BeamDrafter:
 
         Returns
         -------
-        drafts : the layers
+        drafts
+            The layers.
         finite : bool (R,), False if the draft model's logits are non-finite, so that it cannot draft for the
             row
         """

@@ -38,8 +38,10 @@ class VerifiedDrafts(NamedTuple):
     Attributes
     ----------
     accepted : bool (R, n)
-    probabilities : float64 (R, n), acceptance probability of each draft that was verified, else 0
-    residual : float64 (R, S), distribution r of the first output still needed
+    probabilities
+        Float64 (R, n), acceptance probability of each draft that was verified, else 0.
+    residual
+        Float64 (R, S), distribution r of the first output still needed.
     """
 
     accepted: torch.Tensor
@@ -58,11 +60,15 @@ def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: tor
 
     Parameters
     ----------
-    p, q : float64 (R, S), target and draft distribution
-    drafts : int64 (R, n), NONE where there is none
+    p, q
+        Float64 (R, S), target and draft distribution.
+    drafts
+        Int64 (R, n), NONE where there is none.
     uniforms : (R, n) in [0, 1)
-    widths : int64 (R,), outputs needed
-    output_distribution, draft_distribution : "iid" or "without_replacement"
+    widths
+        Int64 (R,), outputs needed.
+    output_distribution, draft_distribution
+        "iid" or "without_replacement".
     """
     residual, s, accepted_tokens = p, q, torch.full_like(drafts, NONE)
     accepted, probabilities = torch.zeros_like(drafts, dtype=torch.bool), torch.zeros_like(uniforms)
@@ -128,8 +134,10 @@ def surviving_drafts(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor)
 
     Parameters
     ----------
-    q : float64 (R, S)
-    drafts : int64 (R, n)
+    q
+        Float64 (R, S).
+    drafts
+        Int64 (R, n).
     alive : bool (R, S), whether the pair's parent was accepted
 
     Returns
@@ -153,7 +161,8 @@ def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
     Parameters
     ----------
     likelihoods : (R, B), log P of the beams, -inf where there is none; its dtype is the result's
-    logits : float32 (R, B, V)
+    logits
+        Float32 (R, B, V).
     banned : bool (R, V), forbidden tokens; the others keep their p, as in ``generate``
     """
     scores = torch.log_softmax(logits.to(likelihoods.dtype), -1)

@@ -24,8 +24,10 @@ class ReadAhead:
 
     Attributes
     ----------
-    tokens, parents : int64 (S, M), parents are numbers of nodes, -1: the last token of the text
-    counts : int64 (S,), number of nodes
+    tokens, parents
+        Int64 (S, M), parents are numbers of nodes, -1: the last token of the text.
+    counts
+        Int64 (S,), number of nodes.
     """
 
     def __init__(self, slots: int):
@@ -55,8 +57,10 @@ class ReadAhead:
 
         Parameters
         ----------
-        context, lengths : as in ``Drafter.draft``
-        read : int64 (R,), number of tokens before the nodes; 0 or less: there are no nodes
+        context, lengths
+            As in ``Drafter.draft``.
+        read
+            Int64 (R,), number of tokens before the nodes; 0 or less: there are no nodes.
 
         Returns
         -------
@@ -120,13 +124,16 @@ class CachedDraftModel:
 
         Parameters
         ----------
-        requests, context, lengths : as in ``Drafter.draft``
+        requests, context, lengths
+            As in ``Drafter.draft``.
         wanted : bool (R,), the rows to read
 
         Returns
         -------
-        rows : int64 (M,), the rows with finite logits, ascending
-        logits : float32 (M, V), of their next token
+        rows
+            Int64 (M,), the rows with finite logits, ascending.
+        logits
+            Float32 (M, V), of their next token.
         """
         self._assign_slots(requests, context.shape[1])
         rows = len(requests)

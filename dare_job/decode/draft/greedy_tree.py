@@ -19,10 +19,12 @@ def select_level(trees, lengths: np.ndarray, select: Callable[[np.ndarray, np.nd
 
     Parameters
     ----------
-    trees : ``GreedyTrees`` or ``SampledTrees`` of R rows with up to N nodes
+    trees
+        ``GreedyTrees`` or ``SampledTrees`` of R rows with up to N nodes.
     lengths : (R,), number of tokens of the texts
-    select : fills tokens (R N,), starts (R + 1,) and owners (2, R N), the row and number of each node, and
-        records in ``trees`` which nodes are read
+    select
+        Fills tokens (R N,), starts (R + 1,) and owners (2, R N), the row and number of each node, and records
+        in ``trees`` which nodes are read.
 
     Returns
     -------
@@ -53,14 +55,22 @@ class GreedyTrees(NamedTuple):
 
     Attributes
     ----------
-    sizes : int64 (R,), number of nodes
-    tokens, depths : int64 (R, N)
-    parents : int64 (R, N), number of the parent among the nodes that were read; -1: the root
-    read_index : int64 (R, N), number of the node among those that were read; -1: not read
-    scores : float64 (R, N), probability of the path, descending
-    read_counts : int64 (R,), number of nodes that were read
-    read_parents, read_depths : int64 (R, M), of the nodes that were read
-    read_scores : float64 (R, M), their scores
+    sizes
+        Int64 (R,), number of nodes.
+    tokens, depths
+        Int64 (R, N).
+    parents
+        Int64 (R, N), number of the parent among the nodes that were read; -1: the root.
+    read_index
+        Int64 (R, N), number of the node among those that were read; -1: not read.
+    scores
+        Float64 (R, N), probability of the path, descending.
+    read_counts
+        Int64 (R,), number of nodes that were read.
+    read_parents, read_depths
+        Int64 (R, M), of the nodes that were read.
+    read_scores
+        Float64 (R, M), their scores.
     """
 
     sizes: np.ndarray
@@ -89,10 +99,13 @@ class GreedyTrees(NamedTuple):
 
         Parameters
         ----------
-        rows : int64 (T,), ascending
-        parents : int64 (T,), number of a node that was read; -1: the root
+        rows
+            Int64 (T,), ascending.
+        parents
+            Int64 (T,), number of a node that was read; -1: the root.
         tokens, probabilities : (T, K), the children and their probabilities given the parent, descending
-        budgets, min_score : as in ``Drafter.draft``
+        budgets, min_score
+            As in ``Drafter.draft``.
         """
         _add(rows, parents, tokens, probabilities, budgets, min_score, *self)
 

@@ -23,10 +23,13 @@ class ModelDrafter:
 
     Parameters
     ----------
-    target : the draft model
-    shape : shape of the trees, or its text form
-    vocabulary : number of tokens of the target model; None: as the draft model. Embedding tables may be
-        padded to different lengths
+    target
+        The draft model.
+    shape
+        Shape of the trees, or its text form.
+    vocabulary
+        Number of tokens of the target model; None: as the draft model. Embedding tables may be padded to
+        different lengths.
     """
 
     def __init__(self, target: Target, shape: TreeShape | str = "4x2x1x1", vocabulary: int | None = None):
@@ -70,11 +73,16 @@ class ModelDrafter:
 
         Parameters
         ----------
-        requests, context, lengths, budgets, depths : as in ``Drafter.draft``
-        distribution : name of the draft distribution
-        settings : temperature and other warpers
-        uniforms : uniforms of each row; the root uses index 0, node i uses index i + 1
-        constrain : masks the tokens that must not follow, before warping
+        requests, context, lengths, budgets, depths
+            As in ``Drafter.draft``.
+        distribution
+            Name of the draft distribution.
+        settings
+            Temperature and other warpers.
+        uniforms
+            Uniforms of each row; the root uses index 0, node i uses index i + 1.
+        constrain
+            Masks the tokens that must not follow, before warping.
         """
         rule, widths = distribution_for(distribution), self.shape.widths
         for width in widths:

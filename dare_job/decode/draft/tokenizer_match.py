@@ -135,9 +135,12 @@ def require_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTok
 
     Parameters
     ----------
-    target, draft : the tokenizers
-    vocabulary : number of embeddings of the draft model; padded tables are longer than the tokenizer
-    names : names of target and draft model in messages; None: the paths of their tokenizers
+    target, draft
+        The tokenizers.
+    vocabulary
+        Number of embeddings of the draft model; padded tables are longer than the tokenizer.
+    names
+        Names of target and draft model in messages; None: the paths of their tokenizers.
 
     Raises
     ------

@@ -98,8 +98,10 @@ class TreeLogitsProcessor:
 
     Attributes
     ----------
-    vocabulary : number of tokens with an embedding
-    slow : whether rows have processors of transformers
+    vocabulary
+        Number of tokens with an embedding.
+    slow
+        Whether rows have processors of transformers.
     """
 
     def __init__(self, rules: GenerationRules, vocabulary: int):

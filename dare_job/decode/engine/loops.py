@@ -45,8 +45,10 @@ def loop_ends(tokens: np.ndarray, starts: np.ndarray, stops: np.ndarray, numbers
 
     Parameters
     ----------
-    tokens : int32 (T,)
-    starts, stops : int64 (N,), where each text begins and ends, without its end-of-text token
+    tokens
+        Int32 (T,).
+    starts, stops
+        Int64 (N,), where each text begins and ends, without its end-of-text token.
     numbers : bool (V,), as from ``number_tokens``
     """
     ends = np.zeros(len(starts), np.int32)
@@ -66,7 +68,8 @@ def first_loop(text, after, whole, numbers):
 
     Parameters
     ----------
-    whole : test the whole text too
+    whole
+        Test the whole text too.
     """
     if len(text) < WINDOWS[0]:
         return 0

@@ -123,7 +123,8 @@ class TreeCache(Cache):
 
         Parameters
         ----------
-        prefix : ``entries`` of the prompts' common prefix, which the forward pass leaves out
+        prefix
+            ``entries`` of the prompts' common prefix, which the forward pass leaves out.
         """
         self.reserve(longest)
         self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
@@ -144,7 +145,8 @@ class TreeCache(Cache):
 
         Parameters
         ----------
-        slots, written : int64 (T,), slot and column of each query's entries
+        slots, written
+            Int64 (T,), slot and column of each query's entries.
         """
         self.reserve(columns)
         self._slots, self._layout, self.column = None, layout, columns

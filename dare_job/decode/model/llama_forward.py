@@ -146,7 +146,8 @@ class _Linear:
 
     Parameters
     ----------
-    leave_single : leave a single query to torch
+    leave_single
+        Leave a single query to torch.
     """
 
     def __init__(self, leave_single: bool, *layers: torch.nn.Module):

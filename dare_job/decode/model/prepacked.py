@@ -58,7 +58,8 @@ class PrepackedLinear:
 
     Parameters
     ----------
-    leave_single : leave a single query to torch
+    leave_single
+        Leave a single query to torch.
     """
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):

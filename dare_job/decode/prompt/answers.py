@@ -13,7 +13,8 @@ def answer(tokenizer, token_ids, opened: bool) -> str | None:
     Parameters
     ----------
     token_ids : int (tokens,)
-    opened : whether the prompt opens a thinking block
+    opened
+        Whether the prompt opens a thinking block.
     """
     ids, inside, added = np.asarray(token_ids), opened, tokenizer.get_added_vocab()
     for opening, closing in THINKING_TAGS:  # as tokens: decoding without special tokens may drop them

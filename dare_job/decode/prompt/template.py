@@ -30,11 +30,15 @@ class PromptFormat:
 
     Attributes
     ----------
-    mode : whether the prompt is a message of the tokenizer's chat template; auto: if the tokenizer has one
-    system : text of the system message; empty: none
+    mode
+        Whether the prompt is a message of the tokenizer's chat template; auto: if the tokenizer has one.
+    system
+        Text of the system message; empty: none.
     examples : (user, assistant) turns before the prompt
-    arguments : arguments of the chat template
-    day : date that a chat template prints as today's; None: the clock's date
+    arguments
+        Arguments of the chat template.
+    day
+        Date that a chat template prints as today's; None: the clock's date.
     """
 
     mode: ChatMode = "auto"
@@ -102,9 +106,12 @@ class Renderer:
 
     Attributes
     ----------
-    template : source of the chat template; None: prompts are plain text
-    before, after : text around the prompt; ``after`` is None if the template does not print the prompt once
-    opens_thinking : ``after`` opens a thinking block and does not close it
+    template
+        Source of the chat template; None: prompts are plain text.
+    before, after
+        Text around the prompt; ``after`` is None if the template does not print the prompt once.
+    opens_thinking
+        ``after`` opens a thinking block and does not close it.
 
     Raises
     ------

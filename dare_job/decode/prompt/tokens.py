@@ -56,7 +56,8 @@ class PromptEncoder:
 
     Attributes
     ----------
-    opens_thinking : whether the text before the answer opens a thinking block and does not close it
+    opens_thinking
+        Whether the text before the answer opens a thinking block and does not close it.
     """
 
     def __init__(self, tokenizer, prompt_format: PromptFormat):

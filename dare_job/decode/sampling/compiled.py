@@ -48,13 +48,16 @@ def verify_deterministic_drafts(scores, tokens, parents, starts, uniforms, param
 
     Parameters
     ----------
-    scores : float32 (T, V), logits; the repetition penalty is applied in place to the nodes visited
+    scores
+        Float32 (T, V), logits; the repetition penalty is applied in place to the nodes visited.
     uniforms : (T,) in [0, 1)
-    context : tokens of each row's text and the penalty
+    context
+        Tokens of each row's text and the penalty.
 
     Returns
     -------
-    all_finite : whether every row has finite logits at its root
+    all_finite
+        Whether every row has finite logits at its root.
     """
     paths[:], out[:], relaxed[:], all_finite = 0, 0, False, True
     weights = np.empty(scores.shape[1], np.float32)

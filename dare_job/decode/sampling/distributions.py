@@ -20,10 +20,13 @@ class DraftDistribution:
 
     Attributes
     ----------
-    name : name in settings and messages
-    next_weights : maps q float64 (R, V), earlier candidates int64 (R, j) and n to weights float64 (R, V) of
-        candidate j; not normalised; all zero where the support is exhausted
-    count : the only number of candidates it is defined for; None for any
+    name
+        Name in settings and messages.
+    next_weights
+        Maps q float64 (R, V), earlier candidates int64 (R, j) and n to weights float64 (R, V) of candidate j;
+        not normalised; all zero where the support is exhausted.
+    count
+        The only number of candidates it is defined for; None for any.
     """
 
     name: str
@@ -66,12 +69,14 @@ def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
 
     Parameters
     ----------
-    weights : float64 (R, V), not normalised
+    weights
+        Float64 (R, V), not normalised.
     uniforms : (R,) in [0, 1); use float64, since float32 cannot represent probabilities below 6e-8
 
     Returns
     -------
-    tokens : int64 (R,); NONE where a row has no mass or is non-finite
+    tokens
+        Int64 (R,); NONE where a row has no mass or is non-finite.
     """
     sums = weights.cumsum(-1)
     totals = sums[:, -1]
@@ -87,14 +92,18 @@ def sample_candidates(distribution: DraftDistribution, q: torch.Tensor, n: int,
 
     Parameters
     ----------
-    distribution : how candidates are sampled
-    q : float32 (R, V), draft probabilities
-    n : number of candidates
+    distribution
+        How candidates are sampled.
+    q
+        Float32 (R, V), draft probabilities.
+    n
+        Number of candidates.
     uniforms : (R, n) in [0, 1); a row uses its own only
 
     Returns
     -------
-    candidates : int64 (R, n); NONE once the support is exhausted
+    candidates
+        Int64 (R, n); NONE once the support is exhausted.
     """
     check_count(distribution, n)
     q, sampled = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)

@@ -37,11 +37,15 @@ class Sampling:
 
     Attributes
     ----------
-    warp : temperature and truncation, of target and draft model alike. Without a repetition penalty, that of
-        the settings applies, else that of the model's generation config
-    seed : decides a row's text together with the row's key (``Request.random_key``)
-    distribution : of a draft model's candidates; retrieval drafts are deterministic and need none
-    rule : verification rule, one of ``rules.RULES``, or "traversal" of whole trees
+    warp
+        Temperature and truncation, of target and draft model alike. Without a repetition penalty, that of the
+        settings applies, else that of the model's generation config.
+    seed
+        Decides a row's text together with the row's key (``Request.random_key``).
+    distribution
+        Of a draft model's candidates; retrieval drafts are deterministic and need none.
+    rule
+        Verification rule, one of ``rules.RULES``, or "traversal" of whole trees.
     """
 
     warp: Warp = field(default_factory=Warp)

@@ -21,10 +21,12 @@ def finite_nodes(drafts: DraftBatch, nonfinite: np.ndarray,
 
     Parameters
     ----------
-    drafts : draft trees of R rows
+    drafts
+        Draft trees of R rows.
     nonfinite : bool (R,), rows that are non-finite with all of their nodes
-    is_finite : maps nodes bool (R, N) to the rows (R,) that are finite with these nodes alone; called once,
-        and then about log2 N times per dropped node, for all rows together
+    is_finite
+        Maps nodes bool (R, N) to the rows (R,) that are finite with these nodes alone; called once, and then
+        about log2 N times per dropped node, for all rows together.
     """
     columns, sizes = np.arange(drafts.nodes), drafts.sizes.astype(np.int64)
     keep = columns < sizes[:, None]

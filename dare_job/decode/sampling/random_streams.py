@@ -73,11 +73,14 @@ def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, counters: np.nd
 
     Parameters
     ----------
-    keys : uint64 (M, 2), Philox key of each entry's row
+    keys
+        Uint64 (M, 2), Philox key of each entry's row.
     places : int (M,), position in the row's text, prompt included
-    purpose : DRAFT, VERIFY, RESIDUAL or CHOICE
+    purpose
+        DRAFT, VERIFY, RESIDUAL or CHOICE.
     counters : int (M,), index of one of several samples at the position, such as a tree node
-    count : uniforms per entry
+    count
+        Uniforms per entry.
     """
     out = np.empty((len(keys), count))
     _fill(keys, places.astype(np.uint64), np.uint64(purpose), counters.astype(np.uint64), out)

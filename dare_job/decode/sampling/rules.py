@@ -30,12 +30,17 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    p : float64 (R, V), the residual distribution
-    q : float64 (R, V), draft probabilities, or what the rule stores in their place
-    s : float64 (R, V), distribution of the next verified candidate, zeros for none; or per-token values of
-        the rule
-    candidates : int64 (R, n), in verification order; NONE once the support is exhausted
-    extra : float64 (R,), a value private to the rule
+    p
+        Float64 (R, V), the residual distribution.
+    q
+        Float64 (R, V), draft probabilities, or what the rule stores in their place.
+    s
+        Float64 (R, V), distribution of the next verified candidate, zeros for none; or per-token values of
+        the rule.
+    candidates
+        Int64 (R, n), in verification order; NONE once the support is exhausted.
+    extra
+        Float64 (R,), a value private to the rule.
     """
 
     p: torch.Tensor
@@ -54,12 +59,18 @@ class Rule:
 
     Attributes
     ----------
-    distributions : names of the draft distributions for which the rule's output has distribution p
-    start : maps distribution, p, q (normalised float64) and candidates to the first ``State``
-    accept : maps a state and j to the acceptance probability (R,) of candidate j
-    reject : maps distribution, state and j to the state after rejecting candidate j
-    residual : maps the last state to weights (R, V) of the emitted token; not normalised
-    count : the only number of candidates it supports; None for any
+    distributions
+        Names of the draft distributions for which the rule's output has distribution p.
+    start
+        Maps distribution, p, q (normalised float64) and candidates to the first ``State``.
+    accept
+        Maps a state and j to the acceptance probability (R,) of candidate j.
+    reject
+        Maps distribution, state and j to the state after rejecting candidate j.
+    residual
+        Maps the last state to weights (R, V) of the emitted token; not normalised.
+    count
+        The only number of candidates it supports; None for any.
     """
 
     name: str
@@ -96,12 +107,15 @@ def kseq_threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
 
     Parameters
     ----------
-    p, q : float64 (R, V)
-    n : number of candidates
+    p, q
+        Float64 (R, V).
+    n
+        Number of candidates.
 
     Returns
     -------
-    rho : float64 (R,) in [1, n]
+    rho
+        Float64 (R,) in [1, n].
     """
     rho, low, high = p.new_ones(len(p)), p.new_ones(len(p)), p.new_full((len(p),), n)
     for _ in range(100):

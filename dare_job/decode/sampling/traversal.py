@@ -25,9 +25,12 @@ class TourStep(NamedTuple):
 
     Attributes
     ----------
-    row, node, parent : indices; the parent of a root is -1
-    depth, place : depth below the root, and index among the siblings
-    entering : whether the node is entered, rather than left
+    row, node, parent
+        Indices; the parent of a root is -1.
+    depth, place
+        Depth below the root, and index among the siblings.
+    entering
+        Whether the node is entered, rather than left.
     """
 
     row: torch.Tensor
@@ -103,9 +106,12 @@ def traverse(distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.
 
     Parameters
     ----------
-    distribution : name of the draft distribution
-    tree : candidate trees of R rows, with one node per candidate even for repeated tokens
-    p, q : float32 (N, V) after each node; q of leaves is not read
+    distribution
+        Name of the draft distribution.
+    tree
+        Candidate trees of R rows, with one node per candidate even for repeated tokens.
+    p, q
+        Float32 (N, V) after each node; q of leaves is not read.
     uniforms : (N, 2) in [0, 1), for acceptance and for the token after the path
 
     Raises
@@ -123,9 +129,12 @@ class Traversal:
 
     Attributes
     ----------
-    weight : float64 (D, R), weight of the path to the node
-    residual : float64 (D, R, V), distribution of the token after it
-    s : float64 (D, R, V), distribution of its next candidate
+    weight
+        Float64 (D, R), weight of the path to the node.
+    residual
+        Float64 (D, R, V), distribution of the token after it.
+    s
+        Float64 (D, R, V), distribution of its next candidate.
     """
 
     def __init__(self, distribution: DraftDistribution, tree: CandidateTrees, p: torch.Tensor,

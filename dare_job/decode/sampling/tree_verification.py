@@ -61,9 +61,12 @@ def verify_deterministic_on_cpu(tree: Tree, scores: torch.Tensor, settings: Warp
 
     Parameters
     ----------
-    scores : float32 (T, V), before the repetition penalty
-    settings : warping parameters
-    context : tokens of each row's text and the penalty
+    scores
+        Float32 (T, V), before the repetition penalty.
+    settings
+        Warping parameters.
+    context
+        Tokens of each row's text and the penalty.
     """
     arrays = empty_result(tree)
     tokens, parents, _, starts = tree.host

@@ -23,8 +23,10 @@ class Candidates(NamedTuple):
 
     Attributes
     ----------
-    nodes : int64 (S, A), ascending where present, else NONE
-    scores : float32 (S, A), log-probability of the whole path, -inf where there is none
+    nodes
+        Int64 (S, A), ascending where present, else NONE.
+    scores
+        Float32 (S, A), log-probability of the whole path, -inf where there is none.
     """
 
     nodes: torch.Tensor
@@ -36,8 +38,10 @@ class TrieBeams(NamedTuple):
 
     Attributes
     ----------
-    nodes : int64 (S, K), ascending; NONE at the end where there are fewer
-    scores : float32 (S, K), log-probabilities; -inf where there is no beam
+    nodes
+        Int64 (S, K), ascending; NONE at the end where there are fewer.
+    scores
+        Float32 (S, K), log-probabilities; -inf where there is no beam.
     """
 
     nodes: torch.Tensor
@@ -159,10 +163,14 @@ class Drafted(NamedTuple):
 
     Attributes
     ----------
-    rows : int64 (S,), row indices
-    nodes : int64 (S, N), ascending; NONE where there are fewer
-    candidates : what they were chosen from, with log-probabilities under the drafter, not normalised
-    sampled : int64 (S, N), places in ``candidates`` in sampling order; None if they are the best
+    rows
+        Int64 (S,), row indices.
+    nodes
+        Int64 (S, N), ascending; NONE where there are fewer.
+    candidates
+        What they were chosen from, with log-probabilities under the drafter, not normalised.
+    sampled
+        Int64 (S, N), places in ``candidates`` in sampling order; None if they are the best.
     """
 
     rows: np.ndarray
@@ -177,11 +185,16 @@ class Query:
 
     Attributes
     ----------
-    prompt : token ids, at least one
-    history : leaves of the trie, oldest first, for drafters without a model
-    banned : leaves that must not be recommended
-    draft_prompt : token ids for a draft model with another vocabulary; empty to use ``prompt``
-    name : text or integer that identifies the user's random stream
+    prompt
+        Token ids, at least one.
+    history
+        Leaves of the trie, oldest first, for drafters without a model.
+    banned
+        Leaves that must not be recommended.
+    draft_prompt
+        Token ids for a draft model with another vocabulary; empty to use ``prompt``.
+    name
+        Text or integer that identifies the user's random stream.
     """
 
     prompt: Sequence[int]

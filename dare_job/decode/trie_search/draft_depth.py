@@ -43,9 +43,12 @@ class DraftDepth:
 
     Attributes
     ----------
-    fit : latency of forward passes; nothing is drafted until it is usable
-    length : codes of an id
-    drafted, undrafted : forward passes so far with and without a draft, among those that could have one
+    fit
+        Latency of forward passes; nothing is drafted until it is usable.
+    length
+        Codes of an id.
+    drafted, undrafted
+        Forward passes so far with and without a draft, among those that could have one.
     """
 
     def __init__(self, length: int, nodes: int = 40):
@@ -63,8 +66,10 @@ class DraftDepth:
         Parameters
         ----------
         levels : (S,), number of codes of each row's beams
-        queries : tokens that the forward pass reads without a draft: prompts and unread beams
-        beams : K, tokens per row that a saved forward pass would have read
+        queries
+            Tokens that the forward pass reads without a draft: prompts and unread beams.
+        beams
+            K, tokens per row that a saved forward pass would have read.
         """
         savings = self.expected_savings(levels, queries, beams)
         best = int(np.argmax(savings))

@@ -22,7 +22,8 @@ class Scorer(Protocol):
 
     Attributes
     ----------
-    reads : per forward pass since ``begin``, the tokens int64 (R,) that a draft model read of each row
+    reads
+        Per forward pass since ``begin``, the tokens int64 (R,) that a draft model read of each row.
     """
 
     reads: list[np.ndarray]
@@ -43,11 +44,15 @@ class TrieDrafter:
 
         Parameters
         ----------
-        length : codes of an id
-        width : N, best nodes of a level; 0 ends the draft at the first level that is not drafted in full
-        depth : gamma, maximum number of levels; None for all
-        max_full_level : levels with at most this many nodes below a row's beams are drafted in full, so they
-            are always accepted
+        length
+            Codes of an id.
+        width
+            N, best nodes of a level; 0 ends the draft at the first level that is not drafted in full.
+        depth
+            Gamma, maximum number of levels; None for all.
+        max_full_level
+            Levels with at most this many nodes below a row's beams are drafted in full, so they are always
+            accepted.
 
         Raises
         ------

@@ -25,10 +25,13 @@ class NodeScores:
 
     Attributes
     ----------
-    scores : "raw" for log-softmax over the whole vocabulary as in ``generate``; "renormalised" over the
-        children of a node, so that a forced token has log-probability 0
-    counts : int64 (R,), nodes read per row
-    reads : per forward pass since ``begin``, int64 (R,), tokens read per row, prompts included
+    scores
+        "raw" for log-softmax over the whole vocabulary as in ``generate``; "renormalised" over the children
+        of a node, so that a forced token has log-probability 0.
+    counts
+        Int64 (R,), nodes read per row.
+    reads
+        Per forward pass since ``begin``, int64 (R,), tokens read per row, prompts included.
     """
 
     def __init__(self, target: Target, vocabulary: Vocabulary, scores: str = RAW):

@@ -44,10 +44,14 @@ class RowRandomness:
         Parameters
         ----------
         rows : (S,)
-        nodes : int64 (S, A), node at each place
-        weights : float64 (S, A), not normalised
-        limits : int64 (S,), samples per row; NONE fills the places after a row's limit or support
-        purpose : random stream
+        nodes
+            Int64 (S, A), node at each place.
+        weights
+            Float64 (S, A), not normalised.
+        limits
+            Int64 (S,), samples per row; NONE fills the places after a row's limit or support.
+        purpose
+            Random stream.
         """
         count, width = int(limits.max()), weights.shape[1]
         repeated_rows = np.repeat(rows, width)
@@ -79,7 +83,8 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, random
 
     Returns
     -------
-    places : int64 (S, k), in sampling order; NONE once the support is exhausted
+    places
+        Int64 (S, k), in sampling order; NONE once the support is exhausted.
     continues : bool (S,), all True
     """
     r, s, selected = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)

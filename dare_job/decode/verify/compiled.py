@@ -71,9 +71,12 @@ def _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, con
 
     Parameters
     ----------
-    peaks : int32 (blocks,), work memory for the maximum of each block
-    text_tokens : ``distinct_tokens`` of the node's row, which must be the latest such call
-    lowered : int64 (L,), work memory for as many tokens as a prefix has
+    peaks
+        Int32 (blocks,), work memory for the maximum of each block.
+    text_tokens
+        ``distinct_tokens`` of the node's row, which must be the latest such call.
+    lowered
+        Int64 (L,), work memory for as many tokens as a prefix has.
     """
     if context.penalty < 1.0:
         penalize_scores(line, text_tokens, root, node, tokens, parents, context)
@@ -116,8 +119,10 @@ def accept_strict(address, vocabulary, tokens, parents, starts, context, counts,
 
     Parameters
     ----------
-    address : of the scores float32 (T, V): cheaper to pass than an array of them
-    context : ``PenaltyContext``, repetition penalty that the scores do not include yet
+    address
+        Of the scores float32 (T, V): cheaper to pass than an array of them.
+    context
+        ``PenaltyContext``, repetition penalty that the scores do not include yet.
     """
     scores = array_at(address, (len(tokens), vocabulary), np.float32)
     paths[:], out[:], relaxed[:], all_finite = 0, 0, False, True

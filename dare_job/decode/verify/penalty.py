@@ -11,12 +11,13 @@ class PenaltyContext(NamedTuple):
 
     Attributes
     ----------
-    context : int32 (R, L)
-        Text so far, padded on the right.
-    lengths : int64 (R,)
-        Tokens of the text, including the tree's root.
-    stamps : int64 (V + 1,)
-        Memory kept between calls: the time at which each token was last marked, then the current time.
+    context
+        Int32 (R, L) Text so far, padded on the right.
+    lengths
+        Int64 (R,) Tokens of the text, including the tree's root.
+    stamps
+        Int64 (V + 1,) Memory kept between calls: the time at which each token was last marked, then the
+        current time.
     penalty : float
         1: no penalty.
     """
@@ -56,7 +57,8 @@ def penalize_scores(line, text_tokens, root, node, tokens, parents, context):
 
     Parameters
     ----------
-    text_tokens : ``distinct_tokens`` of the node's row, which must be the latest such call
+    text_tokens
+        ``distinct_tokens`` of the node's row, which must be the latest such call.
     """
     if context.penalty == 1.0:
         return

@@ -29,10 +29,14 @@ class Cell:
 
     Attributes
     ----------
-    texts : text of each position
-    optima : optimum at each position
-    rates : rates at each position, by rule
-    estimated : rules whose rate was estimated rather than computed at some position
+    texts
+        Text of each position.
+    optima
+        Optimum at each position.
+    rates
+        Rates at each position, by rule.
+    estimated
+        Rules whose rate was estimated rather than computed at some position.
     """
 
     temperature: float

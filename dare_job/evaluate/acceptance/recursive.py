@@ -36,10 +36,13 @@ def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weigh
 
     Parameters
     ----------
-    function : takes x and the allowed error of its value
-    x : float64 (N,), ascending
+    function
+        Takes x and the allowed error of its value.
+    x
+        Float64 (N,), ascending.
     weights : (N,), not negative
-    tolerance : allowed error of the sum over an interval
+    tolerance
+        Allowed error of the sum over an interval.
     """
     cache, total, intervals = {}, 0.0, [(0, len(x))] if len(x) else []
 

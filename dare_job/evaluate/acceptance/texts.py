@@ -35,12 +35,16 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
 
     Parameters
     ----------
-    source : a run's output folder, for its newest published texts with prompts (those whose names have the
+    source
+        A run's output folder, for its newest published texts with prompts (those whose names have the
         smallest SHA-256); a jsonl, csv or Parquet file; or None for the synthetic data set; from the last
-        two, rows are sampled by the seed
-    column : text column of a file
-    prompt_column : prompt column of a file; None for "prompt" if the file has it
-    model : folder of the target
+        two, rows are sampled by the seed.
+    column
+        Text column of a file.
+    prompt_column
+        Prompt column of a file; None for "prompt" if the file has it.
+    model
+        Folder of the target.
     """
     rows = []
     if source is None:
@@ -115,8 +119,10 @@ class Positions(NamedTuple):
 
     Attributes
     ----------
-    text : number of the text
-    target, draft : float32 (M, V), logits of the next token over the target's vocabulary
+    text
+        Number of the text.
+    target, draft
+        Float32 (M, V), logits of the next token over the target's vocabulary.
     """
 
     text: int

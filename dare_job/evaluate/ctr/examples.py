@@ -60,8 +60,9 @@ def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Ex
 
     Parameters
     ----------
-    labels_from : first second of labels, or one by user_id (others: the earliest); earlier interactions are
-        history only. None: labels are the later half, or all rows of split files that belong to a part
+    labels_from
+        First second of labels, or one by user_id (others: the earliest); earlier interactions are history
+        only. None: labels are the later half, or all rows of split files that belong to a part.
     """
     rows = source.interactions.sort_values(["timestamp", "user_id", "item_id"], kind="stable")
     users, items = (_entities(source, entity) for entity in _KEYS)

@@ -95,7 +95,8 @@ def drafted(texts: pa.Table | None, manifest: dict) -> frozenset[str]:
 
     Parameters
     ----------
-    manifest : of the texts; ``previous`` is None if there was no previous text, and missing if unknown
+    manifest
+        Of the texts; ``previous`` is None if there was no previous text, and missing if unknown.
     """
     if texts is None or manifest.get("previous", "unknown") is None:
         return frozenset()
@@ -137,8 +138,10 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
 
     Parameters
     ----------
-    dt : date; None: the newest
-    clusters : read cluster ids, which only features have, instead of vectors
+    dt
+        Date; None: the newest.
+    clusters
+        Read cluster ids, which only features have, instead of vectors.
     """
     chosen, present = choose(out, dt, entities)
     read_tables = [_entity(out, entity, chosen, clusters, encode) for entity in present]

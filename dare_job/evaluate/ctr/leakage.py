@@ -45,9 +45,12 @@ def proved_ends(source: Source, items: str, settings: dict, prompts: dict[str, t
 
     Parameters
     ----------
-    items : path of the items table of ``source``
-    settings : of the manifest: ``history``, ``prompts`` and ``decode``
-    prompts : by user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text
+    items
+        Path of the items table of ``source``.
+    settings
+        Of the manifest: ``history``, ``prompts`` and ``decode``.
+    prompts
+        By user: SHA-256 (hex) of the prompt, and the end of the day whose run generated the text.
     """
     if "rating" not in source.interactions:
         return {}

@@ -37,8 +37,10 @@ class HybridExpertAdaptor(nn.Module):
 
     Parameters
     ----------
-    sides : names of the sides, each with vectors of ``size`` numbers
-    dropout : share of a vector's numbers that an expert does not see in training
+    sides
+        Names of the sides, each with vectors of ``size`` numbers.
+    dropout
+        Share of a vector's numbers that an expert does not see in training.
     """
 
     def __init__(self, sides: list[str], size: int, out: int = 32, hidden: int = 64, shared: int = 2,

@@ -29,9 +29,11 @@ class Source:
 
     Attributes
     ----------
-    interactions : user_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of
-        files that are split, missing in rows that are history only
-    users, items : user_id or item_id, attributes (list of (name, value), or None); items also title, or None
+    interactions
+        User_id, item_id, timestamp (seconds), label (0 or 1); rating where there is one; split of files that
+        are split, missing in rows that are history only.
+    users, items
+        User_id or item_id, attributes (list of (name, value), or None); items also title, or None.
     """
 
     interactions: pd.DataFrame
@@ -47,7 +49,8 @@ def load(data: str, min_rating: float) -> Source:
 
     Parameters
     ----------
-    min_rating : lowest rating of a click; split and prepared files have labels
+    min_rating
+        Lowest rating of a click; split and prepared files have labels.
     """
     if data == SAMPLE:
         with tempfile.TemporaryDirectory() as folder:

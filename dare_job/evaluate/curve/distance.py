@@ -34,10 +34,14 @@ class Distances:
 
     Attributes
     ----------
-    cosine : of the sentence embeddings, -1 to 1
-    rouge_l : F1 of ROUGE-L over words, 0 to 1
-    length : difference of the token counts over the larger one, 0 to 1
-    equal : whether the texts are equal, bool
+    cosine
+        Of the sentence embeddings, -1 to 1.
+    rouge_l
+        F1 of ROUGE-L over words, 0 to 1.
+    length
+        Difference of the token counts over the larger one, 0 to 1.
+    equal
+        Whether the texts are equal, bool.
     """
 
     cosine: np.ndarray
@@ -52,7 +56,8 @@ def measure(pairs: Pairs, tokens: np.ndarray, encode: Callable[[list[str]], np.n
     Parameters
     ----------
     tokens : (R, 2) of the strict and the other text
-    encode : n texts to (n, d) vectors
+    encode
+        N texts to (n, d) vectors.
     """
     equal = np.array([strict == other for strict, other in pairs], bool)
     cosine, rouge = np.ones(len(pairs)), np.ones(len(pairs))

@@ -61,7 +61,8 @@ class Options:
 
     Attributes
     ----------
-    rows : number of timed rows; with ``check.data`` all rows are generated and compared
+    rows
+        Number of timed rows; with ``check.data`` all rows are generated and compared.
     """
 
     work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")

@@ -27,8 +27,10 @@ class Loss(Section):
 
     Attributes
     ----------
-    by_seed : the paired differences
-    bound : one-sided, over seeds; null if all differences are equal
+    by_seed
+        The paired differences.
+    bound
+        One-sided, over seeds; null if all differences are equal.
     """
 
     by_seed: list[float] = Field(min_length=2)
@@ -41,11 +43,16 @@ class Entry(Section):
 
     Attributes
     ----------
-    speed : rows per second relative to strict in the same round: median, minimum and maximum
-    length : mean of |tokens - strict's tokens| / tokens of the longer text
-    differing : share of the rows with another text than strict
-    lengthened : tokens of all texts over those of all strict texts
-    auc : by CTR model; empty: not measured
+    speed
+        Rows per second relative to strict in the same round: median, minimum and maximum.
+    length
+        Mean of |tokens - strict's tokens| / tokens of the longer text.
+    differing
+        Share of the rows with another text than strict.
+    lengthened
+        Tokens of all texts over those of all strict texts.
+    auc
+        By CTR model; empty: not measured.
     """
 
     k: int | None
@@ -77,11 +84,16 @@ class QualityCurve(Section):
 
     Attributes
     ----------
-    level : of the bounds, which hold for all settings together (Bonferroni)
-    identity : model, prompts and limits; a run with others cannot use the curve
-    rows : generated with each setting
-    timed : number of these rows that are timed in each of ``turns`` rounds
-    carried : of the AUC: texts that were not generated, so the same in all sets
+    level
+        Of the bounds, which hold for all settings together (Bonferroni).
+    identity
+        Model, prompts and limits; a run with others cannot use the curve.
+    rows
+        Generated with each setting.
+    timed
+        Number of these rows that are timed in each of ``turns`` rounds.
+    carried
+        Of the AUC: texts that were not generated, so the same in all sets.
     """
 
     schema_version: Literal[1]

@@ -36,11 +36,16 @@ class Written:
 
     Attributes
     ----------
-    texts : by row, without those that failed: text, and its number of tokens
-    relaxed_in : by the same rows: tokens that were not the model's argmax token
-    seconds : of the timed rows in each round
-    tokens : of the timed rows in each round
-    errors : of the rows that failed
+    texts
+        By row, without those that failed: text, and its number of tokens.
+    relaxed_in
+        By the same rows: tokens that were not the model's argmax token.
+    seconds
+        Of the timed rows in each round.
+    tokens
+        Of the timed rows in each round.
+    errors
+        Of the rows that failed.
     """
 
     texts: dict[Row, tuple[str, int]] = field(default_factory=dict)

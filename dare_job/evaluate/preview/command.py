@@ -30,7 +30,8 @@ def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[V
 
     Parameters
     ----------
-    make_job : makes the job with additional settings: (name of the option, value) by key
+    make_job
+        Makes the job with additional settings: (name of the option, value) by key.
     """
     if options.models and options.prompts:
         raise ConfigError("--models and --prompts cannot be combined: compare one of them at a time")

@@ -44,16 +44,24 @@ class Written:
 
     Attributes
     ----------
-    prompts : prompts as the model reads them, with special tokens, by row
-    failed : errors of the rows whose prompt cannot be tokenized
+    prompts
+        Prompts as the model reads them, with special tokens, by row.
+    failed
+        Errors of the rows whose prompt cannot be tokenized.
     numbers : bool (V,), the model's tokens that are numbers
-    results : of decoding without drafts up to the generous limit, by row
-    limited : texts up to ``decode.max_new_tokens``, by row; without rows that have an error there
-    plain, drafted : speeds without and with drafts, of all rows but the first; drafted is None if there
-        are no other rows or the mode uses no drafts
-    equal : number of rows whose text is the same with drafts
-    drafts_from : where drafts came from, in words; None as ``drafted``
-    loading_s, first_text_s : seconds until the model was loaded, and until the first text was generated
+    results
+        Of decoding without drafts up to the generous limit, by row.
+    limited
+        Texts up to ``decode.max_new_tokens``, by row; without rows that have an error there.
+    plain, drafted
+        Speeds without and with drafts, of all rows but the first; drafted is None if there are no other rows
+        or the mode uses no drafts.
+    equal
+        Number of rows whose text is the same with drafts.
+    drafts_from
+        Where drafts came from, in words; None as ``drafted``.
+    loading_s, first_text_s
+        Seconds until the model was loaded, and until the first text was generated.
     """
 
     prompts: dict[Name, str]
@@ -86,7 +94,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
 
     Parameters
     ----------
-    show : called with each row, its prompt, its result and its text as soon as it is generated
+    show
+        Called with each row, its prompt, its result and its text as soon as it is generated.
     """
     began, task = time.perf_counter(), make_task(job)
     with progress.doing(f"loading {job.config.model.name}"):

@@ -28,9 +28,12 @@ class Previous:
 
     Attributes
     ----------
-    own : token ids of the previewed rows' previous texts, by id
-    pool : index of previous texts
-    texts : those in ``pool``
+    own
+        Token ids of the previewed rows' previous texts, by id.
+    pool
+        Index of previous texts.
+    texts
+        Those in ``pool``.
     """
 
     own: dict[str, np.ndarray]

@@ -36,7 +36,8 @@ def row_results(rows: Sequence[Row], written: Written, texts: dict, config: JobC
 
     Parameters
     ----------
-    texts : text by (entity type, id), decoded up to the generous limit
+    texts
+        Text by (entity type, id), decoded up to the generous limit.
     """
     failing = _failing_gates(rows, written, config)
     return [_row_result(row, rows, written, texts, config, failing) for row in rows]

@@ -57,7 +57,8 @@ class Drafting:
 
     Attributes
     ----------
-    us : microseconds (per row, per draft token); None: as measured, with the draft budget
+    us
+        Microseconds (per row, per draft token); None: as measured, with the draft budget.
     """
 
     us: tuple[float, float] | None = None

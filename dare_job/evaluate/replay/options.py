@@ -70,9 +70,12 @@ class TuneOptions(Source):
 
     Attributes
     ----------
-    curve : latency curve, read from ``latency`` or measured with ``model``
-    curve_name : origin of ``curve``
-    drafting : microseconds of drafting (per row, per draft token); None: measured
+    curve
+        Latency curve, read from ``latency`` or measured with ``model``.
+    curve_name
+        Origin of ``curve``.
+    drafting
+        Microseconds of drafting (per row, per draft token); None: measured.
     """
 
     latency: Path | None = option("Latency curve, as in conf/latency/*.json.", None,

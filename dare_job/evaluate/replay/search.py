@@ -15,12 +15,18 @@ class Space:
 
     Attributes
     ----------
-    start : the settings before, always a candidate
-    start_nodes : ``decode.nodes`` of these settings
-    values : candidates by field of Point, in the order in which they are tried
-    nodes : ascending node budgets, with 0 (autoregressive decoding)
-    batch : batch size of the search
-    batches : batch sizes that are reported
+    start
+        The settings before, always a candidate.
+    start_nodes
+        ``decode.nodes`` of these settings.
+    values
+        Candidates by field of Point, in the order in which they are tried.
+    nodes
+        Ascending node budgets, with 0 (autoregressive decoding).
+    batch
+        Batch size of the search.
+    batches
+        Batch sizes that are reported.
     """
 
     start: Point

@@ -19,8 +19,10 @@ class Corpus:
 
     Attributes
     ----------
-    old : previous texts by id
-    groups : group by id
+    old
+        Previous texts by id.
+    groups
+        Group by id.
     """
 
     test: list[np.ndarray]

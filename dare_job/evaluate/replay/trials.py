@@ -21,7 +21,8 @@ class Point:
 
     Attributes
     ----------
-    group_texts, global_texts : maximum number of texts in a group's pool and in the global pool; None: all
+    group_texts, global_texts
+        Maximum number of texts in a group's pool and in the global pool; None: all.
     """
 
     pool: tuple[str, ...]
@@ -51,9 +52,12 @@ class Objective:
 
     Attributes
     ----------
-    curve : milliseconds of a forward pass
-    drafting : microseconds of drafting (per row, per draft token); None: as measured by each replay
-    threads : maximum threads that draft a batch
+    curve
+        Milliseconds of a forward pass.
+    drafting
+        Microseconds of drafting (per row, per draft token); None: as measured by each replay.
+    threads
+        Maximum threads that draft a batch.
     """
 
     curve: LatencyCurve

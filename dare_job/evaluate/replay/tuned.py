@@ -24,11 +24,15 @@ def total_steps(rows: int, tokens: float, accepted: Mapping[int, float], sizes: 
 
     Parameters
     ----------
-    rows : number of rows to generate
-    tokens : number of tokens per row
-    accepted : accepted tokens per step by number of texts in the pool, with 0; interpolated linearly in the
-        logarithm, constant beyond the largest
-    sizes : texts after each wave, as ``waves.sizes``; the other rows follow
+    rows
+        Number of rows to generate.
+    tokens
+        Number of tokens per row.
+    accepted
+        Accepted tokens per step by number of texts in the pool, with 0; interpolated linearly in the
+        logarithm, constant beyond the largest.
+    sizes
+        Texts after each wave, as ``waves.sizes``; the other rows follow.
     """
     known = sorted(accepted)
     places, values = np.log1p(known), [accepted[size] for size in known]
@@ -81,9 +85,12 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
 
     Parameters
     ----------
-    sizes : sizes of the global pool, whose acceptance determines the waves
-    rows : of the first run; None: as many as there are texts
-    batch_is_given : whether the batch size is written; otherwise that of the run's configuration stays
+    sizes
+        Sizes of the global pool, whose acceptance determines the waves.
+    rows
+        Of the first run; None: as many as there are texts.
+    batch_is_given
+        Whether the batch size is written; otherwise that of the run's configuration stays.
     """
     batched = Batched(trials, objective, chosen.batch)
     default = batched(space.start, space.start_nodes)
@@ -166,8 +173,10 @@ def document(result: Mapping, source: str, command: str) -> str:
 
     Parameters
     ----------
-    result : of ``figures``
-    source : the replayed texts and the latency curve, in words
+    result
+        Of ``figures``.
+    source
+        The replayed texts and the latency curve, in words.
     """
     low, high = result["ratio_ci95"]
     chosen = result["default"]["batch_size"]

@@ -35,8 +35,10 @@ class Night:
 
     Attributes
     ----------
-    encoder : as in the manifest: name, revision, sha256, window
-    work : folder whose files a killed run continues with
+    encoder
+        As in the manifest: name, revision, sha256, window.
+    work
+        Folder whose files a killed run continues with.
     """
 
     job: Job
@@ -156,8 +158,9 @@ def _drift(codebook: dict, written: Written) -> tuple[dict, dict]:
 
     Returns
     -------
-    dict : ``error``, the mean squared distance of a vector from the sum of its centroids, and ``ratio``, the
-        current error divided by that at fitting time, None if that was 0
+    dict
+        ``error``, the mean squared distance of a vector from the sum of its centroids, and ``ratio``, the
+        current error divided by that at fitting time, None if that was 0.
     """
     error = written.distance / written.rows
     fitted = codebook.setdefault("error", error)

@@ -25,7 +25,8 @@ class Codebooks:
 
     Attributes
     ----------
-    sizes : requested size of each level
+    sizes
+        Requested size of each level.
     levels : (k, d) float32 each; k is the size of the level, or less if there were fewer texts
     """
 

@@ -38,9 +38,12 @@ class EncodeTask:
 
     Attributes
     ----------
-    folder : folder of the encoder on the driver; ``archive`` if it is shipped (spark.ship)
-    sha256 : fingerprint that the files on an executor must have; empty: not checked
-    threads : torch threads of one worker
+    folder
+        Folder of the encoder on the driver; ``archive`` if it is shipped (spark.ship).
+    sha256
+        Fingerprint that the files on an executor must have; empty: not checked.
+    threads
+        Torch threads of one worker.
     """
 
     folder: str

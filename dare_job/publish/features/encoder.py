@@ -97,10 +97,14 @@ class Encoded:
     Attributes
     ----------
     vectors : (n, d) float32
-    long : number of texts with more than one window
-    windows : number of windows
-    tokens : number of tokens in all windows, including special tokens
-    padded : number of encoded positions, tokens and padding
+    long
+        Number of texts with more than one window.
+    windows
+        Number of windows.
+    tokens
+        Number of tokens in all windows, including special tokens.
+    padded
+        Number of encoded positions, tokens and padding.
     """
 
     vectors: np.ndarray
@@ -115,8 +119,10 @@ class Encoder:
 
     Parameters
     ----------
-    device : torch device, such as "cpu" or "cuda"
-    batch_size : number of windows per batch
+    device
+        Torch device, such as "cpu" or "cuda".
+    batch_size
+        Number of windows per batch.
 
     Raises
     ------

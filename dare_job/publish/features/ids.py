@@ -24,9 +24,11 @@ def extended(root: AnyPath, entity: str, entities: pa.Array, min_rows: int = 0) 
 
     Parameters
     ----------
-    root : OUT/features/ids
+    root
+        OUT/features/ids.
     entities : (n,) string, distinct entity ids
-    min_rows : number of entities that are known to have ids
+    min_rows
+        Number of entities that are known to have ids.
 
     Raises
     ------

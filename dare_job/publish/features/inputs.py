@@ -114,9 +114,12 @@ class Origin:
 
     Attributes
     ----------
-    encoded : folder of the chunks that runs of this date encoded
-    previous : folder of the features with the reused vectors; empty: none are reused
-    dim : number of dimensions
+    encoded
+        Folder of the chunks that runs of this date encoded.
+    previous
+        Folder of the features with the reused vectors; empty: none are reused.
+    dim
+        Number of dimensions.
     """
 
     encoded: str

@@ -29,10 +29,13 @@ class Layout:
 
     Attributes
     ----------
-    schema : FEATURES, with the metadata of this date
+    schema
+        FEATURES, with the metadata of this date.
     codebooks : None: no clusters
-    group : rows per row group
-    origin : where the vectors come from
+    group
+        Rows per row group.
+    origin
+        Where the vectors come from.
     """
 
     folder: str
@@ -49,8 +52,10 @@ class Written:
 
     Attributes
     ----------
-    reused : rows with the vector of previous features
-    distance : squared distances of vectors from the sums of their centroids
+    reused
+        Rows with the vector of previous features.
+    distance
+        Squared distances of vectors from the sums of their centroids.
     """
 
     files: dict[str, dict] = field(default_factory=dict)
@@ -74,7 +79,8 @@ def write(rows, count: int, layout: Layout) -> Written:
 
     Parameters
     ----------
-    reused : the vector comes from previous features
+    reused
+        The vector comes from previous features.
     """
     parts = rows.repartition(count, "file").groupBy("file")
     with executors.one_line_errors():

@@ -25,8 +25,10 @@ class Texts:
 
     Attributes
     ----------
-    text : valid UTF-8 without nulls
-    tokens : number of tokens, including the end-of-text token
+    text
+        Valid UTF-8 without nulls.
+    tokens
+        Number of tokens, including the end-of-text token.
     """
 
     def __init__(self, batch: pa.RecordBatch, numbers: np.ndarray):
@@ -70,7 +72,8 @@ def failing_texts(texts: Texts, gates: GateSettings,
 
     Parameters
     ----------
-    script : that of the prompts (``content.SCRIPTS``); None: unknown, so no text is in another one
+    script
+        That of the prompts (``content.SCRIPTS``); None: unknown, so no text is in another one.
     """
     tokens, cut_off, empty = texts.tokens, texts.cut_off, texts.empty
     loops, unprintable = texts.loop_tokens(), texts.unprintable()

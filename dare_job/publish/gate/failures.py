@@ -24,7 +24,8 @@ class Failures:
 
     Attributes
     ----------
-    reasons : by check, and of all failed rows
+    reasons
+        By check, and of all failed rows.
     """
 
     def __init__(self):
@@ -39,7 +40,8 @@ class Failures:
 
         Parameters
         ----------
-        known_errors : errors of the previous snapshot by id
+        known_errors
+            Errors of the previous snapshot by id.
         """
         batch = batch.filter(pc.is_valid(batch["prompt_sha256"]))
         failed = batch.filter(pc.is_valid(batch["error"]))

@@ -48,13 +48,19 @@ class Finding:
 
     Attributes
     ----------
-    rows : number of rows that failed the check
-    of : number of rows that were checked
-    value : value compared with the limit: a share, or for lengths a ratio or distance; None: not checked
+    rows
+        Number of rows that failed the check.
+    of
+        Number of rows that were checked.
+    value
+        Value compared with the limit: a share, or for lengths a ratio or distance; None: not checked.
     limit : None: the check is off
-    failed : the value exceeds the limit, so nothing is published
-    first : ids of the first failing rows
-    why : why the check was skipped, or why a value above its limit passed
+    failed
+        The value exceeds the limit, so nothing is published.
+    first
+        Ids of the first failing rows.
+    why
+        Why the check was skipped, or why a value above its limit passed.
     """
 
     rows: int
@@ -109,7 +115,8 @@ class FailingRows:
 
     Attributes
     ----------
-    rows, first : by entity type and check, the number of failing rows and the first of their ids
+    rows, first
+        By entity type and check, the number of failing rows and the first of their ids.
     """
 
     def __init__(self, file: pq.ParquetWriter):

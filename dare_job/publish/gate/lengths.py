@@ -20,7 +20,8 @@ class Sample:
 
     Parameters
     ----------
-    rows : number of rows to sample from
+    rows
+        Number of rows to sample from.
     """
 
     def __init__(self, rows: int, seed: int = 0):

@@ -42,7 +42,8 @@ class Scan:
     Parameters
     ----------
     numbers : bool (V,), the model's tokens that are numbers
-    script : that of the prompts, as in ``checks.failing_texts``
+    script
+        That of the prompts, as in ``checks.failing_texts``.
     """
 
     def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample,

@@ -58,8 +58,10 @@ class Kind:
 
     Attributes
     ----------
-    accepted : draft tokens accepted in each forward pass after the prompt
-    latency : milliseconds of worker time per text
+    accepted
+        Draft tokens accepted in each forward pass after the prompt.
+    latency
+        Milliseconds of worker time per text.
     """
 
     def __init__(self, entity: str, name: str):
@@ -79,13 +81,19 @@ class Collected:
 
     Attributes
     ----------
-    fresh : number of texts generated on this date
-    written : rows by the date on which their text was generated
-    finished : texts generated on this date, by finish_reason
-    lengths : number of texts generated on this date by tokens, (longest + 1,)
-    slowest, worst, sampled : rows of texts generated on this date, as dicts of _COLUMNS with ``entity`` and
-        ``number``, the row's number in the snapshot. ``sampled`` depends only on the ids and the date.
-    carried : a sample of the rows with a text of an earlier date
+    fresh
+        Number of texts generated on this date.
+    written
+        Rows by the date on which their text was generated.
+    finished
+        Texts generated on this date, by finish_reason.
+    lengths
+        Number of texts generated on this date by tokens, (longest + 1,).
+    slowest, worst, sampled
+        Rows of texts generated on this date, as dicts of _COLUMNS with ``entity`` and ``number``, the row's
+        number in the snapshot. ``sampled`` depends only on the ids and the date.
+    carried
+        A sample of the rows with a text of an earlier date.
     """
 
     def __init__(self, entity: str, folder: AnyPath, dt: str):

@@ -12,12 +12,16 @@ class Cost:
 
     Attributes
     ----------
-    held_s : seconds for which workers were held, summed over workers
-    busy_share : share of ``held_s`` in which they decoded
-    total : cost of ``held_s``
+    held_s
+        Seconds for which workers were held, summed over workers.
+    busy_share
+        Share of ``held_s`` in which they decoded.
+    total
+        Cost of ``held_s``.
     per_1000_texts : None if no text was generated
-    autoregressive : cost of the same tokens at the rate of this run's baseline, with the same time outside
-        decoding (loading, waiting, measuring the baseline); computed, not measured. None without a baseline
+    autoregressive
+        Cost of the same tokens at the rate of this run's baseline, with the same time outside decoding
+        (loading, waiting, measuring the baseline); computed, not measured. None without a baseline.
     """
 
     held_s: float

@@ -68,7 +68,8 @@ def write(out: AnyPath, writer: str = "command") -> AnyPath:
 
     Parameters
     ----------
-    writer : part of the temporary file's name: the date whose lock is held, if any
+    writer
+        Part of the temporary file's name: the date whose lock is held, if any.
     """
     target, known = reports_index(out), None
     paths.make_folder(target.parent)

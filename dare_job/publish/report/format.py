@@ -54,7 +54,8 @@ class Histogram:
 
     Parameters
     ----------
-    whole : the values are integers, and each one from 0 has its own bin
+    whole
+        The values are integers, and each one from 0 has its own bin.
     """
 
     def __init__(self, edges: np.ndarray, whole: bool = False, counts: np.ndarray | None = None):

@@ -24,8 +24,10 @@ class Lengths:
 
     Attributes
     ----------
-    cut_off : share of the generated texts that reached their length limit
-    limit : decode.max_new_tokens; None if the manifest lacks it
+    cut_off
+        Share of the generated texts that reached their length limit.
+    limit
+        Decode.max_new_tokens; None if the manifest lacks it.
     """
 
     entity: str

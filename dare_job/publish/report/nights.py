@@ -96,8 +96,10 @@ class Measure:
 
     Attributes
     ----------
-    min_change : smaller differences from the median of the earlier dates, as a share of it, are not unusual
-    min_difference : smaller differences in the unit of the statistic are not unusual
+    min_change
+        Smaller differences from the median of the earlier dates, as a share of it, are not unusual.
+    min_difference
+        Smaller differences in the unit of the statistic are not unusual.
     """
 
     name: str

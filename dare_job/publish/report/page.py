@@ -88,7 +88,8 @@ def gate_rows(night: Night) -> list[dict]:
 
     Parameters
     ----------
-    result : failed | near (passed, but above 80 % of the limit) | passed | not checked | off
+    result
+        Failed | near (passed, but above 80 % of the limit) | passed | not checked | off.
     """
     return [{"entity": entity, "check": check, **_gate(check, finding)}
             for entity, manifest in night.manifests.items()

@@ -37,14 +37,21 @@ class Shown:
 
     Attributes
     ----------
-    new : the text was generated on this date
-    state : what changed since the date before, in words
+    new
+        The text was generated on this date.
+    state
+        What changed since the date before, in words.
     prompt : None if the working files are gone
-    text : word-by-word comparison if the previous text is similar; else the text itself
-    previous : the previous text if it differs too much to be compared word by word; else None
-    added : entries of the prompt that the previous prompt lacks; None if that is unknown
-    failed : checks of the quality gate that the text failed; None if that is unknown
-    share : share of new words; None if there is no previous text
+    text
+        Word-by-word comparison if the previous text is similar; else the text itself.
+    previous
+        The previous text if it differs too much to be compared word by word; else None.
+    added
+        Entries of the prompt that the previous prompt lacks; None if that is unknown.
+    failed
+        Checks of the quality gate that the text failed; None if that is unknown.
+    share
+        Share of new words; None if there is no previous text.
     """
 
     entity: str

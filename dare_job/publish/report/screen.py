@@ -21,8 +21,10 @@ def show(space: Workspace, manifests: dict, summary: dict, console: Console | No
 
     Parameters
     ----------
-    manifests : of both entity types
-    summary : the run's JSON object
+    manifests
+        Of both entity types.
+    summary
+        The run's JSON object.
     """
     console = console or Console(highlight=False)
     row = _example(space)

@@ -92,7 +92,8 @@ def marked(steps: list[tuple[str, str]], reused: bool, colour: bool) -> Text:
 
     Parameters
     ----------
-    reused : the tokens that the first step accepted are reused from the row's previous text
+    reused
+        The tokens that the first step accepted are reused from the row's previous text.
     """
     text = Text()
     for number, (drafted, own) in enumerate(steps):

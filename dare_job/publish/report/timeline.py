@@ -28,9 +28,12 @@ class Timeline:
     Attributes
     ----------
     began, ended : UTC
-    pauses : times between commands that are left out
-    workers, shown_workers : number of workers that decoded, and number of workers in the chart
-    busy_share : share of the wall-clock time of the stage generate in which a worker decoded, on average
+    pauses
+        Times between commands that are left out.
+    workers, shown_workers
+        Number of workers that decoded, and number of workers in the chart.
+    busy_share
+        Share of the wall-clock time of the stage generate in which a worker decoded, on average.
     """
 
     chart: Markup

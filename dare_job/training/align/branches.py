@@ -76,7 +76,8 @@ def search_engine(scorer: Scorer, trained: bool = False) -> Engine:
 
     Parameters
     ----------
-    trained : the model is still trained, so a copy with its current weights is prepared
+    trained
+        The model is still trained, so a copy with its current weights is prepared.
     """
     model, recommender = scorer
     return Target(copy.deepcopy(model) if trained else model, check=False, static=False), recommender

@@ -28,7 +28,8 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
     Parameters
     ----------
     log_p_k : float (...), log p of the K-th sequence at this level, after its own prefix
-    density : False drops the second term ("w/o DR"), which leaves the reverse KL over V
+    density
+        False drops the second term ("w/o DR"), which leaves the reverse KL over V.
     """
     log_q, log_p, kept = _top(log_q, valid, k, log_q, log_p)
     q = log_q.exp() * kept
@@ -84,7 +85,8 @@ def objective(draft: Scorer, vocabulary: Vocabulary, histories: Sequence[np.ndar
 
     Parameters
     ----------
-    vocabulary : the trie with codes instead of tokens, on the draft's device
+    vocabulary
+        The trie with codes instead of tokens, on the draft's device.
     """
     codes = paths.codes.long().to(draft[0].device)
     log_q = log_probabilities(*draft, histories, codes)

@@ -24,11 +24,14 @@ class TeacherPaths(NamedTuple):
 
     Attributes
     ----------
-    codes : int32 (N, R, L), codes of L levels, padded with 0
+    codes
+        Int32 (N, R, L), codes of L levels, padded with 0.
     counted : bool (N, R, L), true where the sequence has a code; prefixes are shorter than L
-    log_p : float16 (N, R, L, C), the target's log-probabilities of all C codes at each level
-    log_p_k : float32 (N, R, L), the target's log-probability of each code of its K-th best sequence of the
-        same length, given that sequence's own prefix
+    log_p
+        Float16 (N, R, L, C), the target's log-probabilities of all C codes at each level.
+    log_p_k
+        Float32 (N, R, L), the target's log-probability of each code of its K-th best sequence of the same
+        length, given that sequence's own prefix.
     """
 
     codes: torch.Tensor
@@ -107,7 +110,8 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
 
     Parameters
     ----------
-    file : file that the user named; None: ``own``, which may be replaced
+    file
+        File that the user named; None: ``own``, which may be replaced.
     """
     if saved := load_tensors(file or own, fingerprint):
         return TeacherPaths(**saved[0])
@@ -135,7 +139,8 @@ def accepted_steps(targets: np.ndarray, drafted: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    targets, drafted : ``best_prefixes`` of target and draft
+    targets, drafted
+        ``best_prefixes`` of target and draft.
     """
     covered = (targets[..., None] == drafted[:, :, None]).any(-1) | (targets == NONE)
     return np.logical_and.accumulate(covered.all(-1), axis=1).sum(1)

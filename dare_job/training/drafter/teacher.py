@@ -19,8 +19,10 @@ class TeacherRow:
 
     Attributes
     ----------
-    tokens : int32 (T, K), the most probable tokens
-    shares : float16 (T, K), their probabilities; all 0 if the target's prompt is unknown
+    tokens
+        Int32 (T, K), the most probable tokens.
+    shares
+        Float16 (T, K), their probabilities; all 0 if the target's prompt is unknown.
     """
 
     row: Row
@@ -35,8 +37,10 @@ def teacher_rows(target: Target, rows: list[Row], kept: int = KEPT,
 
     Parameters
     ----------
-    kept : K, number of most probable tokens per place
-    temperature : of the target's distribution
+    kept
+        K, number of most probable tokens per place.
+    temperature
+        Of the target's distribution.
     """
     kept = min(kept, target.vocabulary)
     done = {row.name: TeacherRow(row, *(np.zeros((len(row.text), kept), kind) for kind in

@@ -83,9 +83,11 @@ def encode(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarr
 
     Returns
     -------
-    codes : int64 (n, levels)
+    codes
+        Int64 (n, levels).
     distances : (n, codes), squared distances of the last level's residuals to its code vectors
-    unexplained : share of the variance that the decoded codes do not explain
+    unexplained
+        Share of the variance that the decoded codes do not explain.
     """
     codes, residuals = network.quantise(network.encoder(data))
     chosen = sum(book[codes[:, level]] for level, book in enumerate(network.books))

@@ -95,7 +95,8 @@ class Sequences:
 
     Attributes
     ----------
-    counts : number of Parquet interactions, and of those left out by reason
+    counts
+        Number of Parquet interactions, and of those left out by reason.
     """
 
     users: tuple[str, ...]
