@@ -121,6 +121,10 @@ def _require_known(key: str, settings: list[str]) -> None:
     """Raise ConfigError, with the valid names beside it, if this is neither a setting nor a section."""
     from difflib import get_close_matches
 
+    from dare_job.config.errors import REPLACED
+
+    if key in REPLACED:
+        raise ConfigError(f"no setting {key}: {REPLACED[key]}")
     if any(f"{name}.".startswith(f"{key}.") for name in settings):
         return
     section = key.rpartition(".")[0]

@@ -89,7 +89,7 @@ def run(options: Options) -> dict:
               "temperature": options.temperature, "batch": BATCH, **curve.about(models, options.dtype)}
     report.show(result)
     if options.svg:
-        about = f"tokens a second where forwards cost {curve.ABOUT}"
+        about = f"tokens per second, with forward passes as computed for {curve.ABOUT}"
         options.svg.write_text(report.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
     return result
 

@@ -16,7 +16,7 @@ from dare_job.bench.sampling.world import BATCH, World
 from dare_job.decode.engine.latency import LatencyCurve, latency_ms
 
 _QUERIES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
-ABOUT = "Mistral-7B drafted by Qwen2.5-0.5B's size on an H100, roofline of the data sheets"
+ABOUT = "Mistral-7B and a draft model of the size of Qwen2.5-0.5B on an H100, from data sheets"
 
 
 def target_ms(queries: int, rows: int = BATCH) -> float:
