@@ -44,8 +44,9 @@ _ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "ba
 class DecodeSettings(_ENGINE):
     mode: Literal["dare", "resd", "autoregressive", "sample", "beam"] = Field(
         "dare", description="Decoding method. dare: greedy text with drafts from the pools (DARE), or from "
-        "drafter.model. resd: drafts from the global pool alone (ReSD, which DARE is compared with in its paper). autoregressive: no drafts. sample: "
-        "text sampled as the section sample says. beam: beam search or sampling, as the section beam says")
+        "drafter.model. resd: drafts from the global pool alone (ReSD, which DARE is compared with in its "
+        "paper). autoregressive: no drafts. sample: text sampled as the section sample says. beam: "
+        "beam search or sampling, as the section beam says")
     nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
         "auto", description="Draft tokens per forward pass. auto: chosen from measured forward latency. N: "
         "fixed number for each row")
