@@ -61,13 +61,12 @@ class BatchDrafter:
 
     Parameters
     ----------
-    row_pools
-        Int64 (R, S), ``Index.address`` of each row's pools, nearest first; 0: none. The caller keeps the
-        indexes open.
+    row_pools : int64 (R, S)
+        ``Index.address`` of each row's pools, nearest first; 0: none. The caller keeps the indexes open.
     settings
         Settings of drafting.
-    prompts
-        Int32 (R,), number of prompt tokens of each row; None: 0.
+    prompts : int32 (R,)
+        Number of prompt tokens of each row; None: 0.
 
     Raises
     ------
@@ -114,20 +113,20 @@ def draft(context: np.ndarray, lengths: np.ndarray, budgets: np.ndarray, pools: 
 
     Parameters
     ----------
-    context
-        Int32 (R, L), prompt and text so far, from column 0.
-    lengths
-        Int32 (R,), number of tokens in use; the tree continues after the last one.
-    budgets
-        Int32 (R,), maximum number of nodes; 0: an empty tree.
+    context : int32 (R, L)
+        Prompt and text so far, from column 0.
+    lengths : int32 (R,)
+        Number of tokens in use; the tree continues after the last one.
+    budgets : int32 (R,)
+        Maximum number of nodes; 0: an empty tree.
     pools
         R sequences of Index, nearest first, which may be empty.
     settings
         Settings of drafting.
-    max_depth
-        Int32 (R,), number of tokens that the row may still emit; ``settings.depth`` also applies.
-    prompts
-        Int32 (R,), number of prompt tokens of each row; None: 0.
+    max_depth : int32 (R,)
+        Number of tokens that the row may still emit; ``settings.depth`` also applies.
+    prompts : int32 (R,)
+        Number of prompt tokens of each row; None: 0.
     min_score
         Nodes with a lower score are left out.
 

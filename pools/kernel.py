@@ -29,16 +29,16 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, d
 
     Parameters
     ----------
-    memory
-        Int64 (n,), ``scratch(N, S, M)`` of this thread.
+    memory : int64 (n,)
+        ``scratch(N, S, M)`` of this thread.
     deepest
         Maximum path length of all rows.
     min_score
         Nodes with a lower score are left out.
-    row_pools
-        Int64 (R, S), ``Index.address`` of each pool, nearest first; 0: none.
-    pseudo_counts
-        Float64 (kinds, M + 1), by SOURCE_* and context order; negative: the weights of the pool.
+    row_pools : int64 (R, S)
+        ``Index.address`` of each pool, nearest first; 0: none.
+    pseudo_counts : float64 (kinds, M + 1)
+        By SOURCE_* and context order; negative: the weights of the pool.
     window
         Tokens of the row in the temporary branch; 0: no temporary branch.
     """

@@ -58,13 +58,13 @@ def fit(counts: np.ndarray, unigram: np.ndarray, start: np.ndarray) -> np.ndarra
 
     Parameters
     ----------
-    counts
-        Int32 (5, P, M), of each context: occurrences c in the pool, those followed by the actual token,
-        distinct continuations d, and the first two again for the text itself.
-    unigram
-        Float64 (P,), probability of the actual token without context.
-    start
-        Float64 (3, M), initial weights.
+    counts : int32 (5, P, M)
+        Of each context: occurrences c in the pool, those followed by the actual token, distinct continuations
+        d, and the first two again for the text itself.
+    unigram : float64 (P,)
+        Probability of the actual token without context.
+    start : float64 (3, M)
+        Initial weights.
 
     Returns
     -------

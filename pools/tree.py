@@ -19,16 +19,16 @@ class DraftBatch(NamedTuple):
 
     Attributes
     ----------
-    tokens
-        Int32 (R, N), token of each node.
-    parents
-        Int32 (R, N), column of the parent, or ``ROOT``.
-    sizes
-        Int32 (R,), number of nodes in use; columns from ``sizes[r]`` on are padding.
-    scores
-        Float32 (R, N), estimated probability that the path up to the node is accepted.
-    sources
-        Uint8 (R, N), SOURCE_* of the nearest source that proposed the node.
+    tokens : int32 (R, N)
+        Token of each node.
+    parents : int32 (R, N)
+        Column of the parent, or ``ROOT``.
+    sizes : int32 (R,)
+        Number of nodes in use; columns from ``sizes[r]`` on are padding.
+    scores : float32 (R, N)
+        Estimated probability that the path up to the node is accepted.
+    sources : uint8 (R, N)
+        SOURCE_* of the nearest source that proposed the node.
     """
 
     tokens: np.ndarray

@@ -17,15 +17,14 @@ class Request:
     ----------
     id
         Returned with the result.
-    prompt_ids
-        Int32 (prompt_tokens,).
+    prompt_ids : int32 (prompt_tokens,)
     pools
         Pools from which a retrieval drafter drafts, nearest first.
     max_new_tokens
         Maximum number of tokens; None: the engine's setting.
-    previous_ids
-        Int32 (tokens,), the row's previous text with its end-of-text token, if any. It is verified together
-        with the prompt, and the accepted prefix is reused; None: no previous text.
+    previous_ids : int32 (tokens,)
+        The row's previous text with its end-of-text token, if any. It is verified together with the prompt,
+        and the accepted prefix is reused; None: no previous text.
     strict
         Whether the row is verified by the strict rule, whatever the engine's rule.
     max_relaxed_tokens
@@ -77,8 +76,8 @@ class BeamStatistics:
         the text.
     scores
         Likelihood / tokens ** beam.length_penalty of the same beams.
-    sequences
-        Int32 (tokens,) each, the tokens of the same beams; sampled beams may be equal.
+    sequences : int32 (tokens,)
+        Each, the tokens of the same beams; sampled beams may be equal.
     """
 
     layers: int
@@ -100,8 +99,8 @@ class Result:
 
     Attributes
     ----------
-    token_ids
-        Int32 (tokens,), with the end-of-text token if the model emitted it.
+    token_ids : int32 (tokens,)
+        With the end-of-text token if the model emitted it.
     finish_reason
         Eos; stop (the last token completes a stop string); length (maximum number of tokens, or the end of
         the model's positions); loop (the text repeats itself); error; timeout (the forward passes of the
@@ -120,11 +119,11 @@ class Result:
         Reused and accepted tokens that were not the model's argmax.
     tokens_past_limit
         Tokens after ``Request.max_relaxed_tokens``; 0 without such a limit.
-    step_tokens
-        Int16 (target_steps + 1,), tokens emitted per forward pass. The first entry is that of the prompt,
-        ``reused_tokens`` + 1; the sum is the number of tokens.
-    relaxed
-        Int32 (relaxed_tokens,), positions of the relaxed tokens in ``token_ids``.
+    step_tokens : int16 (target_steps + 1,)
+        Tokens emitted per forward pass. The first entry is that of the prompt, ``reused_tokens`` + 1; the sum
+        is the number of tokens.
+    relaxed : int32 (relaxed_tokens,)
+        Positions of the relaxed tokens in ``token_ids``.
     retrieval_ms
         This row's share of drafting time.
     decode_ms
@@ -172,14 +171,14 @@ class Drafter(Protocol):
         ----------
         requests
             The rows' requests with their pools; the same object while the batch has the same rows.
-        context
-            Int32 (R, L), prompt and text so far, padded on the right.
-        lengths
-            Int32 (R,), tokens in use; the last one is the tree's root.
-        budgets
-            Int32 (R,), maximum number of nodes of each row.
-        depths
-            Int32 (R,), longest path that each row can still use.
+        context : int32 (R, L)
+            Prompt and text so far, padded on the right.
+        lengths : int32 (R,)
+            Tokens in use; the last one is the tree's root.
+        budgets : int32 (R,)
+            Maximum number of nodes of each row.
+        depths : int32 (R,)
+            Longest path that each row can still use.
         min_score
             Nodes with a lower score are left out; the nodes of a row have descending scores.
         """

@@ -29,12 +29,12 @@ class Catalogue:
     ----------
     trie
         Of their ids.
-    counts
-        Float64 (N,), interactions with each row of ``ids``.
+    counts : float64 (N,)
+        Interactions with each row of ``ids``.
     owners
         Item rows of each leaf, by descending popularity; ties in file order.
-    popular
-        Int64 (N,), all rows in that order.
+    popular : int64 (N,)
+        All rows in that order.
     """
 
     ids: ItemIds

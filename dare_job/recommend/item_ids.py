@@ -31,8 +31,8 @@ class ItemIds:
     ----------
     items
         Names of the items, length N.
-    codes
-        Int32 (N, L), code of each level, from 0.
+    codes : int32 (N, L)
+        Code of each level, from 0.
     sizes
         Number of codes of each level, length L.
     """

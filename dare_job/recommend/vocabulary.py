@@ -38,8 +38,8 @@ class Recommender:
         Maximum number of items in a prompt; the newest are kept.
     begin, separator
         Tokens before the history, and tokens between it and the recommended item.
-    tokens
-        Int32 (N, L), tokens of each item, in the row order of ``ids``.
+    tokens : int32 (N, L)
+        Tokens of each item, in the row order of ``ids``.
     """
 
     folder: Path

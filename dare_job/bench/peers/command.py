@@ -22,10 +22,10 @@ from dare_job.job import Job
 
 _LOG = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "workers"
-GENERATE, RELAXED = "generate", "dare relaxed"
+GENERATE = "generate"
 _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
-    "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", RELAXED)}
+    "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", "dare relaxed")}
 _SCRIPT = {"vllm": "vllm_cpu.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py", "dare-job": "own.py"}
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
@@ -80,7 +80,7 @@ def run(options: Options) -> dict:
         work.mkdir(parents=True, exist_ok=True)
         rows = task.read(job, max(options.rows), options.pool)
         measured = _measure(job, rows, options, work)
-    table = [_row(each, measured, options) for each in measured]
+    table = [_row(each, measured) for each in measured]
     texts = _reference(measured, options.dtypes[0])
     copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
     changed = sum(name in rows.previous and rows.previous[name].tolist() != text
@@ -145,7 +145,7 @@ def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:
     return texts
 
 
-def _row(each: dict, measured: list[dict], options: Options) -> dict:
+def _row(each: dict, measured: list[dict]) -> dict:
     expected = _reference(measured, each["dtype"])
     equal = sum(text == expected.get(name) for name, text in each["texts"].items())
     rounded = {name: round(each[name], 2) for name in ("tokens_per_s", "prompt_s", "accepted_per_step")}
@@ -153,7 +153,7 @@ def _row(each: dict, measured: list[dict], options: Options) -> dict:
 
 
 def _targets(table: list[dict]) -> list[dict]:
-    """Compare with the peers: strict drafts, plain decoding, and at batch 32 the best peer."""
+    """Compare with the peers: strict drafts, autoregressive decoding, and at batch 32 the best peer."""
     speeds = {(row["engine"], row["method"], row["dtype"], row["batch"]): row["tokens_per_s"]
               for row in table}
     found = []

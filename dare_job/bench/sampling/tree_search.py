@@ -47,12 +47,12 @@ def fastest(rates: np.ndarray, nodes: int, target_ms: np.ndarray, draft_ms: np.n
 
     Parameters
     ----------
-    rates
-        Float64 (levels, candidates), a[j][k] at [j - 1, k - 1].
-    target_ms
-        Float64 (nodes + 1,), target forward over a root and n draft nodes, from n = 0.
-    draft_ms
-        Float64 (levels + 1,), drafting d levels, from d = 0.
+    rates : float64 (levels, candidates)
+        A[j][k] at [j - 1, k - 1].
+    target_ms : float64 (nodes + 1,)
+        Target forward over a root and n draft nodes, from n = 0.
+    draft_ms : float64 (levels + 1,)
+        Drafting d levels, from d = 0.
     """
     best = BestTree((), 1.0, float(target_ms[0] + draft_ms[0]))
     for widths, tokens in _trees(rates, nodes):

@@ -12,14 +12,14 @@ class Descent:
 
     Attributes
     ----------
-    active
-        Int64 (A,), rows that have not stopped yet.
+    active : int64 (A,)
+        Rows that have not stopped yet.
     ids, likelihoods : (R, B), forest nodes and log P of the current layer's beams
     out_parents, out_tokens, out_likelihoods : (R, W), the beams with which a row continues
-    layers
-        Int64 (R,), layers verified so far.
-    statistics
-        Float64 (R, 5), sums over them, as named by ``STATISTICS``.
+    layers : int64 (R,)
+        Layers verified so far.
+    statistics : float64 (R, 5)
+        Sums over them, as named by ``STATISTICS``.
     over, nonfinite : bool (R,), rows that finished, and those with non-finite scores
     """
 

@@ -20,12 +20,12 @@ class BeamDrafts(NamedTuple):
 
     Attributes
     ----------
-    pairs
-        Int64 (R, n), beam * V + token, NONE where there is none.
-    q
-        Float64 (R, B * V), distribution that the pairs were sampled from; None for the deterministic top n.
-    ids
-        Int64 (R, n), forest nodes of the pairs that may continue.
+    pairs : int64 (R, n)
+        Beam * V + token, NONE where there is none.
+    q : float64 (R, B * V)
+        Distribution that the pairs were sampled from; None for the deterministic top n.
+    ids : int64 (R, n)
+        Forest nodes of the pairs that may continue.
     """
 
     pairs: torch.Tensor
@@ -68,10 +68,10 @@ class BeamDrafter:
 
         Parameters
         ----------
-        likelihoods
-            Float64 (R, B), log P of the beams, -inf where there is none.
-        ids
-            Int64 (R, B), forest nodes of the beams.
+        likelihoods : float64 (R, B)
+            Log P of the beams, -inf where there is none.
+        ids : int64 (R, B)
+            Forest nodes of the beams.
         lengths : (R,), text lengths
         layers : (R,), number of layers to draft
         keys, written : (R,), random-stream keys and positions

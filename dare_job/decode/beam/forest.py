@@ -21,12 +21,12 @@ class Forest:
 
     Attributes
     ----------
-    tokens, parents, depths
-        Int64 (S, C); depth 1 is directly after the text.
-    counts
-        Int64 (S,), number of nodes.
-    read
-        Int64 (S,), number of nodes in the draft model's cache.
+    tokens, parents, depths : int64 (S, C)
+        Depth 1 is directly after the text.
+    counts : int64 (S,)
+        Number of nodes.
+    read : int64 (S,)
+        Number of nodes in the draft model's cache.
     """
 
     def __init__(self, slots: int):
@@ -103,12 +103,12 @@ class Pruned(NamedTuple):
 
     Attributes
     ----------
-    paths, counts
-        Int64 (R, 1 + K) and (R,), arguments of ``Target.commit``.
-    of_draft
-        Int64 (R,), how many of the kept nodes the draft model's cache holds.
-    text, shared
-        Int64 (R, C) and (R,), tokens that became text and their number.
+    paths, counts : int64 (R, 1 + K) and (R,)
+        Arguments of ``Target.commit``.
+    of_draft : int64 (R,)
+        How many of the kept nodes the draft model's cache holds.
+    text, shared : int64 (R, C) and (R,)
+        Tokens that became text and their number.
     """
 
     paths: np.ndarray

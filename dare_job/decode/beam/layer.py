@@ -93,18 +93,18 @@ class LayerInput(NamedTuple):
 
     Attributes
     ----------
-    likelihoods
-        Float64 (A, B), log P of the input beams, -inf where there is none.
-    logits
-        Float32 (A, B, V), after them.
+    likelihoods : float64 (A, B)
+        Log P of the input beams, -inf where there is none.
+    logits : float32 (A, B, V)
+        After them.
     banned : bool (A, V), tokens that are forbidden here; None for none
     ends : bool (A, V), tokens that end a beam
-    drafts
-        Int64 (A, n), pairs beam * V + token, NONE where there is none.
-    q
-        Float64 (A, B * V), distribution of the drafts; None for deterministic drafts.
-    verify, residual
-        Float64 (A, n) and (A, W), uniforms in [0, 1).
+    drafts : int64 (A, n)
+        Pairs beam * V + token, NONE where there is none.
+    q : float64 (A, B * V)
+        Distribution of the drafts; None for deterministic drafts.
+    verify, residual : float64 (A, n) and (A, W)
+        Uniforms in [0, 1).
     """
 
     likelihoods: torch.Tensor
@@ -134,14 +134,14 @@ class LayerOutput(NamedTuple):
     ----------
     running, ended
         Beams that continue, and beams that ended here.
-    accepted
-        Float64 (A, n), log P of drafts that continue, -inf for the others.
+    accepted : float64 (A, n)
+        Log P of drafts that continue, -inf for the others.
     passed : bool (A,), whether all continuing beams were drafted, so that the next drafted layer is valid
-    widths
-        Int64 (A,), number of beams that the layer kept.
+    widths : int64 (A,)
+        Number of beams that the layer kept.
     finite : bool (A,), whether the target's logits are finite
-    beta
-        Float64 (A,), probability that W_min drafts are accepted, at most t; 0 without drafts.
+    beta : float64 (A,)
+        Probability that W_min drafts are accepted, at most t; 0 without drafts.
     """
 
     running: Beam

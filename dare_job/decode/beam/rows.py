@@ -53,17 +53,17 @@ class BeamRows(Rows):
 
     Attributes
     ----------
-    parents, last_tokens
-        Int64 (S, W), node before each beam's last token, and that token, which is not read yet.
-    likelihoods
-        Float64 (S, W), log P of each beam, -inf where there is none.
-    written
-        Int64 (S,), tokens of every beam, the prompt included.
+    parents, last_tokens : int64 (S, W)
+        Node before each beam's last token, and that token, which is not read yet.
+    likelihoods : float64 (S, W)
+        Log P of each beam, -inf where there is none.
+    written : int64 (S,)
+        Tokens of every beam, the prompt included.
     drafted : bool (S,), whether the draft model has read the row
-    layers, queries
-        Int64 (S,), layers generated and queries read so far.
-    statistics
-        Float64 (S, 5), sums over layers, as named by ``STATISTICS``.
+    layers, queries : int64 (S,)
+        Layers generated and queries read so far.
+    statistics : float64 (S, 5)
+        Sums over layers, as named by ``STATISTICS``.
     """
 
     def __init__(self, slots: int, beams: Beams):

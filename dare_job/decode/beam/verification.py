@@ -38,10 +38,10 @@ class VerifiedDrafts(NamedTuple):
     Attributes
     ----------
     accepted : bool (R, n)
-    probabilities
-        Float64 (R, n), acceptance probability of each draft that was verified, else 0.
-    residual
-        Float64 (R, S), distribution r of the first output still needed.
+    probabilities : float64 (R, n)
+        Acceptance probability of each draft that was verified, else 0.
+    residual : float64 (R, S)
+        Distribution r of the first output still needed.
     """
 
     accepted: torch.Tensor
@@ -60,13 +60,13 @@ def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: tor
 
     Parameters
     ----------
-    p, q
-        Float64 (R, S), target and draft distribution.
-    drafts
-        Int64 (R, n), NONE where there is none.
+    p, q : float64 (R, S)
+        Target and draft distribution.
+    drafts : int64 (R, n)
+        NONE where there is none.
     uniforms : (R, n) in [0, 1)
-    widths
-        Int64 (R,), outputs needed.
+    widths : int64 (R,)
+        Outputs needed.
     output_distribution, draft_distribution
         "iid" or "without_replacement".
     """
@@ -134,10 +134,8 @@ def surviving_drafts(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor)
 
     Parameters
     ----------
-    q
-        Float64 (R, S).
-    drafts
-        Int64 (R, n).
+    q : float64 (R, S)
+    drafts : int64 (R, n)
     alive : bool (R, S), whether the pair's parent was accepted
 
     Returns
@@ -161,8 +159,7 @@ def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
     Parameters
     ----------
     likelihoods : (R, B), log P of the beams, -inf where there is none; its dtype is the result's
-    logits
-        Float32 (R, B, V).
+    logits : float32 (R, B, V)
     banned : bool (R, V), forbidden tokens; the others keep their p, as in ``generate``
     """
     scores = torch.log_softmax(logits.to(likelihoods.dtype), -1)

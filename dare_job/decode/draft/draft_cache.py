@@ -24,10 +24,10 @@ class ReadAhead:
 
     Attributes
     ----------
-    tokens, parents
-        Int64 (S, M), parents are numbers of nodes, -1: the last token of the text.
-    counts
-        Int64 (S,), number of nodes.
+    tokens, parents : int64 (S, M)
+        Parents are numbers of nodes, -1: the last token of the text.
+    counts : int64 (S,)
+        Number of nodes.
     """
 
     def __init__(self, slots: int):
@@ -59,8 +59,8 @@ class ReadAhead:
         ----------
         context, lengths
             As in ``Drafter.draft``.
-        read
-            Int64 (R,), number of tokens before the nodes; 0 or less: there are no nodes.
+        read : int64 (R,)
+            Number of tokens before the nodes; 0 or less: there are no nodes.
 
         Returns
         -------
@@ -130,10 +130,10 @@ class CachedDraftModel:
 
         Returns
         -------
-        rows
-            Int64 (M,), the rows with finite logits, ascending.
-        logits
-            Float32 (M, V), of their next token.
+        rows : int64 (M,)
+            The rows with finite logits, ascending.
+        logits : float32 (M, V)
+            Of their next token.
         """
         self._assign_slots(requests, context.shape[1])
         rows = len(requests)

@@ -55,22 +55,21 @@ class GreedyTrees(NamedTuple):
 
     Attributes
     ----------
-    sizes
-        Int64 (R,), number of nodes.
-    tokens, depths
-        Int64 (R, N).
-    parents
-        Int64 (R, N), number of the parent among the nodes that were read; -1: the root.
-    read_index
-        Int64 (R, N), number of the node among those that were read; -1: not read.
-    scores
-        Float64 (R, N), probability of the path, descending.
-    read_counts
-        Int64 (R,), number of nodes that were read.
-    read_parents, read_depths
-        Int64 (R, M), of the nodes that were read.
-    read_scores
-        Float64 (R, M), their scores.
+    sizes : int64 (R,)
+        Number of nodes.
+    tokens, depths : int64 (R, N)
+    parents : int64 (R, N)
+        Number of the parent among the nodes that were read; -1: the root.
+    read_index : int64 (R, N)
+        Number of the node among those that were read; -1: not read.
+    scores : float64 (R, N)
+        Probability of the path, descending.
+    read_counts : int64 (R,)
+        Number of nodes that were read.
+    read_parents, read_depths : int64 (R, M)
+        Of the nodes that were read.
+    read_scores : float64 (R, M)
+        Their scores.
     """
 
     sizes: np.ndarray
@@ -99,10 +98,10 @@ class GreedyTrees(NamedTuple):
 
         Parameters
         ----------
-        rows
-            Int64 (T,), ascending.
-        parents
-            Int64 (T,), number of a node that was read; -1: the root.
+        rows : int64 (T,)
+            Ascending.
+        parents : int64 (T,)
+            Number of a node that was read; -1: the root.
         tokens, probabilities : (T, K), the children and their probabilities given the parent, descending
         budgets, min_score
             As in ``Drafter.draft``.

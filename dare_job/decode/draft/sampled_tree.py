@@ -65,22 +65,21 @@ class SampledTrees(NamedTuple):
 
     Attributes
     ----------
-    sizes
-        Int64 (R,), number of nodes.
-    tokens, depths
-        Int64 (R, N).
-    parents
-        Int64 (R, N), column of the parent; -1: the root.
-    read_index
-        Int64 (R, N), number of the node among those that the draft model has read; -1: not read.
-    scores
-        Float64 (R, N), probability of the path.
+    sizes : int64 (R,)
+        Number of nodes.
+    tokens, depths : int64 (R, N)
+    parents : int64 (R, N)
+        Column of the parent; -1: the root.
+    read_index : int64 (R, N)
+        Number of the node among those that the draft model has read; -1: not read.
+    scores : float64 (R, N)
+        Probability of the path.
     columns, requested, q_rows
         As in ``SampledDrafts``.
-    read_counts
-        Int64 (R,), number of nodes that were read.
-    read_parents, read_depths
-        Int64 (R, N), of the nodes that were read; parents are numbers among them.
+    read_counts : int64 (R,)
+        Number of nodes that were read.
+    read_parents, read_depths : int64 (R, N)
+        Of the nodes that were read; parents are numbers among them.
     """
 
     sizes: np.ndarray
@@ -112,10 +111,10 @@ class SampledTrees(NamedTuple):
 
         Parameters
         ----------
-        rows, nodes
-            Int64 (T,), row and number of each node; the root is node 0.
-        tokens
-            Int64 (T, K), candidates in sampling order; -1: none.
+        rows, nodes : int64 (T,)
+            Row and number of each node; the root is node 0.
+        tokens : int64 (T, K)
+            Candidates in sampling order; -1: none.
         probabilities : (T, K), probability of each candidate given the node
         q_row
             Row of q of the first node; the others follow.

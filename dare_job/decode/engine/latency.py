@@ -22,9 +22,8 @@ class LatencyCurve:
 
     Attributes
     ----------
-    points
-        Mapping of int to (ndarray, ndarray), float64 (n,) By rows: queries per row, ascending from 1, and
-        milliseconds, never decreasing.
+    points : mapping of int to (ndarray, ndarray), float64 (n,)
+        By rows: queries per row, ascending from 1, and milliseconds, never decreasing.
     """
 
     points: Mapping[int, tuple[np.ndarray, np.ndarray]]

@@ -45,10 +45,9 @@ def loop_ends(tokens: np.ndarray, starts: np.ndarray, stops: np.ndarray, numbers
 
     Parameters
     ----------
-    tokens
-        Int32 (T,).
-    starts, stops
-        Int64 (N,), where each text begins and ends, without its end-of-text token.
+    tokens : int32 (T,)
+    starts, stops : int64 (N,)
+        Where each text begins and ends, without its end-of-text token.
     numbers : bool (V,), as from ``number_tokens``
     """
     ends = np.zeros(len(starts), np.int32)

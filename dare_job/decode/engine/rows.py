@@ -22,16 +22,16 @@ class StepPlan(NamedTuple):
 
     Attributes
     ----------
-    before
-        Int64 (R,) Tokens before the root, which is the last token of the text.
-    roots
-        Int64 (R,) Token of the root.
-    lengths
-        Int32 (R,) Tokens of the text, including the root.
-    budgets
-        Int32 (R,) Maximum number of draft nodes.
-    depths
-        Int32 (R,) Longest draft path the row can use: the last token of a step always comes from the target.
+    before : int64 (R,)
+        Tokens before the root, which is the last token of the text.
+    roots : int64 (R,)
+        Token of the root.
+    lengths : int32 (R,)
+        Tokens of the text, including the root.
+    budgets : int32 (R,)
+        Maximum number of draft nodes.
+    depths : int32 (R,)
+        Longest draft path the row can use: the last token of a step always comes from the target.
     """
 
     before: np.ndarray

@@ -19,14 +19,13 @@ class StopStrings(NamedTuple):
 
     Attributes
     ----------
-    following
-        Int16 (S, 256) State after a state and a byte.
+    following : int16 (S, 256)
+        State after a state and a byte.
     complete : bool (S,)
         Whether a stop string ends in a state.
-    starts
-        Int64 (V + 1,) Where each token begins in ``content``.
-    content
-        Uint8 (bytes,).
+    starts : int64 (V + 1,)
+        Where each token begins in ``content``.
+    content : uint8 (bytes,)
     """
 
     following: np.ndarray

@@ -145,8 +145,8 @@ class TreeCache(Cache):
 
         Parameters
         ----------
-        slots, written
-            Int64 (T,), slot and column of each query's entries.
+        slots, written : int64 (T,)
+            Slot and column of each query's entries.
         """
         self.reserve(columns)
         self._slots, self._layout, self.column = None, layout, columns

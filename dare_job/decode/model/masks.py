@@ -114,19 +114,18 @@ class Level(NamedTuple):
 
     Attributes
     ----------
-    tokens
-        Int64 (T,) Row after row.
-    starts
-        Int64 (R + 1,) Row r has the tokens from ``starts[r]`` to ``starts[r + 1]``; it may have none.
-    lengths
-        Int64 (R,) Tokens of each row's text, all cached.
-    first
-        Int64 (R,) Cached nodes after the text. Node i has column ``lengths + i``.
-    parents
-        Int64 (R, M) Parents of the cached and the new nodes: an earlier node, or -1 for the text's last
-        token.
-    depths
-        Int64 (R, M) Depths of the same nodes; 1 directly after the text.
+    tokens : int64 (T,)
+        Row after row.
+    starts : int64 (R + 1,)
+        Row r has the tokens from ``starts[r]`` to ``starts[r + 1]``; it may have none.
+    lengths : int64 (R,)
+        Tokens of each row's text, all cached.
+    first : int64 (R,)
+        Cached nodes after the text. Node i has column ``lengths + i``.
+    parents : int64 (R, M)
+        Parents of the cached and the new nodes: an earlier node, or -1 for the text's last token.
+    depths : int64 (R, M)
+        Depths of the same nodes; 1 directly after the text.
     """
 
     tokens: np.ndarray

@@ -48,8 +48,8 @@ def verify_deterministic_drafts(scores, tokens, parents, starts, uniforms, param
 
     Parameters
     ----------
-    scores
-        Float32 (T, V), logits; the repetition penalty is applied in place to the nodes visited.
+    scores : float32 (T, V)
+        Logits; the repetition penalty is applied in place to the nodes visited.
     uniforms : (T,) in [0, 1)
     context
         Tokens of each row's text and the penalty.

@@ -69,14 +69,14 @@ def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
 
     Parameters
     ----------
-    weights
-        Float64 (R, V), not normalised.
+    weights : float64 (R, V)
+        Not normalised.
     uniforms : (R,) in [0, 1); use float64, since float32 cannot represent probabilities below 6e-8
 
     Returns
     -------
-    tokens
-        Int64 (R,); NONE where a row has no mass or is non-finite.
+    tokens : int64 (R,)
+        NONE where a row has no mass or is non-finite.
     """
     sums = weights.cumsum(-1)
     totals = sums[:, -1]
@@ -94,16 +94,16 @@ def sample_candidates(distribution: DraftDistribution, q: torch.Tensor, n: int,
     ----------
     distribution
         How candidates are sampled.
-    q
-        Float32 (R, V), draft probabilities.
+    q : float32 (R, V)
+        Draft probabilities.
     n
         Number of candidates.
     uniforms : (R, n) in [0, 1); a row uses its own only
 
     Returns
     -------
-    candidates
-        Int64 (R, n); NONE once the support is exhausted.
+    candidates : int64 (R, n)
+        NONE once the support is exhausted.
     """
     check_count(distribution, n)
     q, sampled = q.double(), q.new_empty((len(q), 0), dtype=torch.int64)

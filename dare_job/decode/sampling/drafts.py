@@ -23,16 +23,15 @@ class SampledDrafts(NamedTuple):
         The trees; parents before children, siblings distinct; scores are path probabilities under q.
     distribution
         Name of the draft distribution (``sampling.distributions``).
-    columns
-        Int32 (R, N + 1, K), for the root (0) and for the node in column i (i + 1) the columns of its
-        candidates in sampling order; a token sampled twice is listed twice; NONE after the last.
-    requested
-        Int32 (R, N + 1), number of candidates requested, more than sampled where the support is smaller; 0
-        for a leaf.
-    q_rows
-        Int32 (R, N + 1), row of ``q`` of a node with children, else NONE.
-    q
-        Float32 (M, V), warped probabilities that the candidates were sampled from.
+    columns : int32 (R, N + 1, K)
+        For the root (0) and for the node in column i (i + 1) the columns of its candidates in sampling order;
+        a token sampled twice is listed twice; NONE after the last.
+    requested : int32 (R, N + 1)
+        Number of candidates requested, more than sampled where the support is smaller; 0 for a leaf.
+    q_rows : int32 (R, N + 1)
+        Row of ``q`` of a node with children, else NONE.
+    q : float32 (M, V)
+        Warped probabilities that the candidates were sampled from.
     """
 
     drafts: DraftBatch

@@ -32,10 +32,10 @@ def thresholds(p, q, min_ratio, max_ratio, n):
 
     Parameters
     ----------
-    p, q
-        Float64 (R, S), mass of each span.
-    min_ratio, max_ratio
-        Float64 (R, S), range of p / q in each span.
+    p, q : float64 (R, S)
+        Mass of each span.
+    min_ratio, max_ratio : float64 (R, S)
+        Range of p / q in each span.
     n
         Number of candidates.
     """
@@ -109,14 +109,14 @@ class PriorityPlan(NamedTuple):
 
     Attributes
     ----------
-    passes
-        Float64 (R, V), probability that a candidate with this token passes.
-    accepted
-        Float64 (R, V), probability that the token is accepted.
-    spans
-        Int64 (R, V), span of each token; lower spans have priority.
-    cut
-        Int64 (R,), the spans from here on form one class.
+    passes : float64 (R, V)
+        Probability that a candidate with this token passes.
+    accepted : float64 (R, V)
+        Probability that the token is accepted.
+    spans : int64 (R, V)
+        Span of each token; lower spans have priority.
+    cut : int64 (R,)
+        The spans from here on form one class.
     """
 
     passes: torch.Tensor

@@ -73,8 +73,8 @@ def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, counters: np.nd
 
     Parameters
     ----------
-    keys
-        Uint64 (M, 2), Philox key of each entry's row.
+    keys : uint64 (M, 2)
+        Philox key of each entry's row.
     places : int (M,), position in the row's text, prompt included
     purpose
         DRAFT, VERIFY, RESIDUAL or CHOICE.

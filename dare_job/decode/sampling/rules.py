@@ -30,17 +30,16 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    p
-        Float64 (R, V), the residual distribution.
-    q
-        Float64 (R, V), draft probabilities, or what the rule stores in their place.
-    s
-        Float64 (R, V), distribution of the next verified candidate, zeros for none; or per-token values of
-        the rule.
-    candidates
-        Int64 (R, n), in verification order; NONE once the support is exhausted.
-    extra
-        Float64 (R,), a value private to the rule.
+    p : float64 (R, V)
+        The residual distribution.
+    q : float64 (R, V)
+        Draft probabilities, or what the rule stores in their place.
+    s : float64 (R, V)
+        Distribution of the next verified candidate, zeros for none; or per-token values of the rule.
+    candidates : int64 (R, n)
+        In verification order; NONE once the support is exhausted.
+    extra : float64 (R,)
+        A value private to the rule.
     """
 
     p: torch.Tensor
@@ -107,15 +106,14 @@ def kseq_threshold(p: torch.Tensor, q: torch.Tensor, n: int) -> torch.Tensor:
 
     Parameters
     ----------
-    p, q
-        Float64 (R, V).
+    p, q : float64 (R, V)
     n
         Number of candidates.
 
     Returns
     -------
-    rho
-        Float64 (R,) in [1, n].
+    rho : float64 (R,)
+        In [1, n].
     """
     rho, low, high = p.new_ones(len(p)), p.new_ones(len(p)), p.new_full((len(p),), n)
     for _ in range(100):

@@ -110,8 +110,8 @@ def traverse(distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.
         Name of the draft distribution.
     tree
         Candidate trees of R rows, with one node per candidate even for repeated tokens.
-    p, q
-        Float32 (N, V) after each node; q of leaves is not read.
+    p, q : float32 (N, V)
+        After each node; q of leaves is not read.
     uniforms : (N, 2) in [0, 1), for acceptance and for the token after the path
 
     Raises
@@ -129,12 +129,12 @@ class Traversal:
 
     Attributes
     ----------
-    weight
-        Float64 (D, R), weight of the path to the node.
-    residual
-        Float64 (D, R, V), distribution of the token after it.
-    s
-        Float64 (D, R, V), distribution of its next candidate.
+    weight : float64 (D, R)
+        Weight of the path to the node.
+    residual : float64 (D, R, V)
+        Distribution of the token after it.
+    s : float64 (D, R, V)
+        Distribution of its next candidate.
     """
 
     def __init__(self, distribution: DraftDistribution, tree: CandidateTrees, p: torch.Tensor,

@@ -61,8 +61,8 @@ def verify_deterministic_on_cpu(tree: Tree, scores: torch.Tensor, settings: Warp
 
     Parameters
     ----------
-    scores
-        Float32 (T, V), before the repetition penalty.
+    scores : float32 (T, V)
+        Before the repetition penalty.
     settings
         Warping parameters.
     context

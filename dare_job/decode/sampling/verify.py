@@ -17,10 +17,10 @@ class Outcome(NamedTuple):
 
     Attributes
     ----------
-    place
-        Int64 (R,), first candidate equal to the token; NONE if the token is none of the candidates.
-    token
-        Int64 (R,), emitted token; NONE where p or q of the row are not probabilities.
+    place : int64 (R,)
+        First candidate equal to the token; NONE if the token is none of the candidates.
+    token : int64 (R,)
+        Emitted token; NONE where p or q of the row are not probabilities.
     """
 
     place: torch.Tensor
@@ -32,11 +32,10 @@ class OutputDistribution(NamedTuple):
 
     Attributes
     ----------
-    tokens
-        Float64 (R, V), probability that a token is emitted.
-    places
-        Float64 (R, n), probability that a candidate is accepted; repeated candidates count at their first
-        place.
+    tokens : float64 (R, V)
+        Probability that a token is emitted.
+    places : float64 (R, n)
+        Probability that a candidate is accepted; repeated candidates count at their first place.
     """
 
     tokens: torch.Tensor
@@ -141,15 +140,15 @@ class CandidateTrees(NamedTuple):
 
     Attributes
     ----------
-    roots
-        Int64 (R,), root node of each row.
-    tokens
-        Int64 (N,), token of each node; undefined for roots.
-    children
-        Int64 (N, n), nodes of the candidates in sampling order, NONE beyond ``requested`` or the support; a
-        token sampled twice is one node listed twice, or two nodes with candidates of their own.
-    requested
-        Int64 (N,), number of candidates requested from the distribution; 0 for a leaf.
+    roots : int64 (R,)
+        Root node of each row.
+    tokens : int64 (N,)
+        Token of each node; undefined for roots.
+    children : int64 (N, n)
+        Nodes of the candidates in sampling order, NONE beyond ``requested`` or the support; a token sampled
+        twice is one node listed twice, or two nodes with candidates of their own.
+    requested : int64 (N,)
+        Number of candidates requested from the distribution; 0 for a leaf.
     """
 
     roots: torch.Tensor
@@ -168,10 +167,10 @@ class TreeOutcome(NamedTuple):
 
     Attributes
     ----------
-    nodes
-        Int64 (R,), last node of the accepted path.
-    token
-        Int64 (R,), token emitted after it; NONE where p or q there are not probabilities.
+    nodes : int64 (R,)
+        Last node of the accepted path.
+    token : int64 (R,)
+        Token emitted after it; NONE where p or q there are not probabilities.
     """
 
     nodes: torch.Tensor
@@ -188,8 +187,8 @@ def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Te
         Names of the rule and of the draft distribution.
     tree
         Candidate trees of R rows.
-    p, q
-        Float32 (N, V) after each node; q of leaves is not read, and rule "naive" does not depend on q.
+    p, q : float32 (N, V)
+        After each node; q of leaves is not read, and rule "naive" does not depend on q.
     uniforms : (N, n + 1) in [0, 1), independent of those that sampled the candidates: one per candidate and
         one for the token after the path
     """

@@ -25,17 +25,16 @@ def warp(logits: torch.Tensor, settings: Warp,
 
     Parameters
     ----------
-    logits
-        Float32 (N, V).
+    logits : float32 (N, V)
     settings
         How to warp.
-    text_tokens
-        Int64 (N, L), tokens of each node's text padded with -1; needed for the repetition penalty only.
+    text_tokens : int64 (N, L)
+        Tokens of each node's text padded with -1; needed for the repetition penalty only.
 
     Returns
     -------
-    probabilities
-        Float32 (N, V); zeros for a node whose logits hold NaN, +inf or only -inf.
+    probabilities : float32 (N, V)
+        Zeros for a node whose logits hold NaN, +inf or only -inf.
     finite : bool (N,), whether the node can be sampled from
 
     Raises

@@ -23,10 +23,10 @@ class Candidates(NamedTuple):
 
     Attributes
     ----------
-    nodes
-        Int64 (S, A), ascending where present, else NONE.
-    scores
-        Float32 (S, A), log-probability of the whole path, -inf where there is none.
+    nodes : int64 (S, A)
+        Ascending where present, else NONE.
+    scores : float32 (S, A)
+        Log-probability of the whole path, -inf where there is none.
     """
 
     nodes: torch.Tensor
@@ -38,10 +38,10 @@ class TrieBeams(NamedTuple):
 
     Attributes
     ----------
-    nodes
-        Int64 (S, K), ascending; NONE at the end where there are fewer.
-    scores
-        Float32 (S, K), log-probabilities; -inf where there is no beam.
+    nodes : int64 (S, K)
+        Ascending; NONE at the end where there are fewer.
+    scores : float32 (S, K)
+        Log-probabilities; -inf where there is no beam.
     """
 
     nodes: torch.Tensor
@@ -163,14 +163,14 @@ class Drafted(NamedTuple):
 
     Attributes
     ----------
-    rows
-        Int64 (S,), row indices.
-    nodes
-        Int64 (S, N), ascending; NONE where there are fewer.
+    rows : int64 (S,)
+        Row indices.
+    nodes : int64 (S, N)
+        Ascending; NONE where there are fewer.
     candidates
         What they were chosen from, with log-probabilities under the drafter, not normalised.
-    sampled
-        Int64 (S, N), places in ``candidates`` in sampling order; None if they are the best.
+    sampled : int64 (S, N)
+        Places in ``candidates`` in sampling order; None if they are the best.
     """
 
     rows: np.ndarray

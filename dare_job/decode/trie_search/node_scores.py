@@ -28,8 +28,8 @@ class NodeScores:
     scores
         "raw" for log-softmax over the whole vocabulary as in ``generate``; "renormalised" over the children
         of a node, so that a forced token has log-probability 0.
-    counts
-        Int64 (R,), nodes read per row.
+    counts : int64 (R,)
+        Nodes read per row.
     reads
         Per forward pass since ``begin``, int64 (R,), tokens read per row, prompts included.
     """

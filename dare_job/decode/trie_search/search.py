@@ -36,16 +36,16 @@ class TopKResult:
 
     Attributes
     ----------
-    leaves
-        Int64 (R, K), best first, counted from 0; NONE after the last that is not banned.
-    scores
-        Float32 (R, K), log-probabilities; -inf for NONE.
-    prefixes
-        Int64 (R, L, K), trie nodes of the beams after each step, in order of score.
-    reads
-        Int64 (F, R), tokens that each target forward pass read per row, prompt included.
-    draft_reads
-        Int64 (D, R), the same for a draft model's forward passes.
+    leaves : int64 (R, K)
+        Best first, counted from 0; NONE after the last that is not banned.
+    scores : float32 (R, K)
+        Log-probabilities; -inf for NONE.
+    prefixes : int64 (R, L, K)
+        Trie nodes of the beams after each step, in order of score.
+    reads : int64 (F, R)
+        Tokens that each target forward pass read per row, prompt included.
+    draft_reads : int64 (D, R)
+        The same for a draft model's forward passes.
     length
         L, steps of a search.
     seconds
@@ -83,8 +83,8 @@ class SearchState:
 
     Attributes
     ----------
-    level
-        Int64 (R,), number of codes of a row's beams.
+    level : int64 (R,)
+        Number of codes of a row's beams.
     nodes, scores : (R, L + 1, K), beams of every level; NONE and -inf for levels not reached yet
     """
 

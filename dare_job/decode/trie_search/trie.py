@@ -22,22 +22,22 @@ class Trie:
 
     Attributes
     ----------
-    codes
-        Int32 (n,), last code of a node's prefix; -1 for the root.
-    levels
-        Int32 (n,), length of its prefix.
-    parents
-        Int64 (n,), -1 for the root.
-    first
-        Int64 (n,), its first child.
-    counts
-        Int64 (n,), number of its children; 0 for a leaf.
-    starts
-        Int64 (L + 2,), level l has the nodes starts[l] to starts[l + 1] - 1.
-    leaf_ends
-        Int64 (n, 2), first leaf below it and the end, counted from 0.
-    rows
-        Int64 (items,), leaf of each row of the code table.
+    codes : int32 (n,)
+        Last code of a node's prefix; -1 for the root.
+    levels : int32 (n,)
+        Length of its prefix.
+    parents : int64 (n,)
+        -1 for the root.
+    first : int64 (n,)
+        Its first child.
+    counts : int64 (n,)
+        Number of its children; 0 for a leaf.
+    starts : int64 (L + 2,)
+        Level l has the nodes starts[l] to starts[l + 1] - 1.
+    leaf_ends : int64 (n, 2)
+        First leaf below it and the end, counted from 0.
+    rows : int64 (items,)
+        Leaf of each row of the code table.
     """
 
     codes: np.ndarray
@@ -132,10 +132,10 @@ class Vocabulary:
 
     Attributes
     ----------
-    tokens
-        Int64 (n,) array, token of each node; -1 for the root.
-    first, counts, token
-        Int64 (n,) tensors on the device, the trie's arrays and the tokens.
+    tokens : int64 (n,)
+        Array, token of each node; -1 for the root.
+    first, counts, token : int64 (n,)
+        Tensors on the device, the trie's arrays and the tokens.
     """
 
     def __init__(self, trie: Trie, first_code_token: list[int], device: torch.device | str = "cpu"):

@@ -44,12 +44,12 @@ class RowRandomness:
         Parameters
         ----------
         rows : (S,)
-        nodes
-            Int64 (S, A), node at each place.
-        weights
-            Float64 (S, A), not normalised.
-        limits
-            Int64 (S,), samples per row; NONE fills the places after a row's limit or support.
+        nodes : int64 (S, A)
+            Node at each place.
+        weights : float64 (S, A)
+            Not normalised.
+        limits : int64 (S,)
+            Samples per row; NONE fills the places after a row's limit or support.
         purpose
             Random stream.
         """
@@ -83,8 +83,8 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, random
 
     Returns
     -------
-    places
-        Int64 (S, k), in sampling order; NONE once the support is exhausted.
+    places : int64 (S, k)
+        In sampling order; NONE once the support is exhausted.
     continues : bool (S,), all True
     """
     r, s, selected = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)

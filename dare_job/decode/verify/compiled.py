@@ -71,12 +71,12 @@ def _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, con
 
     Parameters
     ----------
-    peaks
-        Int32 (blocks,), work memory for the maximum of each block.
+    peaks : int32 (blocks,)
+        Work memory for the maximum of each block.
     text_tokens
         ``distinct_tokens`` of the node's row, which must be the latest such call.
-    lowered
-        Int64 (L,), work memory for as many tokens as a prefix has.
+    lowered : int64 (L,)
+        Work memory for as many tokens as a prefix has.
     """
     if context.penalty < 1.0:
         penalize_scores(line, text_tokens, root, node, tokens, parents, context)

@@ -11,13 +11,12 @@ class PenaltyContext(NamedTuple):
 
     Attributes
     ----------
-    context
-        Int32 (R, L) Text so far, padded on the right.
-    lengths
-        Int64 (R,) Tokens of the text, including the tree's root.
-    stamps
-        Int64 (V + 1,) Memory kept between calls: the time at which each token was last marked, then the
-        current time.
+    context : int32 (R, L)
+        Text so far, padded on the right.
+    lengths : int64 (R,)
+        Tokens of the text, including the tree's root.
+    stamps : int64 (V + 1,)
+        Memory kept between calls: the time at which each token was last marked, then the current time.
     penalty : float
         1: no penalty.
     """

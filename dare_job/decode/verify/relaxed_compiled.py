@@ -110,8 +110,8 @@ def accept_relaxed(address, vocabulary, tokens, parents, depths, starts, strict,
     address
         Of the scores float32 (T, V).
     strict : bool (T,), nodes that pass only as the argmax, whatever the rule; may be empty
-    eos
-        Int64 (E,), tokens that pass only as the argmax.
+    eos : int64 (E,)
+        Tokens that pass only as the argmax.
     conditions
         ``Thresholds`` of the rule.
     context
@@ -135,8 +135,8 @@ def _verify_nodes(scores, tokens, parents, starts, strict, eos, conditions, cont
     Parameters
     ----------
     top_tokens, finite : (T,), argmax, and whether its score is finite, of roots and of nodes that pass
-    logp
-        Float32 (T,) of nodes that pass, if a node has two children that pass.
+    logp : float32 (T,)
+        Of nodes that pass, if a node has two children that pass.
     """
     sums = np.full((len(tokens), 2), np.nan)  # log-sum-exp and entropy of each node
     children = np.zeros(len(tokens), np.int64)

@@ -51,12 +51,12 @@ class VerificationResult(NamedTuple):
 
     Attributes
     ----------
-    counts
-        Int64 (R,) Accepted draft tokens.
-    paths
-        Int64 (R, D + 1) The root (0) and the accepted nodes, as indices among the row's queries.
-    tokens
-        Int32 (R, D + 1) The accepted tokens, then the token that the target itself chose after them.
+    counts : int64 (R,)
+        Accepted draft tokens.
+    paths : int64 (R, D + 1)
+        The root (0) and the accepted nodes, as indices among the row's queries.
+    tokens : int32 (R, D + 1)
+        The accepted tokens, then the token that the target itself chose after them.
     relaxed : bool (R, D + 1)
         Whether the token differs from the target's argmax.
     finite : bool (R,)

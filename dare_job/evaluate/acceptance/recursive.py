@@ -38,8 +38,8 @@ def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weigh
     ----------
     function
         Takes x and the allowed error of its value.
-    x
-        Float64 (N,), ascending.
+    x : float64 (N,)
+        Ascending.
     weights : (N,), not negative
     tolerance
         Allowed error of the sum over an interval.

@@ -121,8 +121,8 @@ class Positions(NamedTuple):
     ----------
     text
         Number of the text.
-    target, draft
-        Float32 (M, V), logits of the next token over the target's vocabulary.
+    target, draft : float32 (M, V)
+        Logits of the next token over the target's vocabulary.
     """
 
     text: int

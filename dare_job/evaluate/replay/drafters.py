@@ -16,8 +16,8 @@ class Blend(Drafter):
 
     Attributes
     ----------
-    scores
-        Float32 (nodes,) of the last tree: estimated probability that the path to a node is accepted.
+    scores : float32 (nodes,)
+        Of the last tree: estimated probability that the path to a node is accepted.
     """
 
     def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):

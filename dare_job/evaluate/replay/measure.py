@@ -129,8 +129,8 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> dict:
 
     Parameters
     ----------
-    ours, theirs
-        Int64 (texts, 2), ``per_text`` of two replays.
+    ours, theirs : int64 (texts, 2)
+        ``per_text`` of two replays.
     """
     def relative(sums: np.ndarray, other: np.ndarray) -> np.ndarray:
         return (sums[..., 0] / sums[..., 1]) / np.maximum(1e-9, other[..., 0] / other[..., 1])

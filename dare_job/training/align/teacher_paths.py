@@ -24,14 +24,14 @@ class TeacherPaths(NamedTuple):
 
     Attributes
     ----------
-    codes
-        Int32 (N, R, L), codes of L levels, padded with 0.
+    codes : int32 (N, R, L)
+        Codes of L levels, padded with 0.
     counted : bool (N, R, L), true where the sequence has a code; prefixes are shorter than L
-    log_p
-        Float16 (N, R, L, C), the target's log-probabilities of all C codes at each level.
-    log_p_k
-        Float32 (N, R, L), the target's log-probability of each code of its K-th best sequence of the same
-        length, given that sequence's own prefix.
+    log_p : float16 (N, R, L, C)
+        The target's log-probabilities of all C codes at each level.
+    log_p_k : float32 (N, R, L)
+        The target's log-probability of each code of its K-th best sequence of the same length, given that
+        sequence's own prefix.
     """
 
     codes: torch.Tensor

@@ -19,10 +19,10 @@ class TeacherRow:
 
     Attributes
     ----------
-    tokens
-        Int32 (T, K), the most probable tokens.
-    shares
-        Float16 (T, K), their probabilities; all 0 if the target's prompt is unknown.
+    tokens : int32 (T, K)
+        The most probable tokens.
+    shares : float16 (T, K)
+        Their probabilities; all 0 if the target's prompt is unknown.
     """
 
     row: Row

@@ -45,10 +45,10 @@ class Batch(NamedTuple):
 
     Attributes
     ----------
-    places
-        Int64 (N), index in the flattened batch.
-    following
-        Int64 (N), next token.
+    places : int64 (N)
+        Index in the flattened batch.
+    following : int64 (N)
+        Next token.
     tokens, shares : (N, K), the target's most probable tokens and their probabilities
     """
 
