@@ -24,9 +24,9 @@ def test_options_that_do_not_fit_are_named():
     with pytest.raises(ConfigError, match="--rows must have a number for each of the 2 batch sizes"):
         options(batch=(1, 8), rows=(4,))
     with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
-        command._engines("--engines", "dare-job,tgi")
-    with pytest.raises(ConfigError, match="--dtypes int8 is neither float32 nor bfloat16"):
-        command._dtypes("--dtypes", "int8")
+        command._chosen(command._METHODS)("--engines", "dare-job,tgi")
+    with pytest.raises(ConfigError, match="--dtypes int8 is not one of float32, bfloat16"):
+        command._chosen(command._DTYPES)("--dtypes", "int8")
 
 
 @pytest.mark.parametrize(("text", "share"), [

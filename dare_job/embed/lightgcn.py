@@ -32,7 +32,8 @@ class Pairs:
 
     Attributes
     ----------
-    users, items : (U,), (I,) ids in ascending order
+    users, items : (U,)
+        (I,) ids in ascending order.
     user, item : (P,) int64, indices into users and items
     last : (P,) bool, whether the pair is the user's latest interaction (ties: the greatest item id)
     """

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import subprocess
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
     "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", "dare relaxed")}
 _SCRIPT = {"vllm": "vllm_cpu.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py", "dare-job": "own.py"}
+_DTYPES = ("float32", "bfloat16")
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
             "equal_to_generate", "rows", "tokens")
@@ -35,18 +37,15 @@ _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their sp
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
 
 
-def _engines(flag: str, text: str) -> tuple[str, ...]:
-    names = tuple(words(flag, text))
-    if unknown := [name for name in names if name not in _METHODS]:
-        raise ConfigError(f"{flag} {unknown[0]} is not one of {', '.join(_METHODS)}")
-    return names
+def _chosen(valid: Collection[str]) -> Callable[[str, str], tuple[str, ...]]:
+    """Return the parser of an option that takes some of these names."""
+    def parse(flag: str, text: str) -> tuple[str, ...]:
+        names = tuple(words(flag, text))
+        if unknown := [name for name in names if name not in valid]:
+            raise ConfigError(f"{flag} {unknown[0]} is not one of {', '.join(valid)}")
+        return names
 
-
-def _dtypes(flag: str, text: str) -> tuple[str, ...]:
-    names = tuple(words(flag, text))
-    if unknown := [name for name in names if name not in ("float32", "bfloat16")]:
-        raise ConfigError(f"{flag} {unknown[0]} is neither float32 nor bfloat16")
-    return names
+    return parse
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class Options(night_options.Night):
     pool: int = option("Texts of the date before that are offered as drafts, at most.", 2000)
     repeats: int = option("Times that each method runs.", 3)
     threads: int = option("Threads and processors of each engine.", 1)
-    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=_dtypes)
-    engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=_engines)
+    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=_chosen(_DTYPES))
+    engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=_chosen(_METHODS))
     work: Path | None = option("Folder that keeps the environments and converted models. Default: a "
                                "temporary folder.", None)
 

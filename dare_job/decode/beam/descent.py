@@ -14,13 +14,16 @@ class Descent:
     ----------
     active : int64 (A,)
         Rows that have not stopped yet.
-    ids, likelihoods : (R, B), forest nodes and log P of the current layer's beams
-    out_parents, out_tokens, out_likelihoods : (R, W), the beams with which a row continues
+    ids, likelihoods : (R, B)
+        Forest nodes and log P of the current layer's beams.
+    out_parents, out_tokens, out_likelihoods : (R, W)
+        The beams with which a row continues.
     layers : int64 (R,)
         Layers verified so far.
     statistics : float64 (R, 5)
         Sums over them, as named by ``STATISTICS``.
-    over, nonfinite : bool (R,), rows that finished, and those with non-finite scores
+    over, nonfinite : bool (R,)
+        Rows that finished, and those with non-finite scores.
     """
 
     def __init__(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray, ids: np.ndarray,

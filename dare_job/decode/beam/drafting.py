@@ -72,18 +72,23 @@ class BeamDrafter:
             Log P of the beams, -inf where there is none.
         ids : int64 (R, B)
             Forest nodes of the beams.
-        lengths : (R,), text lengths
-        layers : (R,), number of layers to draft
-        keys, written : (R,), random-stream keys and positions
-        ends : bool (V,), tokens that end a text
-        banned : (R,), number of layers in which no text may end
+        lengths : (R,)
+            Text lengths.
+        layers : (R,)
+            Number of layers to draft.
+        keys, written : (R,)
+            Random-stream keys and positions.
+        ends : bool (V,)
+            Tokens that end a text.
+        banned : (R,)
+            Number of layers in which no text may end.
 
         Returns
         -------
         drafts
             The layers.
-        finite : bool (R,), False if the draft model's logits are non-finite, so that it cannot draft for the
-            row
+        finite : bool (R,)
+            False if the draft model's logits are non-finite, so that it cannot draft for the row.
         """
         layers_drafted, likelihoods_now = [], torch.from_numpy(likelihoods).to(ends.device)
         finite = np.ones(len(lengths), np.bool_)

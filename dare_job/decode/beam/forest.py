@@ -84,9 +84,12 @@ class Forest:
 
         Parameters
         ----------
-        beam_parents : (R, W), parent nodes of the beams; renumbered in place
-        present : bool (R, W), which beams exist
-        drafted : bool (R,), rows whose text must also have been read by the draft model
+        beam_parents : (R, W)
+            Parent nodes of the beams; renumbered in place.
+        present : bool (R, W)
+            Which beams exist.
+        drafted : bool (R,)
+            Rows whose text must also have been read by the draft model.
         """
         rows, columns = beam_parents.shape[0], self.tokens.shape[1]
         paths = np.zeros((rows, columns + 1), np.int64)

@@ -97,8 +97,10 @@ class LayerInput(NamedTuple):
         Log P of the input beams, -inf where there is none.
     logits : float32 (A, B, V)
         After them.
-    banned : bool (A, V), tokens that are forbidden here; None for none
-    ends : bool (A, V), tokens that end a beam
+    banned : bool (A, V)
+        Tokens that are forbidden here; None for none.
+    ends : bool (A, V)
+        Tokens that end a beam.
     drafts : int64 (A, n)
         Pairs beam * V + token, NONE where there is none.
     q : float64 (A, B * V)
@@ -136,10 +138,12 @@ class LayerOutput(NamedTuple):
         Beams that continue, and beams that ended here.
     accepted : float64 (A, n)
         Log P of drafts that continue, -inf for the others.
-    passed : bool (A,), whether all continuing beams were drafted, so that the next drafted layer is valid
+    passed : bool (A,)
+        Whether all continuing beams were drafted, so that the next drafted layer is valid.
     widths : int64 (A,)
         Number of beams that the layer kept.
-    finite : bool (A,), whether the target's logits are finite
+    finite : bool (A,)
+        Whether the target's logits are finite.
     beta : float64 (A,)
         Probability that W_min drafts are accepted, at most t; 0 without drafts.
     """

@@ -59,7 +59,8 @@ class BeamRows(Rows):
         Log P of each beam, -inf where there is none.
     written : int64 (S,)
         Tokens of every beam, the prompt included.
-    drafted : bool (S,), whether the draft model has read the row
+    drafted : bool (S,)
+        Whether the draft model has read the row.
     layers, queries : int64 (S,)
         Layers generated and queries read so far.
     statistics : float64 (S, 5)

@@ -136,11 +136,13 @@ def surviving_drafts(q: torch.Tensor, drafts: torch.Tensor, alive: torch.Tensor)
     ----------
     q : float64 (R, S)
     drafts : int64 (R, n)
-    alive : bool (R, S), whether the pair's parent was accepted
+    alive : bool (R, S)
+        Whether the pair's parent was accepted.
 
     Returns
     -------
-    q, drafts, mass : (R, S), (R, n) and the share of q (R,) that remains
+    q, drafts, mass : (R, S)
+        (R, n) and the share of q (R,) that remains.
     """
     kept = q * alive
     present = drafts >= 0
@@ -158,9 +160,11 @@ def log_likelihoods(likelihoods: torch.Tensor, logits: torch.Tensor,
 
     Parameters
     ----------
-    likelihoods : (R, B), log P of the beams, -inf where there is none; its dtype is the result's
+    likelihoods : (R, B)
+        Log P of the beams, -inf where there is none; its dtype is the result's.
     logits : float32 (R, B, V)
-    banned : bool (R, V), forbidden tokens; the others keep their p, as in ``generate``
+    banned : bool (R, V)
+        Forbidden tokens; the others keep their p, as in ``generate``.
     """
     scores = torch.log_softmax(logits.to(likelihoods.dtype), -1)
     if banned is not None:

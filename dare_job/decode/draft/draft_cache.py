@@ -126,7 +126,8 @@ class CachedDraftModel:
         ----------
         requests, context, lengths
             As in ``Drafter.draft``.
-        wanted : bool (R,), the rows to read
+        wanted : bool (R,)
+            The rows to read.
 
         Returns
         -------

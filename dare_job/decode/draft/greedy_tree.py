@@ -21,7 +21,8 @@ def select_level(trees, lengths: np.ndarray, select: Callable[[np.ndarray, np.nd
     ----------
     trees
         ``GreedyTrees`` or ``SampledTrees`` of R rows with up to N nodes.
-    lengths : (R,), number of tokens of the texts
+    lengths : (R,)
+        Number of tokens of the texts.
     select
         Fills tokens (R N,), starts (R + 1,) and owners (2, R N), the row and number of each node, and records
         in ``trees`` which nodes are read.
@@ -102,7 +103,8 @@ class GreedyTrees(NamedTuple):
             Ascending.
         parents : int64 (T,)
             Number of a node that was read; -1: the root.
-        tokens, probabilities : (T, K), the children and their probabilities given the parent, descending
+        tokens, probabilities : (T, K)
+            The children and their probabilities given the parent, descending.
         budgets, min_score
             As in ``Drafter.draft``.
         """

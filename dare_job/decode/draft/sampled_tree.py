@@ -115,7 +115,8 @@ class SampledTrees(NamedTuple):
             Row and number of each node; the root is node 0.
         tokens : int64 (T, K)
             Candidates in sampling order; -1: none.
-        probabilities : (T, K), probability of each candidate given the node
+        probabilities : (T, K)
+            Probability of each candidate given the node.
         q_row
             Row of q of the first node; the others follow.
         """

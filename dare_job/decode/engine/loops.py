@@ -48,7 +48,8 @@ def loop_ends(tokens: np.ndarray, starts: np.ndarray, stops: np.ndarray, numbers
     tokens : int32 (T,)
     starts, stops : int64 (N,)
         Where each text begins and ends, without its end-of-text token.
-    numbers : bool (V,), as from ``number_tokens``
+    numbers : bool (V,)
+        As from ``number_tokens``.
     """
     ends = np.zeros(len(starts), np.int32)
     _fill(tokens, starts, stops, numbers, ends)

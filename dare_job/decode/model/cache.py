@@ -216,9 +216,12 @@ class TreeCache(Cache):
 
         Parameters
         ----------
-        lengths : (R,), number of entries before the root
-        paths : (R, D), root first
-        counts : (R,), number of accepted nodes
+        lengths : (R,)
+            Number of entries before the root.
+        paths : (R, D)
+            Root first.
+        counts : (R,)
+            Number of accepted nodes.
         """
         for stack in self._arrays:
             _move(stack, lengths, paths, counts)
@@ -275,7 +278,8 @@ def _store(keys, values, new_keys, new_values, lengths, starts, places):
 
     Parameters
     ----------
-    places : (T,), index of each query among the N entries; empty if they are the same
+    places : (T,)
+        Index of each query among the N entries; empty if they are the same.
     """
     for r in range(len(lengths)):
         for t in range(starts[r], starts[r + 1]):

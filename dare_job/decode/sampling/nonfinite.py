@@ -23,7 +23,8 @@ def finite_nodes(drafts: DraftBatch, nonfinite: np.ndarray,
     ----------
     drafts
         Draft trees of R rows.
-    nonfinite : bool (R,), rows that are non-finite with all of their nodes
+    nonfinite : bool (R,)
+        Rows that are non-finite with all of their nodes.
     is_finite
         Maps nodes bool (R, N) to the rows (R,) that are finite with these nodes alone; called once, and then
         about log2 N times per dropped node, for all rows together.

@@ -75,10 +75,12 @@ def uniforms(keys: np.ndarray, places: np.ndarray, purpose: int, counters: np.nd
     ----------
     keys : uint64 (M, 2)
         Philox key of each entry's row.
-    places : int (M,), position in the row's text, prompt included
+    places : int (M,)
+        Position in the row's text, prompt included.
     purpose
         DRAFT, VERIFY, RESIDUAL or CHOICE.
-    counters : int (M,), index of one of several samples at the position, such as a tree node
+    counters : int (M,)
+        Index of one of several samples at the position, such as a tree node.
     count
         Uniforms per entry.
     """

@@ -35,7 +35,8 @@ def warp(logits: torch.Tensor, settings: Warp,
     -------
     probabilities : float32 (N, V)
         Zeros for a node whose logits hold NaN, +inf or only -inf.
-    finite : bool (N,), whether the node can be sampled from
+    finite : bool (N,)
+        Whether the node can be sampled from.
 
     Raises
     ------

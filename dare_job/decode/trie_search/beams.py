@@ -59,9 +59,12 @@ def candidates(scores: torch.Tensor, children: torch.Tensor, present: torch.Tens
 
     Parameters
     ----------
-    scores : (S, K), of the beams
-    children, present, logs : (S, K, C), as returned by ``NodeScores.children``
-    banned : bool (S, K, C), children that must not be recommended
+    scores : (S, K)
+        Of the beams.
+    children, present, logs : (S, K, C)
+        As returned by ``NodeScores.children``.
+    banned : bool (S, K, C)
+        Children that must not be recommended.
     """
     if banned is not None:
         present = present & ~banned

@@ -65,7 +65,8 @@ class DraftDepth:
 
         Parameters
         ----------
-        levels : (S,), number of codes of each row's beams
+        levels : (S,)
+            Number of codes of each row's beams.
         queries
             Tokens that the forward pass reads without a draft: prompts and unread beams.
         beams

@@ -85,7 +85,8 @@ class SearchState:
     ----------
     level : int64 (R,)
         Number of codes of a row's beams.
-    nodes, scores : (R, L + 1, K), beams of every level; NONE and -inf for levels not reached yet
+    nodes, scores : (R, L + 1, K)
+        Beams of every level; NONE and -inf for levels not reached yet.
     """
 
     level: np.ndarray

@@ -85,7 +85,8 @@ def exact(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, random
     -------
     places : int64 (S, k)
         In sampling order; NONE once the support is exhausted.
-    continues : bool (S,), all True
+    continues : bool (S,)
+        All True.
     """
     r, s, selected = p, normalised(q), torch.zeros_like(p, dtype=torch.bool)
     out = torch.full((len(p), k), NONE, dtype=torch.int64, device=p.device)

@@ -109,7 +109,8 @@ def accept_relaxed(address, vocabulary, tokens, parents, depths, starts, strict,
     ----------
     address
         Of the scores float32 (T, V).
-    strict : bool (T,), nodes that pass only as the argmax, whatever the rule; may be empty
+    strict : bool (T,)
+        Nodes that pass only as the argmax, whatever the rule; may be empty.
     eos : int64 (E,)
         Tokens that pass only as the argmax.
     conditions
@@ -134,7 +135,8 @@ def _verify_nodes(scores, tokens, parents, starts, strict, eos, conditions, cont
 
     Parameters
     ----------
-    top_tokens, finite : (T,), argmax, and whether its score is finite, of roots and of nodes that pass
+    top_tokens, finite : (T,)
+        Argmax, and whether its score is finite, of roots and of nodes that pass.
     logp : float32 (T,)
         Of nodes that pass, if a node has two children that pass.
     """

@@ -40,7 +40,8 @@ def weighted_sum(function: Callable[[float, float], float], x: np.ndarray, weigh
         Takes x and the allowed error of its value.
     x : float64 (N,)
         Ascending.
-    weights : (N,), not negative
+    weights : (N,)
+        Not negative.
     tolerance
         Allowed error of the sum over an interval.
     """

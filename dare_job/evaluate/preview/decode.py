@@ -48,7 +48,8 @@ class Written:
         Prompts as the model reads them, with special tokens, by row.
     failed
         Errors of the rows whose prompt cannot be tokenized.
-    numbers : bool (V,), the model's tokens that are numbers
+    numbers : bool (V,)
+        The model's tokens that are numbers.
     results
         Of decoding without drafts up to the generous limit, by row.
     limited

@@ -21,7 +21,8 @@ class Texts:
 
     Parameters
     ----------
-    numbers : bool (V,), the tokens that are numbers
+    numbers : bool (V,)
+        The tokens that are numbers.
 
     Attributes
     ----------

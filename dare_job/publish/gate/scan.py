@@ -41,7 +41,8 @@ class Scan:
 
     Parameters
     ----------
-    numbers : bool (V,), the model's tokens that are numbers
+    numbers : bool (V,)
+        The model's tokens that are numbers.
     script
         That of the prompts, as in ``checks.failing_texts``.
     """

@@ -27,7 +27,8 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
 
     Parameters
     ----------
-    log_p_k : float (...), log p of the K-th sequence at this level, after its own prefix
+    log_p_k : float (...)
+        Log p of the K-th sequence at this level, after its own prefix.
     density
         False drops the second term ("w/o DR"), which leaves the reverse KL over V.
     """

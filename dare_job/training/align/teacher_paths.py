@@ -26,7 +26,8 @@ class TeacherPaths(NamedTuple):
     ----------
     codes : int32 (N, R, L)
         Codes of L levels, padded with 0.
-    counted : bool (N, R, L), true where the sequence has a code; prefixes are shorter than L
+    counted : bool (N, R, L)
+        True where the sequence has a code; prefixes are shorter than L.
     log_p : float16 (N, R, L, C)
         The target's log-probabilities of all C codes at each level.
     log_p_k : float32 (N, R, L)

@@ -49,7 +49,8 @@ class Batch(NamedTuple):
         Index in the flattened batch.
     following : int64 (N)
         Next token.
-    tokens, shares : (N, K), the target's most probable tokens and their probabilities
+    tokens, shares : (N, K)
+        The target's most probable tokens and their probabilities.
     """
 
     ids: torch.Tensor
@@ -140,8 +141,10 @@ def divergence(logits: torch.Tensor, tokens: torch.Tensor, shares: torch.Tensor)
 
     Parameters
     ----------
-    logits : (N, V), of the draft model
-    tokens, shares : (N, K), the target's most probable tokens and their probabilities; all others are one
+    logits : (N, V)
+        Of the draft model.
+    tokens, shares : (N, K)
+        The target's most probable tokens and their probabilities; all others are one.
     """
     logs = logits.log_softmax(-1)
     kept = logs.gather(1, tokens)

@@ -37,7 +37,8 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    distances : (n, C), cost of each last code for each item
+    distances : (n, C)
+        Cost of each last code for each item.
     """
     distinct = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)

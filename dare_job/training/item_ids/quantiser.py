@@ -84,7 +84,8 @@ def encode(network: Quantiser, data: torch.Tensor) -> tuple[np.ndarray, np.ndarr
     Returns
     -------
     codes : int64 (n, levels)
-    distances : (n, codes), squared distances of the last level's residuals to its code vectors
+    distances : (n, codes)
+        Squared distances of the last level's residuals to its code vectors.
     unexplained
         Share of the variance that the decoded codes do not explain.
     """
