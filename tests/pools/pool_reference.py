@@ -1,10 +1,16 @@
 """Reference of retrieval: counts in a pygtrie trie, and the blend by its definition."""
 
 import pygtrie
+from numba import njit
 
 from pools.blend import BACKOFF_ORDERS, MAX_DISTINCT, MIN_WEIGHT
 from pools.live import LIMIT
 from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
+
+
+def entry(helper):
+    """What Python can call of a compiled function that has no entry of its own."""
+    return njit(lambda *arguments: helper(*arguments), error_model="numpy")
 
 
 def trie_of(texts, depth):

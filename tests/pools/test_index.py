@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pool_reference import followers, trie_of
+from pool_reference import entry, followers, trie_of
 
-from pools import PoolError
+from pools import PoolError, intervals, lookup
 from pools.index import Index
-from pools.intervals import MAX_RUNS, interval, locate, runs
-from pools.lookup import code_at, code_of, narrow, token_of
+from pools.intervals import MAX_RUNS
 
+interval, locate, runs = map(entry, (intervals.interval, intervals.locate, intervals.runs))
+code_at, code_of = entry(lookup.code_at), entry(lookup.code_of)
+narrow, token_of = entry(lookup.narrow), entry(lookup.token_of)
 TEXT = st.lists(st.integers(0, 3), max_size=14)
 TEXTS = st.lists(TEXT, max_size=8).flatmap(
     lambda texts: st.lists(st.sampled_from(texts), max_size=6).map(lambda again: texts + again)

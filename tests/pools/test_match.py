@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pool_reference import entry
 
+from pools import match
 from pools.index import Index
-from pools.match import FEW, longest_match
+from pools.match import FEW
 
+longest_match = entry(match.longest_match)
 State = namedtuple("State", "history at orders scratch")  # the fields of ``blend.State`` that are read
 
 

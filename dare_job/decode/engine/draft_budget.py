@@ -255,11 +255,8 @@ def _select_nodes(scores, sizes, expected, accepted, ms, rho, overhead, kept):
     if count == 0:
         return 0.0, 0.0, 0
     bound = order[count - 1]
-    if count == len(order):
-        kept[:] = sizes
-        return best, 0.5 * bound, kept.max()
-    at_bound = count - np.searchsorted(-order, -bound)  # kept nodes at the bound itself
-    at = 0
+    at_bound = count - np.sum(values > bound)  # kept nodes at the bound itself
+    at = widest = 0
     for r in range(rows):
         for _ in range(sizes[r]):
             if values[at] > bound:
@@ -268,7 +265,8 @@ def _select_nodes(scores, sizes, expected, accepted, ms, rho, overhead, kept):
                 kept[r] += 1
                 at_bound -= 1
             at += 1
-    return best, bound, kept.max()
+        widest = max(widest, kept[r])
+    return best, 0.5 * bound if count == len(order) else bound, widest
 
 
 @numba.njit(cache=True)
