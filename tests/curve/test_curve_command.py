@@ -178,6 +178,7 @@ def test_a_target_that_nothing_keeps_leaves_text_strict(measured, job_of, tmp_pa
     assert [line for line in job_log if "verify.target = cosine=0.9999: text stays strict" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_without_old_text_there_is_nothing_to_measure(job_of, world, tmp_path):
     bare = tmp_path / "world"
