@@ -31,6 +31,7 @@ def folder(store, request):
     return paths.path(f"{store}/{re.sub('[^a-z_]', '-', request.node.name)}")
 
 
+@pytest.mark.slow
 def test_local_runs_import_nothing_of_urls(tmp_path):
     """Neither the packages of stores nor what Spark reads from them; transformers may import botocore."""
     write_json(tmp_path / "x.json", {"a": 1})

@@ -125,6 +125,7 @@ def test_neither_drafts_nor_an_interruption_change_recommendations(plain, job_of
     assert manifest["counts"]["accepted"] > 0 and manifest["forwards_per_user"] < 3
 
 
+@pytest.mark.slow
 def test_the_recommender_has_its_own_dtype(plain, make_job, tmp_path, job_log):
     """The limit of users, which here saves time, takes the first ones."""
     job, manifest = plain
