@@ -137,9 +137,11 @@ OPENING = "Based on the user's favorite movies, it can be inferred that their fa
 ON_FILMS = 'The user\'s fondness for "Fargo" and "Heat" suggests a preference for complex plots.'
 HEADS = ("The user's fondness for \"{}\" suggests a preference for ",
          "The inclusion of movies like \"{}\" suggests a fondness for ",
-         "The user's love for \"{}\" suggests a love of ", "The presence of \"{}\" indicates an interest in ")
+         "The user's love for \"{}\" suggests a taste for ",
+         "The presence of \"{}\" indicates an interest in ")
 LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # names films after the claim
             'The user\'s fondness for westerns like "Heat" suggests a preference for hats.',  # claims more
+            'The user\'s fondness for "Heat" suggests a fondness for guns.',  # says a word twice
             "The user likes a wide range of genres.", "The runtime is two hours.")
 
 
@@ -161,6 +163,11 @@ def test_a_text_says_what_its_prompt_shows():
     claims = set()
     for each in made:
         assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
+        counted = re.search(r"Of the (\d) films, (\d) have the genre ([^.]+)\.", each.text)
+        pairs = [pair.split(" ", 1) for pair in re.split(", | and ", f"{counted[2]} {counted[3]}")]
+        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 3
+        assert all(int(number) == sum(genre in map(str.lower, film.genres) for film in each.films) > 1
+                   for number, genre in pairs)
         named = {film.title.split(" (")[0]: film for film in each.films
                  if f'"{film.title.split(" (")[0]}"' in each.text}
         assert len(named) == each.titles and "(Seven)" not in each.text
@@ -196,6 +203,8 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
     assert "- Fargo (1996): crime\n" in record["prompt"] and record["text"] == made.text
+    counted = "Of these 10 films: crime 7, drama 3, sci-fi 2, horror 1, thriller 1, action 1"
+    assert f"\n{counted}\n" in record["prompt"]
 
 
 def test_the_bench_writes_what_the_command_reads(tmp_path):
