@@ -104,6 +104,7 @@ def test_the_replay_writes_the_recorded_texts_and_runs_the_model(static):
     assert counted == pytest.approx(accepted(task, 8), rel=0.35) and counted > 0.5
 
 
+@pytest.mark.slow
 def test_the_label_says_whether_texts_are_recorded(monkeypatch, tmp_path):
     """Of the command as a whole, whatever it was given: no figure of made-up texts passes for another."""
     for part in (command.curves, command.replay):

@@ -63,7 +63,8 @@ def drawn(seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("pairs", "least", "counts"), [
-    (cascade(), (5, 4), [29, 28, 24, 24]), (drawn(5), (2, 3), None), (drawn(9), (4, 5), None)])
+    (cascade(), (5, 4), [29, 28, 24, 24]), (drawn(9), (4, 5), None),
+    pytest.param(drawn(5), (2, 3), None, marks=pytest.mark.slow)])
 def test_the_filter_goes_on_until_nothing_changes(spark, pairs, least, counts):
     table = spark.createDataFrame(pairs, "user_id string, item_id string")
     kept, rounds = splits.k_core(table, *least, lambda found: found.localCheckpoint())

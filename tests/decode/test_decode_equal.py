@@ -81,7 +81,7 @@ def assert_equal_after_prefix_and_previous_texts(target: Target) -> None:
     assert all(kept[row] >= 4 for row in (1, 6)) and all(kept[row] >= 7 for row in (3, 8))
 
 
-@pytest.mark.parametrize("name", architectures("llama", "qwen2-window", "gemma2", "gpt2", "gpt_neo"))
+@pytest.mark.parametrize("name", architectures("gemma2", "gpt_neo"))
 def test_strict_equals_generate_in_batches_of_several_sizes(name):
     model, texts = tiny(name), prompts()
     expected = [generate(model, prompt) for prompt in texts]

@@ -75,7 +75,8 @@ def test_reused_uniforms_are_detected(pair, rule, distribution, wrong, monkeypat
     assert len(set(requests_made)) < len(requests_made)
 
 
-@pytest.mark.parametrize(("rule", "distribution"), [pair for pair in RULES if pair[0] != "priority"])
+@pytest.mark.parametrize(("rule", "distribution"), [
+    *RULES[:2], pytest.param(*RULES[3], marks=pytest.mark.slow)])
 def test_distribution_of_many_rows(rule, distribution):
     """G-tests of three tokens against the target distribution, which reused uniforms change.
 
