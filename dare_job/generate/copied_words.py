@@ -22,8 +22,8 @@ def copied_words(prompts: list[str], texts: list[str | None]) -> np.ndarray:
     texts_of, text_stops = _words([text or "" for text in texts])
     codes = pa.concat_arrays([prompts_of, texts_of]).dictionary_encode().indices.to_numpy()
     prompt, text = codes[: len(prompts_of)], codes[len(prompts_of):]
-    return np.array([_count(*pair) for pair in zip(np.split(prompt, prompt_stops[:-1]),
-                                                   np.split(text, text_stops[:-1]), strict=True)], np.int64)
+    pairs = zip(np.split(prompt, prompt_stops)[:-1], np.split(text, text_stops)[:-1], strict=True)
+    return np.array([_count(*pair) for pair in pairs], np.int64)
 
 
 def _words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:

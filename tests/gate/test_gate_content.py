@@ -104,6 +104,7 @@ SHORT = "A viewer liked: Speed, Casino, Se7en, Jaws, Ronin, Fargo, Alien, Heat. 
     (SHORT, "This viewer likes tense thrillers, as Heat, Ronin, Fargo, Jaws, Alien, Speed, Casino.", 0)])
 def test_short_titles_in_any_order_are_copied_and_prose_that_names_them_is_not(prompt, text, copied):
     assert copied_words([prompt], [text]).tolist() == [copied]
+    assert copied_words([], []).tolist() == []
 
 
 def test_words_are_counted_as_they_are_copied():

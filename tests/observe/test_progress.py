@@ -67,7 +67,7 @@ def test_a_stage_says_how_far_it_is_in_lines_with_fields(tmp_path, capsys):
     heard, before = stage(tmp_path)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert lines[0]["event"].startswith("generate: running, ") and lines[0]["elapsed_s"] >= 0.5
-    named = [line for line in lines if not line["event"].startswith("generate: running")]  # the last may be
+    named = [line for line in lines if not line["event"].startswith("generate: running")]  # can end it
     assert named[-1]["event"].startswith("generate: something else") and "rows" not in named[-1]
     assert any(line["event"].startswith("generate: a part of it, ") for line in lines)
     at = max(n for n, line in enumerate(lines) if "rows" in line)

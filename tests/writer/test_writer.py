@@ -20,6 +20,7 @@ from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
+from dare_job.prompts.sets import HistoryItem
 from dare_job.training.writer import command
 from dare_job.training.writer.settings import Options, Settings
 
@@ -205,6 +206,8 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     assert "- Fargo (1996): crime\n" in record["prompt"] and record["text"] == made.text
     counted = "Of these 10 films: crime 7, drama 3, sci-fi 2, horror 1, thriller 1, action 1"
     assert f"\n{counted}\n" in record["prompt"]
+    bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])
+    assert "- Heat\n" in bare and "Of these" not in bare
 
 
 def test_the_bench_writes_what_the_command_reads(tmp_path):

@@ -173,7 +173,7 @@ class _Composer:
         while left and heads and len(texts) < _INFERENCES[1]:
             film = max(left, key=lambda each: sum(counts[genre] for genre in set(_shown(each)) - said))
             left.remove(film)
-            claim = " and ".join(_NOUNS[genre] for genre in _shown(film))
+            claim = " and ".join(claims(film)[:_GENRES_OF_A_FILM])
             if claim not in said:
                 said.update(_shown(film), {claim})
                 unnamed.remove(film)
@@ -185,14 +185,16 @@ class _Composer:
 def _counted(counts: Counter[str], films: int) -> list[str]:
     """A sentence on the most frequent genres that more than one film has; empty if there are none."""
     (first, most), *others = counts.most_common(_COUNTED)
+    if most == 1:
+        return []
     parts = [f"Of the {films} films, {most} have the genre {first.lower()}",
              *(f"{count} {genre.lower()}" for genre, count in others if count > 1)]
-    return [" and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) + "."] if most > 1 else []
+    return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
 
 
 def _shown(film: Film) -> list[str]:
     """Genres of a film that a sentence names."""
-    return [genre for genre in film.genres if genre in _NOUNS][:_GENRES_OF_A_FILM]
+    return list(film.genres[:_GENRES_OF_A_FILM])
 
 
 def sentences(text: str) -> list[str]:
