@@ -64,7 +64,7 @@ def measured(job_of, world, tmp_path_factory):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_curve_says_what_each_setting_costs(measured):
     curve, folder = measured
     strict, tight, loose = curve.entries
@@ -89,7 +89,7 @@ def test_the_curve_says_what_each_setting_costs(measured):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_figures_are_those_of_the_texts(measured, world):
     curve, folder = measured
     texts = {name: {row["entity_id"]: row["knowledge"] for entity in ("user", "item") for row in
@@ -114,7 +114,7 @@ def test_figures_are_those_of_the_texts(measured, world):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_sets_say_which_texts_old_text_drafted(measured):
     """The leak guard goes by it: what a prompt alone proves is strict text."""
     curve, folder = measured
@@ -126,7 +126,7 @@ def test_the_sets_say_which_texts_old_text_drafted(measured):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_file_is_read_back_and_the_plot_names_each_setting(measured, job_of):
     curve, folder = measured
     assert table.read(folder / "work/curve.json", job_of(folder / "out")) == curve
@@ -137,7 +137,7 @@ def test_the_file_is_read_back_and_the_plot_names_each_setting(measured, job_of)
     assert len(inside) == 4 and all(0 < y < float(plot.get("height")) for y in inside)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
     curve, _ = measured
@@ -162,7 +162,7 @@ def test_a_night_takes_the_setting_and_says_why(measured, job_of, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_target_that_nothing_keeps_leaves_text_strict(measured, job_of, tmp_path, job_log, monkeypatch):
     curve, _ = measured
     path = write(tmp_path, curve)
@@ -178,7 +178,7 @@ def test_a_target_that_nothing_keeps_leaves_text_strict(measured, job_of, tmp_pa
     assert [line for line in job_log if "verify.target = cosine=0.9999: text stays strict" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_without_old_text_there_is_nothing_to_measure(job_of, world, tmp_path):
     bare = tmp_path / "world"
