@@ -19,6 +19,7 @@ from dare_job.bench.gpu import machine
 from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
@@ -27,6 +28,7 @@ from dare_job.models.files import resolve
 
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # oneDNN reads it at the first product of a process
 _PROMPT_TOKENS = (50, 200)
+_PROMPTS, _TIMES = 64, 10  # different prompts, at most; times that memory is measured while it decodes
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,18 @@ def _in_process(options: Options, capacity: int) -> dict:
 
 
 def measure(options: Options) -> dict:
-    """MiB of this process before the model, with it, and after decoding; tokens per second of CPU time."""
+    """MiB of this process before the model, with it, and while it decodes; tokens per second of CPU time.
+
+    Memory is that of the process itself, without files that the kernel can read again (``RssAnon``).
+    """
     torch.set_num_threads(1)
-    before = _resident()["resident"]
+    before = _own_mib()
     target = Target.load(resolve(options.model), "float32", "cpu")
-    loaded, rng = _resident(), np.random.default_rng(0)
-    few = options.rows // 4 or 1  # prompts, each of several rows
+    target.release_weights()
+    memory.release(target)
+    loaded, rng = _own_mib(), np.random.default_rng(0)
+    weights = sum(weight.nbytes for weight in {part.data_ptr(): part for part in _weights(target)}.values())
+    few = min(options.rows // 4 or 1, _PROMPTS)
     prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)
                for _ in range(few)]
     settings = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens, nodes=0,
@@ -75,24 +83,30 @@ def measure(options: Options) -> dict:
     texts = {result.id: result.token_ids for result in Engine(target, settings).run(
         Request(number, prompt) for number, prompt in enumerate(prompts))}
     known = {number: texts[number % few] for number in range(options.rows)}
-    drafter = OracleDrafter(known, target.vocabulary)
     drafted = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens,
                              nodes=options.nodes, batch_size=options.batch)
-    began = time.process_time()
-    tokens = sum(len(result.token_ids) for result in Engine(target, drafted, drafter).run(
-        Request(number, prompts[number % few]) for number in range(options.rows)))
+    began, tokens, decoding = time.process_time(), 0, []
+    results = Engine(target, drafted, OracleDrafter(known, target.vocabulary)).run(
+        Request(number, prompts[number % few]) for number in range(options.rows))
+    for number, result in enumerate(results, 1):
+        tokens += len(result.token_ids)
+        if number * _TIMES // options.rows > (number - 1) * _TIMES // options.rows:
+            decoding.append(_own_mib())
     seconds = time.process_time() - began
-    after = _resident()
-    return {"before_mib": before, "loaded_mib": loaded["resident"], "loaded_of_files_mib": loaded["of_files"],
-            "after_mib": after["resident"], "tokens_per_cpu_s": round(tokens / seconds, 1)}
+    return {"before_mib": before, "weights_mib": weights >> 20, "loaded_mib": loaded,
+            "decoding_mib": decoding, "tokens_per_cpu_s": round(tokens / seconds, 1)}
 
 
-def _resident() -> dict[str, int]:
-    """Resident MiB of this process, and those that the kernel can read again from files."""
+def _weights(target: Target) -> list[torch.Tensor]:
+    """The model's weights, also those that only forward passes of their own format have."""
+    with target.as_transformers():
+        return [weight.data for weight in target.model.parameters()]
+
+
+def _own_mib() -> int:
+    """Resident MiB of this process that belong to no file."""
     with open("/proc/self/status", encoding="ascii") as file:
-        kib = {name: int(value.split()[0]) for name, value in (line.split(":") for line in file)
-               if name in ("VmRSS", "RssFile")}
-    return {"resident": kib["VmRSS"] // 1024, "of_files": kib["RssFile"] // 1024}
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) // 1024
 
 
 main = command(Options)(run)
