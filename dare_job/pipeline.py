@@ -13,6 +13,7 @@ from dare_job.generate import preflight
 from dare_job.job import Job
 from dare_job.observe import figures, log, progress
 from dare_job.observe.metrics import Metrics
+from dare_job.observe.progress import counted
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
@@ -21,6 +22,11 @@ from dare_job.tables import published
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
+_DOING = {  # for the progress line, where a stage says nothing more exact
+    "plan": "comparing prompts with those of the previous texts", "embed": "preparing vectors",
+    "group": "grouping users and items", "route": "choosing pools", "pools": "preparing indexes",
+    "generate": "assigning rows to workers", "gate": "checking texts", "publish": "preparing the snapshots",
+    "encode": "preparing features", "recommend": "preparing recommendations"}
 _LOG = logging.getLogger("dare_job")
 
 
@@ -41,7 +47,8 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
     summary = summarise(job, manifests) | {"features": _features(reports["encode"])}
     if recommended := reports.get("recommend"):
         summary["candidates"] = recommended["counts"]
-    screen.show(job.space, manifests, summary)
+    if job.config.log.format == "text":
+        screen.show(job.space, manifests, summary)
     return summary
 
 
@@ -91,8 +98,11 @@ def _run_stage(job: Job, stage: str) -> dict:
     began = time.perf_counter()
     with (log.bound(run_id=job.run_id, date=job.space.dt, stage=stage),
           figures.count_seconds(job.space, stage) as beat,
-          progress.reporting(listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
-        report = importlib.import_module(f"dare_job.stages.{stage}").run(job)
+          progress.reporting(_DOING[stage],
+                             listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
+        with progress.doing("loading libraries"):
+            module = importlib.import_module(f"dare_job.stages.{stage}")
+        report = module.run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={
             "ended": True, "seconds": round(time.perf_counter() - began, 1)})
     return report
@@ -107,7 +117,8 @@ def dry_run(job: Job) -> dict:
         _name_unpublished(job)
         _run_stage(job, "plan")
     estimate = estimate_run(job, time.perf_counter() - began)
-    show(estimate)
+    if job.config.log.format == "text":
+        show(estimate)
     if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens,
                                      job.config.gates.limit("cut_off")):
         _LOG.warning("%s", warning)
@@ -151,8 +162,12 @@ def _features(manifests: dict) -> dict | None:
 
 
 def _plan_words(report: dict) -> str:
-    return ", ".join(f"{report[entity]['rows']} {entity}s ({report[entity]['stale']} to generate, "
-                     f"{report[entity]['errors']} without a prompt)" for entity in ENTITIES)
+    def words(entity: str, counts: dict) -> str:
+        generated = counts["stale"] - counts["errors"]  # a row without a prompt is planned again each time
+        return (f"{counted(counts['rows'], entity)} ({generated:,} to generate, "
+                f"{counts['errors']:,} without a prompt)")
+
+    return ", ".join(words(entity, report[entity]) for entity in ENTITIES)
 
 
 def _pools_words(report: dict) -> str:
@@ -166,7 +181,7 @@ def _generate_words(report: dict) -> str:
     rate = report["tokens_per_s"]
     finished_before = report["rows"] - report["written_now"]
     words = f"{report['rows'] - report['errors']} texts generated"
-    words += f", {report['errors']} rows without text" if report["errors"] else ""
+    words += f", {counted(report['errors'], 'row')} without text" if report["errors"] else ""
     words += f" ({finished_before} of {report['rows']} rows were already there)" if finished_before else ""
     words += f", {rate:.0f} tokens/s per worker" if rate else ""
     return words + _waves_words(report["waves"])
@@ -210,7 +225,7 @@ def _recommend_words(report: dict) -> str:
     counts = report["counts"]
     words = f"recommendations for {counts['users']} users"
     words += f" ({counts['popular']} of them by popularity)" if counts["popular"] else ""
-    words += f", {counts['errors']} errors" if counts["errors"] else ""
+    words += f", {counted(counts['errors'], 'error')}" if counts["errors"] else ""
     forwards = report["forwards_per_user"]
     return words if forwards is None else f"{words}, {forwards:.2f} forward passes per user"
 
@@ -222,8 +237,8 @@ def _embed_words(report: dict) -> str:
 
 
 def _group_words(report: dict) -> str:
-    return "; ".join(f"{entity}s: {report[entity]['collaborative_groups']} groups by vectors, "
-                     f"{report[entity]['attribute_groups']} by attributes" for entity in ENTITIES)
+    return "; ".join(f"{entity}s: {counted(report[entity]['collaborative_groups'], 'group')} by vectors, "
+                     f"{report[entity]['attribute_groups']:,} by attributes" for entity in ENTITIES)
 
 
 def _route_words(report: dict) -> str:

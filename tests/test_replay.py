@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pandas
@@ -94,6 +95,10 @@ def test_ids_and_texts_are_read_as_they_are_written(tmp_path):
     assert texts.read(tmp_path / "a.jsonl", "text", "id").ids == ["1", "2"]
     assert texts.read(tmp_path / "a.parquet", "text", "id") == texts.Texts(["1", "2"], ["x", "y"])
     assert texts.read(tmp_path / "a.parquet", "text").ids == ["0", "1"]
+    for name in ("dt=2026-01-02", "dt=2026-01-02.bak", "dt=2026-01-1", "_temporary", ".hidden"):
+        (tmp_path / "dates" / name).mkdir(parents=True)
+        shutil.copy(tmp_path / "a.parquet", tmp_path / "dates" / name)
+    assert texts.read(tmp_path / "dates", "text", "id") == texts.Texts(["1", "2"], ["x", "y"])
 
 
 @pytest.mark.parametrize("content, message", [

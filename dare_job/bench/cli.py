@@ -48,11 +48,12 @@ class _Commands(TyperGroup):
 
             commands.command(name, help=module.HELP, context_settings=_OWN_PARSER)(gpu)
         else:
-            commands.command(name, help=paragraphs(module.main))(module.main)
+            commands.command(name, help=paragraphs(module.main), context_settings=_HELP)(module.main)
         return typer.main.get_command(commands)
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True)
+_HELP = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, context_settings=_HELP)
 
 
 @app.callback()

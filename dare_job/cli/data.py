@@ -134,7 +134,7 @@ def _run(name: str, sources: list[Path], read: Callable, args, settings, as_json
 
     def work() -> dict:
         with (log.bound(stage=f"prepare {name}"), writing(args.out),
-              progress.reporting()):
+              progress.reporting("starting Spark")):
             manifest = command.prepare(name, sources, read, args, session(settings.spark))
         report.print_manifest(manifest, console())
         return {"out": str(args.out), **manifest}

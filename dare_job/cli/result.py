@@ -1,5 +1,6 @@
 """What a command prints at its end: text on a terminal, one JSON object for programs."""
 
+import io
 import json
 import os
 import sys
@@ -21,14 +22,15 @@ def prints_json(as_json: bool) -> bool:
 def print_result(as_json: bool, work: Callable[[], dict], show: Callable[[dict], None] | None = None) -> dict:
     """Run a command and print its result: JSON alone for programs, what ``show`` prints on a terminal.
 
-    Whatever the command prints while it runs goes to standard error where standard output is for programs.
+    In a pipe, what the command prints while it runs goes to standard error, for a log; with ``--json`` it is
+    not printed.
     """
     if not prints_json(as_json):
         result = work()
         if show:
             show(result)
         return result
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(io.StringIO() if as_json else sys.stderr):
         result = work()
     print_json(result)
     return result

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from transformers import AutoTokenizer
+from transformers.utils import logging
 
 from dare_job.config.settings import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
@@ -103,6 +104,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     """
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")
+    logging.disable_progress_bar()
     target = Target.load(path, dtype, device, trust_remote_code)
     tokenizer = _tokenizer(path, trust_remote_code)
     prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPException
 
 import pyarrow as pa
@@ -75,7 +76,7 @@ class Reading:
     """Progress at one moment; ``done`` and ``total`` only if the work is counted; ``fields`` for the log."""
 
     elapsed_s: float
-    what: str = "running"
+    what: str
     done: int | None = None
     total: int | None = None
     details: str = ""
@@ -106,9 +107,9 @@ class Counter:
 class Reporter:
     """Reads a source at intervals, shows the reading and passes it to listeners."""
 
-    def __init__(self, every_s: float, listeners: Sequence[Callable[[Reading], None]]):
+    def __init__(self, what: str, every_s: float, listeners: Sequence[Callable[[Reading], None]]):
         self.stopped = threading.Event()
-        self.source: Source = Reading
+        self.source: Source = partial(Reading, what=what)
         self.pace = Pace()
         self._every_s, self._listeners, self._began = every_s, listeners, time.monotonic()
 
@@ -137,17 +138,19 @@ _current: Reporter | None = None
 
 
 @contextmanager
-def reporting(every_s: float | None = None,
+def reporting(what: str, every_s: float | None = None,
               listeners: Sequence[Callable[[Reading], None]] = ()) -> Iterator[None]:
     """Report progress while the block runs.
 
     Parameters
     ----------
+    what
+        What is done where no inner block says it.
     every_s
         Seconds between two log lines, and between two calls of the listeners.
     """
     global _current
-    _current = reporter = Reporter(EVERY_S if every_s is None else every_s, listeners)
+    _current = reporter = Reporter(what, EVERY_S if every_s is None else every_s, listeners)
     thread = threading.Thread(target=copy_context().run, args=(reporter.run,), daemon=True)
     thread.start()
     try:
@@ -198,7 +201,7 @@ def doing(what: str) -> Iterator[None]:
 def _from(make_source: Callable[[Reporter], Source]) -> Iterator[None]:
     """Report from a source while the block runs, with a reporter of its own if there is none."""
     if _current is None:
-        with reporting(), _from(make_source):
+        with reporting("working"), _from(make_source):
             yield
         return
     reporter = _current

@@ -136,14 +136,11 @@ def _start(builder):
 
 @contextmanager
 def hidden_java_warnings() -> Iterator[None]:
-    """Hide the usual warnings of a Java process that the block starts, if standard error is a terminal.
+    """Hide the usual warnings of a Java process that the block starts.
 
     Java inherits file descriptor 2 when it starts, so a pipe replaces that during the block. A thread copies
-    everything but the warnings from the pipe to the terminal for as long as Java runs.
+    everything but the warnings from the pipe to standard error for as long as Java runs.
     """
-    if not sys.stderr.isatty():
-        yield
-        return
     terminal, (source, pipe) = os.dup(2), os.pipe()
     os.dup2(pipe, 2)
     os.close(pipe)

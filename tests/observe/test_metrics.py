@@ -123,7 +123,7 @@ def test_nothing_that_takes_metrics_can_fail_a_run(tmp_path, capsys, where):
                     "a folder that is not there": {"file": str(tmp_path / "no" / "dare.prom")}}[where]
         metrics = Metrics(job_of(tmp_path, **settings))
         for _ in range(3):
-            metrics.running("plan", Reading(3.0))
+            metrics.running("plan", Reading(3.0, "planning"))
         with observed(job_of(tmp_path, **settings), "plan"):
             pass
         assert len(came) == (2 if where == "refusing" else 0)  # not asked at each line of progress
@@ -138,7 +138,7 @@ def test_an_answer_that_is_no_http_ends_neither_the_run_nor_its_progress(tmp_pat
     log.to_stderr("json")
     with no_gateway() as (address, came):
         metrics, told = Metrics(job_of(tmp_path, push=f"http://{address}")), []
-        with progress.reporting(0.1, [partial(metrics.running, "plan"), told.append]):
+        with progress.reporting("planning", 0.1, [partial(metrics.running, "plan"), told.append]):
             until = time.monotonic() + 30
             while len(told) < 2 and time.monotonic() < until:
                 time.sleep(0.02)

@@ -35,7 +35,7 @@ def stage(folder) -> tuple[list[progress.Reading], float]:
     commit(folder, 0, "before")
     log.to_stderr("auto")
     start = time.monotonic()
-    with log.bound(stage="generate"), progress.reporting(0.1, [heard.append]):
+    with log.bound(stage="generate"), progress.reporting("running", 0.1, [heard.append]):
         shown(heard, "running")  # it is quiet at first
         before = time.monotonic() - start
         with progress.watching([folder], 6, "wave 1 of 2"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.errors import DataError
+from dare_job.storage.paths import folder_date
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def frame(path: str | Path, columns: Sequence[str]):
     path = Path(path)
     try:
         if path.suffix == ".parquet" or path.is_dir():
-            table = pandas.read_parquet(path).reset_index(drop=True)
+            files = _visible_parquet_files(path) if path.is_dir() else path
+            table = pandas.read_parquet(files).reset_index(drop=True) if files else pandas.DataFrame()
         elif ".csv" in path.suffixes:
             table = pandas.read_csv(path, dtype=str, keep_default_na=False)
         else:
@@ -66,6 +68,16 @@ def frame(path: str | Path, columns: Sequence[str]):
         if name not in table.columns:
             raise DataError(f"{path} has no column {name}: use one of {', '.join(map(str, table.columns))}")
     return table
+
+
+def _visible_parquet_files(folder: Path) -> list[Path]:
+    """Files below a folder, without hidden ones and without those of a folder ``dt=NAME`` that is no date."""
+    def is_visible(name: str) -> bool:
+        is_copy = name.startswith("dt=") and folder_date(name) is None
+        return not is_copy and not name.startswith((".", "_"))
+
+    return [file for file in sorted(folder.rglob("*.parquet"))
+            if all(map(is_visible, file.relative_to(folder).parts))]
 
 
 def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:
