@@ -19,7 +19,10 @@ _Method, _Times = TypeVar("_Method", bound=Hashable), TypeVar("_Times", bound="R
 def timed(call: Callable[[], Any], device: torch.device | None = None) -> tuple[Any, float, float]:
     """What a call returns, its wall-clock seconds, and the processor seconds of all threads.
 
-    device  a GPU whose work belongs to the call
+    Parameters
+    ----------
+    device
+        A GPU whose work belongs to the call.
     """
     _synchronize(device)
     wall, processor = time.perf_counter(), time.process_time()
@@ -37,8 +40,12 @@ def _synchronize(device: torch.device | None) -> None:
 class Repeated:
     """Times of the repeats so far, one entry each.
 
-    seconds    wall-clock time
-    processor  of all threads of this process, which other work on the machine disturbs less
+    Attributes
+    ----------
+    seconds
+        Wall-clock time.
+    processor
+        Processor seconds of all threads of this process, which other work on the machine disturbs less.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -56,9 +63,14 @@ class Repeated:
 class Measured(Repeated):
     """Sums over the rows that one method generated, of the last repeat.
 
-    steps  forward passes after the prompts', counted for each row
-    cut    rows that had not ended at the maximum number of tokens
-    texts  of each repeat, token ids by row
+    Attributes
+    ----------
+    steps
+        Forward passes after the prompts', counted for each row.
+    cut
+        Rows that had not ended at the maximum number of tokens.
+    texts
+        Token ids by row, of each repeat.
     """
 
     tokens: int

@@ -52,9 +52,14 @@ def run_method(method: str, task: loading.Task, rows: list[dict], reuse: ReuseEs
                **decode) -> Measured:
     """Generate the rows once.
 
-    method   "generate", or a mode, and a rule if it is not strict: "dare relaxed"
-    reuse    what earlier calls learned about previous texts; None: nothing
-    decode   settings of the section decode
+    Parameters
+    ----------
+    method
+        "generate", or a mode, and a rule if it is not strict: "dare relaxed".
+    reuse
+        What earlier calls learned about previous texts; None: nothing.
+    decode
+        Settings of the section decode.
     """
     mode, _, rule = method.partition(" ")
     config = task.config

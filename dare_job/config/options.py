@@ -28,7 +28,8 @@ class Option:
         Default: the field's name.
     argument
         Written without a flag, at its place.
-    parse : (flag, text) -> value, for values that are not written as one word
+    parse
+        Maps the flag and the text after it to the value, if that is not written as one word.
     repeatable
         The option may be given several times; ``parse`` then gets the list of texts.
     negated

@@ -37,7 +37,11 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
 
     Returns
     -------
-    user_id, interactions (number of all), history (array of (item_id, rating) in the window, oldest first)
+    user_id : string
+    interactions : int
+        Number of all.
+    history : array of (item_id, rating)
+        Those in the window, oldest first.
     """
     table = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
     usable = F.col("_titled")

@@ -32,10 +32,12 @@ class Pairs:
 
     Attributes
     ----------
-    users, items : (U,)
-        (I,) ids in ascending order.
-    user, item : (P,) int64, indices into users and items
-    last : (P,) bool, whether the pair is the user's latest interaction (ties: the greatest item id)
+    users, items : string (U,) and (I,)
+        Ids in ascending order.
+    user, item : int64 (P,)
+        Indices into users and items.
+    last : bool (P,)
+        Whether the pair is the user's latest interaction (ties: the greatest item id).
     """
 
     users: pa.Array
@@ -98,7 +100,17 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Training:
-    """Hyperparameters. ``dim``: of vectors; ``layers``: of propagation; ``batch_size``: pairs per step."""
+    """Hyperparameters.
+
+    Attributes
+    ----------
+    dim
+        Dimension of the vectors.
+    layers
+        Layers of propagation.
+    batch_size
+        Pairs per step.
+    """
 
     dim: int = 32
     epochs: int = 20

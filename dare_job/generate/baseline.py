@@ -241,7 +241,7 @@ def generate_greedy(target, requests, batch_size: int, max_new_tokens: int, **op
 
 
 def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **options) -> list[np.ndarray]:
-    """Run transformers' ``generate`` on left-padded batches.
+    """Run transformers' ``generate`` on left-padded batches. Returns the new tokens of each request.
 
     Parameters
     ----------
@@ -250,7 +250,8 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
 
     Returns
     -------
-    New tokens of each request, int32 (new tokens,), up to and including the end-of-text token
+    texts : list of int32 (new tokens,)
+        Up to and including the end-of-text token.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence

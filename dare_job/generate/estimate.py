@@ -78,9 +78,18 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
 
     Returns
     -------
-    users, items, tokens, seconds (of the whole run), workers, basis (of decoding), parts, probe and previous
-    (rows and cut_off: texts decoded here, and of the previous run), gpu_hours (of the stage generate, as in
-    the report) and cost (None without ``cost.per_gpu_hour``)
+    users, items, tokens
+        Rows to generate by entity type, and their tokens.
+    seconds, workers, parts
+        Time of the whole run, number of workers, and the times of which the run consists.
+    basis
+        How the time of decoding was estimated.
+    probe, previous
+        ``rows`` and ``cut_off`` of the texts that were decoded here, and of the previous run's.
+    gpu_hours
+        Of the stage generate, as in the report.
+    cost
+        None without ``cost.per_gpu_hour``.
     """
     workers, planned, rows, costs = task_slots(job.spark), 0, {}, {}
     for entity in ENTITIES:

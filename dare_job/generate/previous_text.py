@@ -45,16 +45,12 @@ def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
 
 
 def build_pool(table: pa.Table, folder: str, meta: dict) -> pa.Table:
-    """Index one pool and write it atomically to its subfolder of ``folder``.
+    """Index one pool and write it atomically to its subfolder of ``folder``. Returns one row of POOL_STATS.
 
     Parameters
     ----------
     table
         Rows (entity_id, pool, kind, token_ids) of one pool.
-
-    Returns
-    -------
-    One row with the columns of ``POOL_STATS``
     """
     name, kind = table["pool"][0].as_py(), table["kind"][0].as_py()
     ordered = table.sort_by("entity_id")["token_ids"].combine_chunks()

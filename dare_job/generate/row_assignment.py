@@ -128,7 +128,10 @@ def assign_rows(job: Job, rows: DataFrame) -> tuple[list[tuple[int, int]], DataF
 
     Returns
     -------
-    (rows, shards) of each wave, and ``rows`` with columns ``cost``, ``shard``, ``chunk`` and ``position``
+    waves : list of (int, int)
+        Number of rows and of shards of each wave.
+    rows : DataFrame
+        With the columns ``cost``, ``shard``, ``chunk`` and ``position``.
     """
     settings, cost = job.config, text_token_cost(job)
     max_tokens, slots = settings.decode.max_new_tokens, task_slots(job.spark)

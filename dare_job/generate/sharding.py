@@ -145,7 +145,10 @@ def assign_waves(loads: Mapping[tuple[int, str, str], Load],
 
     Returns
     -------
-    (rows, shards) of each wave, and (wave, entity, pool, *PoolAssignment) of each load
+    waves : list of (int, int)
+        Number of rows and of shards of each wave.
+    assignment : list of tuple
+        (wave, entity, pool, *PoolAssignment) of each load.
     """
     waves: list[tuple[int, int]] = []
     table = []

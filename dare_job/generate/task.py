@@ -40,7 +40,8 @@ class Task:
         Token of the shard plan that the rows belong to.
     threads
         Torch threads of one worker.
-    wave_pools : (entity type, folder, manifest checksum) of each pool of earlier waves
+    wave_pools
+        Entity type, folder and manifest checksum of each pool of earlier waves.
     archives
         Shipped copies of these folders; ``here`` unpacks them.
     prompt_formats

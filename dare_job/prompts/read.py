@@ -27,9 +27,20 @@ _TURN = ("user", "assistant")  # keys of an example: a prompt, and the answer th
 
 
 class _File(BaseModel):
-    """Keys of a YAML file. base: a built-in set for the keys that the file lacks; source: the paper of the
-    prompts; domains: values of variables by domain; system: one text, or one by side; examples: turns
-    by side.
+    """Keys of a YAML file.
+
+    Attributes
+    ----------
+    source
+        The paper of the prompts.
+    domains
+        Values of variables by domain.
+    system
+        One text, or one by side.
+    examples
+        Turns by side.
+    base
+        A built-in set for the keys that the file lacks.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)

@@ -27,7 +27,15 @@ _LOG = logging.getLogger("dare_job")
 
 @dataclass(frozen=True)
 class Row:
-    """A training row. prompt: (P,) int64, one token if unknown; text: (T,) int64 with its end token."""
+    """A training row.
+
+    Attributes
+    ----------
+    prompt : int64 (P,)
+        One token if the prompt is unknown.
+    text : int64 (T,)
+        With its end token.
+    """
 
     name: str
     prompt: np.ndarray

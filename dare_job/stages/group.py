@@ -84,7 +84,10 @@ def _attribute_groups(plan: DataFrame, labels: DataFrame, order: list[str] | Lit
 
     Returns
     -------
-    Attributes from the root of the tree to its leaves, and the group of each combination by its JSON text
+    order : list of str
+        Attributes from the root of the tree to its leaves.
+    groups : dict
+        Group of each combination of attributes by its JSON text.
     """
     described = plan.where(F.size("attributes") > 0)
     counts = described.groupBy("key").count().toArrow()

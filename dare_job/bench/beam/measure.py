@@ -19,14 +19,26 @@ from dare_job.training.embedded.evaluate import Tally, tally
 
 @dataclass(frozen=True)
 class Generated:
-    """tokens, steps, layers, queries  int64 (R,): of each row, after the prompt's forward pass
-    likelihoods  float64 (R,): log P of each text under the target, in nats
-    facts        of each text, against the titles of its prompt
-    width, passed_width, beta  means over layers, over accepted layers, and over verified layers
-    verified     number of drafted layers that were verified, and passed: accepted
-    last         int64 (R,): layers of a row's last forward pass
-    seconds, processor  wall-clock and processor time
-    joules       of the GPU; None if they cannot be read
+    """R generated rows, and what generating them took.
+
+    Attributes
+    ----------
+    tokens, steps, layers, queries : int64 (R,)
+        Counts of each row after the prompt's forward pass.
+    likelihoods : float64 (R,)
+        log P of each text under the target, in nats.
+    facts
+        Facts of each text, compared with the titles of its prompt.
+    seconds, processor
+        Wall-clock and processor time.
+    joules
+        Energy of the GPU; None if it cannot be read.
+    last : int64 (R,)
+        Layers of each row's last forward pass.
+    width, passed_width, beta
+        Means over all layers, over accepted layers, and over verified layers.
+    verified, passed
+        Number of drafted layers that were verified, and of those that were accepted.
     """
 
     tokens: np.ndarray
@@ -61,7 +73,10 @@ def generate_rows(world: World, way: Way, max_tokens: int, warp: Warp, seed: int
                   titles: dict[str, tuple[str, ...]], tokenizer: PreTrainedTokenizerBase) -> Generated:
     """Generate the rows once. Raises ModelError if one fails.
 
-    titles  shown in the prompt, by row
+    Parameters
+    ----------
+    titles
+        Titles that the prompt shows, by row.
     """
     results, joules, seconds, processor = run_metered(world, _engine(world, way, max_tokens, warp, seed),
                                                       way.name)

@@ -31,10 +31,16 @@ def build(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], max_texts:
           folder: Path, made_of: str) -> dict[str, int]:
     """Build the pools of one entity type in ``folder``; return the number of texts of each.
 
-    texts      token ids by entity id
-    pools      of each entity
-    max_texts  in a group's pool, sampled by seed; the pool of everybody has them all
-    made_of    what else the texts depend on
+    Parameters
+    ----------
+    texts
+        Token ids by entity id.
+    pools
+        Pool of each entity.
+    max_texts
+        Maximum number of texts in a group's pool, sampled by seed. The pool of everybody has all texts.
+    made_of
+        What else the texts depend on.
     """
     members = defaultdict(list, {(GLOBAL, GLOBAL): sorted(texts)})
     for key in texts:

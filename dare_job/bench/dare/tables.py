@@ -40,10 +40,18 @@ _FEWEST_ITEMS = 120  # so many that histories can be as long as the windows
 
 @dataclass(frozen=True)
 class Data:
-    """users      attributes by id
-    items      (title, attributes) by id
-    histories  (item id, rating) by user, oldest first, at least four
-    new_items  the half of the items, sampled by seed, that has no previous text
+    """Users, items and interactions of a dataset.
+
+    Attributes
+    ----------
+    users
+        Attributes by id.
+    items
+        Title and attributes by id.
+    histories
+        Item id and rating by user, oldest first, at least four.
+    new_items
+        The half of the items, sampled by seed, that has no previous text.
     """
 
     name: str

@@ -27,10 +27,22 @@ LOOKUP_TOKENS = 10  # drafted by transformers per step, as its documentation adv
 
 @dataclass(frozen=True)
 class Budget:
-    """Rows decoded together, draft tokens per row, maximum number of new tokens per row, torch threads.
+    """Limits of decoding.
 
-    curves  folder of latency curves for a draft budget of at most ``nodes`` per row; None: always ``nodes``
-    repetition_penalty  as in ``EngineSettings``
+    Attributes
+    ----------
+    batch
+        Rows decoded together.
+    nodes
+        Draft tokens per row.
+    tokens
+        Maximum number of new tokens per row.
+    threads
+        Torch threads.
+    curves
+        Folder of latency curves for a draft budget of at most ``nodes`` per row; None: always ``nodes``.
+    repetition_penalty
+        As in ``EngineSettings``.
     """
 
     batch: int
@@ -60,8 +72,11 @@ def run_method(method: str, target: Target, requests: Sequence[Request], budget:
                learned: Learned) -> Measured:
     """Generate the rows once.
 
-    requests  with everything that ``dare`` drafts from: the row's own previous text, and everybody's pool as
-              the last one
+    Parameters
+    ----------
+    requests
+        With everything that ``dare`` drafts from: the row's own previous text, and everybody's pool as the
+        last one.
     """
     requests = sorted(requests, key=lambda request: len(request.prompt_ids))
     if method in (GENERATE, LOOKUP):

@@ -32,7 +32,10 @@ def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str
             batches: Sequence[int], text: str) -> list[dict]:
     """Every target of these models and batch sizes with its result: met, missed, or not measured and why.
 
-    text  the source of the replayed texts, on which the result depends
+    Parameters
+    ----------
+    text
+        The source of the replayed texts, on which the result depends.
     """
     held = []
     for model in dict.fromkeys(models):

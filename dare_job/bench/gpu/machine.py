@@ -59,7 +59,15 @@ def release(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """bandwidth: bytes per second read and written by a copy; flops: per second, of a matrix product."""
+    """What a GPU reaches.
+
+    Attributes
+    ----------
+    bandwidth
+        Bytes per second that a copy reads and writes.
+    flops
+        FLOPs per second of a matrix product.
+    """
 
     bandwidth: float
     flops: float

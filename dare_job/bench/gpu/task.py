@@ -88,8 +88,20 @@ def _with_argmax(logits: torch.Tensor, choices: np.ndarray) -> torch.Tensor:
 def follow(tokens, parents, depths, starts, texts, numbers, before, choices):
     """Set the choice of each node whose path agrees with its row's text to the next token of the text.
 
-    tokens ... starts  ``Tree.host``; texts (N, L); numbers (R,): each row's text; before (R,): tokens of the
-    text before the root. Nodes below a rejected node keep their choice.
+    Nodes below a rejected node keep their choice.
+
+    Parameters
+    ----------
+    tokens, parents, depths, starts
+        ``Tree.host``.
+    texts : (N, L)
+        Token ids, padded with each text's last token.
+    numbers : (R,)
+        Which text each row has.
+    before : (R,)
+        Number of tokens of the text before the root.
+    choices : (T,)
+        Written in place.
     """
     agrees = np.zeros(len(tokens), np.bool_)
     for row in range(len(starts) - 1):

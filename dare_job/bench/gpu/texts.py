@@ -16,7 +16,10 @@ POOL = 400  # made-up texts that drafts come from
 class Recorded:
     """New and previous texts, int32 (tokens,) each.
 
-    source  a description that begins with "recorded text" or "made-up text"
+    Attributes
+    ----------
+    source
+        A description that begins with "recorded text" or "made-up text".
     """
 
     new: list[np.ndarray]
@@ -53,8 +56,12 @@ def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded
 def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int, vocabulary: int) -> Recorded:
     """JSON lines (``.gz`` or not) with a text in ``column``; the last ``count`` long enough ones are new.
 
-    tokenizer  as for ``dare-job lab replay``. Token ids are renumbered from 0, as the weights are random.
     Raises ConfigError or DataError.
+
+    Parameters
+    ----------
+    tokenizer
+        As for ``dare-job lab replay``. Token ids are renumbered from 0, as the weights are random.
     """
     from dare_job.evaluate.replay.texts import load_tokenizer
 

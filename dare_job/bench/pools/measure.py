@@ -77,8 +77,12 @@ class Budget:
 class Bench:
     """Measures cells on the same rows.
 
-    prompts  by user: the first ``rows`` are decoded
-    known    the model's greedy text for every prompt
+    Parameters
+    ----------
+    prompts
+        By user; the first ``rows`` are decoded.
+    known
+        The model's greedy text for every prompt.
     """
 
     def __init__(self, target: Target, pools: Pools, prompts: Texts, known: Texts, rows: int, budget: Budget):

@@ -136,9 +136,16 @@ K, P = (2, 4, 8), (0.3, 0.1, 0.03)  # of figure 5; DARE recommends 2 and 0.1
 
 @dataclass(frozen=True)
 class Cell:
-    """pool and size as in ``Pools.of``; retrieval: ``BLENDED`` or ``PUBLISHED``; rule, k, p: EngineSettings'.
+    """One measured setting. Pool ``NONE`` is autoregressive decoding.
 
-    Pool ``NONE`` is autoregressive decoding.
+    Attributes
+    ----------
+    pool, size
+        As in ``Pools.of``.
+    retrieval
+        ``BLENDED`` or ``PUBLISHED``.
+    rule, k, p
+        As in ``EngineSettings``.
     """
 
     pool: str
@@ -168,8 +175,14 @@ PLAIN = Cell(NONE, 0)
 def blocks(sizes: Sequence[int], largest: int, group: int) -> dict[str, list[Cell]]:
     """Cells by block, autoregressive decoding first in each.
 
-    sizes    of pools, below ``largest``, the size of the pool of everybody
-    group    size of the groups that are blended with other sources
+    Parameters
+    ----------
+    sizes
+        Sizes of pools, each below ``largest``.
+    largest
+        Size of the pool of everybody.
+    group
+        Size of the groups that are blended with other sources.
     """
     cells = {f"size-{size}": [PLAIN, *_of_size(size, (GRP, RRP, CRP))] for size in sizes}
     cells[f"size-{largest}"] = [PLAIN, *_of_size(largest, (GRP,))]

@@ -26,7 +26,17 @@ LATER = 3  # interactions between the earlier date's prompt and the later one's
 
 @dataclass(frozen=True)
 class Film:
-    """id: of MovieLens; title: in natural order, without the year in parentheses; year: empty if unknown."""
+    """A film of MovieLens.
+
+    Attributes
+    ----------
+    id
+        MovieLens id.
+    title
+        In natural order, without the year in parentheses.
+    year
+        Empty if unknown.
+    """
 
     id: str
     title: str
@@ -36,7 +46,15 @@ class Film:
 
 @dataclass(frozen=True)
 class Profile:
-    """user: the profile file's id; text: the profile; films: the user's history, the oldest first."""
+    """A recorded profile.
+
+    Attributes
+    ----------
+    user
+        Id in the profile file.
+    films
+        The user's history, oldest first.
+    """
 
     user: str
     text: str

@@ -35,7 +35,14 @@ _MAX_TOKENS = 400  # of a profile that is learned
 def drafter(folder: Path, work: Path, target: Path, test_users: int, settings: Settings) -> Path:
     """Folder of the draft model in ``work``, trained if it is missing.
 
-    folder  of the data, see ``data.py``; target: of the trained model; test_users: left out of training
+    Parameters
+    ----------
+    folder
+        Folder of the data, see ``data.py``.
+    target
+        Folder of the trained model.
+    test_users
+        Number of users who are left out of training.
     """
     learned = data.split(data.load(folder), test_users)[0][: settings.rows]
     made_of = {**asdict(settings), "target": fingerprint(target),

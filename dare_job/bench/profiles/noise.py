@@ -46,11 +46,15 @@ def reserve(network: PreTrainedModel) -> None:
 def perturb(network: PreTrainedModel, batches: Sequence[Batch], scale: float, seed: int) -> None:
     """Give the reserved units random weights.
 
-    batches  texts on which the last layer's inputs and the noise are measured
-    scale    standard deviation, in nats, of what the noise adds to a position's most probable tokens
-
     The units read whitened inputs, so that they tell texts apart. The output embeddings are scaled up by what
     the last norm scales down, so that probabilities stay as spread as they were.
+
+    Parameters
+    ----------
+    batches
+        Texts on which the last layer's inputs and the noise are measured.
+    scale
+        Standard deviation, in nats, of what the noise adds to a position's most probable tokens.
     """
     if not scale:
         return

@@ -63,10 +63,13 @@ class Settings:
 def model(folder: Path, work: Path, settings: Settings = Settings()) -> Path:  # noqa: B008 (frozen)
     """Folder of the model with these settings in ``work``, trained if it is missing.
 
-    folder  of the data, see ``data.py``
-
     The trained model without noise has a folder of its own there, so that another noise needs no training. A
     folder is written whole or not at all.
+
+    Parameters
+    ----------
+    folder
+        Folder of the data, see ``data.py``.
     """
     profiles = data.load(folder)
     made_of = {**asdict(settings), "architecture": "llama", "version": VERSION,

@@ -48,11 +48,18 @@ class Options:
 class TwoDates:
     """Test users whose history has grown since their previous text, and the texts of both dates by user.
 
-    prompts   of the later date, as token ids
-    previous  the test users' texts of the earlier date
-    pool      texts of the earlier date of other users, whose profiles the model has learned from
-    recorded  the recorded profiles of the pool's users, and of the test users
-    texts     of the later date
+    All texts and prompts are token ids, int32 (tokens,), by user.
+
+    Attributes
+    ----------
+    prompts, texts
+        The test users' prompts and texts of the later date.
+    previous
+        The test users' texts of the earlier date.
+    pool
+        Texts of the earlier date of other users, whose profiles the model has learned from.
+    recorded
+        The recorded profiles of the pool's users, and of the test users.
     """
 
     model: Path
@@ -73,8 +80,14 @@ class TwoDates:
 def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) -> TwoDates:
     """Train the model and generate the texts of both dates, each unless ``work`` has it.
 
-    pool  users whose texts draft the others'
-    rows  minimum number of test users; ``likeness`` may need more
+    Raises ConfigError if ``pool`` is not above 0 or exceeds the users that the model learns from.
+
+    Parameters
+    ----------
+    pool
+        Number of users whose texts are the drafts of the test users' texts.
+    rows
+        Minimum number of test users; ``likeness`` may need more.
     """
     learned, test = data.split(data.load(folder), settings.test_users)
     if not 0 < pool <= len(learned):
@@ -96,10 +109,17 @@ def _sample(profiles: Sequence[Profile]) -> list[Profile]:
 
 
 def likeness(dates: TwoDates) -> dict:
-    """How the texts compare with the recorded profiles of the same users.
+    """How the texts compare with the recorded profiles of the same users, whose figures end in ``_real``.
 
-    distinct: share of different texts, one per user. accepted: draft tokens accepted per step with 16 draft
-    tokens from the other users' texts alone, without prompts.
+    Returns
+    -------
+    distinct, distinct_real
+        Share of different texts, one per user.
+    accepted, accepted_real, accepted_ratio
+        Draft tokens accepted per step with 16 draft tokens from the other users' texts alone, without
+        prompts, and texts over profiles.
+    tokens, tokens_real
+        Median length.
     """
     figures = {}
     for suffix, pool, test in (("", dates.pool, dates.texts), ("_real", *dates.recorded)):

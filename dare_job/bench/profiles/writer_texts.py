@@ -68,7 +68,17 @@ _NOUNS = {"Action": "action", "Adventure": "adventure", "Animation": "animation"
 
 @dataclass(frozen=True)
 class Example:
-    """user: id; films: of the prompt, the oldest first; titles: number that the text names."""
+    """A text about one user.
+
+    Attributes
+    ----------
+    user
+        Id.
+    films
+        The films of the prompt, oldest first.
+    titles
+        Number of films that the text names.
+    """
 
     user: str
     films: tuple[Film, ...]

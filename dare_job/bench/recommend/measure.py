@@ -44,9 +44,18 @@ def _sum(reads: np.ndarray, target: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of all users: leaves and scores (R, K), forward passes, queries and memory-bound milliseconds (R,).
+    """Results and costs of searching for R users.
 
-    length  levels of an id; cpu_ms, clock_ms: processor and wall-clock milliseconds per user
+    Attributes
+    ----------
+    length
+        Levels of an id.
+    leaves, scores : (R, K)
+        Leaves of the recommended ids, and their scores.
+    forwards, queries, memory_bound_ms : (R,)
+        Forward passes, queries and memory-bound milliseconds of each user.
+    cpu_ms, clock_ms
+        Processor and wall-clock milliseconds per user.
     """
 
     length: int

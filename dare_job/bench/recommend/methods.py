@@ -18,10 +18,19 @@ WHOLE = 192
 
 @dataclass(frozen=True)
 class Method:
-    """drafter       plain: none; forced: tokens that have no alternative; trie: whole levels; popularity,
-                     transitions; or a draft model's name
-    verification  strict (temperature 0), relaxed or exact
-    width, depth  N and gamma; whole: of levels that are drafted whole
+    """A search for the top K items.
+
+    Attributes
+    ----------
+    drafter
+        plain: no drafts; forced: tokens that have no alternative; trie: whole levels; popularity;
+        transitions; or a draft model's name.
+    verification
+        strict (temperature 0), relaxed or exact.
+    width, depth
+        N, the drafted nodes of a level, and gamma, the number of drafted levels (None: all).
+    whole
+        Maximum size of levels that are drafted whole.
     """
 
     drafter: str

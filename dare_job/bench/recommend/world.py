@@ -24,8 +24,12 @@ _SIZES = (12, 24, 24, 8)
 class World:
     """A target, draft models by name, and test users with their next interactions.
 
-    histories  rows of items of each user; targets: rows of its later items; learned: leaves of the training
-               users
+    Attributes
+    ----------
+    histories, targets
+        Row numbers of each user's items, and of its later items.
+    learned
+        Leaves of the training users' items.
     """
 
     recommender: Recommender

@@ -17,9 +17,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Acceptance:
-    """rates  float64 (levels, candidates): for the search, see ``table``
-    first     {candidates: rate of the first level}, as measured
-    steps     {candidates: steps on which this was measured}
+    """Acceptance rates of a draft model.
+
+    Attributes
+    ----------
+    rates : float64 (levels, candidates)
+        For the search, see ``table``.
+    first
+        Measured rate of the first level by number of candidates.
+    steps
+        Number of steps on which ``first`` was measured, by number of candidates.
     """
 
     rates: np.ndarray

@@ -25,7 +25,9 @@ def usable_interactions(interactions: DataFrame, items: DataFrame, options: Opti
 
     Returns
     -------
-    The interactions, and the number of dropped rows by reason: unrated, untitled, repeated
+    kept : DataFrame
+    dropped : dict
+        Number of dropped rows by reason: unrated, untitled, repeated.
     """
     titled = items.where(F.trim("title") != "").select("item_id", F.lit(True).alias("_titled"))
     table = interactions.join(titled, "item_id", "left")
@@ -53,7 +55,9 @@ def k_core(table: DataFrame, min_user: int, min_item: int, save: Save) -> tuple[
 
     Returns
     -------
-    The subset, and the number of rows after each round; the last round removes none
+    subset : DataFrame
+    rounds : list of int
+        Number of rows after each round; the last round removes none.
     """
     limits = [(key, limit) for key, limit in (("user_id", min_user), ("item_id", min_item)) if limit > 1]
     rows, rounds = table.count(), []

@@ -65,7 +65,8 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
 
     Parameters
     ----------
-    named : (entity type, id) of rows to take instead
+    named
+        Entity type and id of the rows to take instead.
 
     Raises
     ------

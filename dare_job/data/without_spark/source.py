@@ -17,9 +17,12 @@ class Entities:
 
     Attributes
     ----------
-    ids : (N,) string, null for a row that could not be parsed
-    titles : (N,) string; None for users
-    broken : (N,) bool
+    ids : string (N,)
+        Null for a row that could not be parsed.
+    titles : string (N,)
+        None for users.
+    broken : bool (N,)
+        Unusable rows.
     rows
         The N rows with all columns that ``attributes`` reads.
     attributes

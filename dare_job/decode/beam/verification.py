@@ -64,7 +64,8 @@ def verify(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: tor
         Target and draft distribution.
     drafts : int64 (R, n)
         NONE where there is none.
-    uniforms : (R, n) in [0, 1)
+    uniforms : float64 (R, n)
+        In [0, 1).
     widths : int64 (R,)
         Outputs needed.
     output_distribution, draft_distribution

@@ -64,7 +64,8 @@ class ReadAhead:
 
         Returns
         -------
-        paths (R, D), counts (R,) : as in ``Target.commit``
+        paths, counts : int64 (R, D) and (R,)
+            As in ``Target.commit``.
         """
         rows = len(read)
         counts = np.zeros(rows, np.int64)

@@ -29,7 +29,10 @@ def select_level(trees, lengths: np.ndarray, select: Callable[[np.ndarray, np.nd
 
     Returns
     -------
-    (level, owners) : the level and int64 (2, T); None if ``select`` chooses no node
+    level : Level
+        Its T nodes. None instead of both results if ``select`` chooses no node.
+    owners : int64 (2, T)
+        Row and number of each node.
     """
     first = trees.read_counts.copy()
     tokens = np.empty(trees.tokens.size, np.int64)

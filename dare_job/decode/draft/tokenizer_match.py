@@ -27,7 +27,7 @@ _SAMPLED_TOKENS = 64  # tokens of the target's vocabulary that are decoded to te
 
 def first_difference(target: PreTrainedTokenizerBase,
                      draft: PreTrainedTokenizerBase) -> tuple[str, Any, Any] | None:
-    """First property in which two tokenizers with one vocabulary differ.
+    """First property in which two tokenizers with one vocabulary differ; None if they split text alike.
 
     Fast tokenizers are compared by normalizer, pre-tokenizer, model, merges and added tokens, read from the
     backend, which serializes them independently of the version that wrote the files. If a backend cannot be
@@ -35,7 +35,9 @@ def first_difference(target: PreTrainedTokenizerBase,
 
     Returns
     -------
-    (name, value of target, value of draft) : None as a value: not set. None: the tokenizers split text alike
+    name : str
+    target, draft
+        The property's value in each tokenizer; None: not set.
     """
     backends = _backend(target), _backend(draft)
     if None in backends:

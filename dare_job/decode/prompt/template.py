@@ -34,7 +34,8 @@ class PromptFormat:
         Whether the prompt is a message of the tokenizer's chat template; auto: if the tokenizer has one.
     system
         Text of the system message; empty: none.
-    examples : (user, assistant) turns before the prompt
+    examples
+        Turns (user, assistant) before the prompt.
     arguments
         Arguments of the chat template.
     day

@@ -50,7 +50,8 @@ def verify_deterministic_drafts(scores, tokens, parents, starts, uniforms, param
     ----------
     scores : float32 (T, V)
         Logits; the repetition penalty is applied in place to the nodes visited.
-    uniforms : (T,) in [0, 1)
+    uniforms : float64 (T,)
+        In [0, 1).
     context
         Tokens of each row's text and the penalty.
 

@@ -71,7 +71,8 @@ def sample_tokens(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
     ----------
     weights : float64 (R, V)
         Not normalised.
-    uniforms : (R,) in [0, 1); use float64, since float32 cannot represent probabilities below 6e-8
+    uniforms : float64 (R,)
+        In [0, 1). Not float32, which cannot represent probabilities below 6e-8.
 
     Returns
     -------
@@ -98,7 +99,8 @@ def sample_candidates(distribution: DraftDistribution, q: torch.Tensor, n: int,
         Draft probabilities.
     n
         Number of candidates.
-    uniforms : (R, n) in [0, 1); a row uses its own only
+    uniforms : float64 (R, n)
+        In [0, 1); a row uses its own only.
 
     Returns
     -------

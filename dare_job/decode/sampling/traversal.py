@@ -112,7 +112,8 @@ def traverse(distribution: str, tree: CandidateTrees, p: torch.Tensor, q: torch.
         Candidate trees of R rows, with one node per candidate even for repeated tokens.
     p, q : float32 (N, V)
         After each node; q of leaves is not read.
-    uniforms : (N, 2) in [0, 1), for acceptance and for the token after the path
+    uniforms : float64 (N, 2)
+        In [0, 1), for acceptance and for the token after the path.
 
     Raises
     ------

@@ -189,8 +189,9 @@ def verify_trees(rule: str, distribution: str, tree: CandidateTrees, p: torch.Te
         Candidate trees of R rows.
     p, q : float32 (N, V)
         After each node; q of leaves is not read, and rule "naive" does not depend on q.
-    uniforms : (N, n + 1) in [0, 1), independent of those that sampled the candidates: one per candidate and
-        one for the token after the path
+    uniforms : float64 (N, n + 1)
+        In [0, 1), independent of those that sampled the candidates: one per candidate and one for the token
+        after the path.
     """
     nodes, token = tree.roots.clone(), torch.full_like(tree.roots, NONE)
     active = torch.arange(len(nodes), device=nodes.device)

@@ -20,7 +20,8 @@ class Entities:
 
     Attributes
     ----------
-    attributes : (n + 1,) int32 code by name; 0 means no value
+    attributes : int32 (n + 1,)
+        By name of the attribute: code of each dense id's value; 0 means no value.
     """
 
     ids: pd.Index

@@ -16,10 +16,14 @@ class Side:
 
     Attributes
     ----------
-    text : (N,) int32, row of each label row's text
-    history : (N, L) int32, rows of the items clicked before; items only
-    vectors : (T + 1, d) float32, centered and scaled to variance 1 over the entities of the data
-    clusters : (T + 1, L) int32, 0 means none
+    text : int32 (N,)
+        Row of each label row's text.
+    history : int32 (N, L)
+        Rows of the items clicked before; items only.
+    vectors : float32 (T + 1, d)
+        Centered and scaled to variance 1 over the entities of the data.
+    clusters : int32 (T + 1, levels)
+        0 means none.
     """
 
     text: np.ndarray

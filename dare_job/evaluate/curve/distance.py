@@ -55,9 +55,10 @@ def measure(pairs: Pairs, tokens: np.ndarray, encode: Callable[[list[str]], np.n
 
     Parameters
     ----------
-    tokens : (R, 2) of the strict and the other text
+    tokens : int (R, 2)
+        Tokens of the strict and of the other text.
     encode
-        N texts to (n, d) vectors.
+        Maps n texts to vectors (n, d).
     """
     equal = np.array([strict == other for strict, other in pairs], bool)
     cosine, rouge = np.ones(len(pairs)), np.ones(len(pairs))

@@ -27,7 +27,8 @@ class Codebooks:
     ----------
     sizes
         Requested size of each level.
-    levels : (k, d) float32 each; k is the size of the level, or less if there were fewer texts
+    levels : float32 (k, d)
+        Centroids of each level. k is the level's size, or less if there were fewer texts.
     """
 
     sizes: tuple[int, ...]

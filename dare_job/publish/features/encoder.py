@@ -96,7 +96,7 @@ class Encoded:
 
     Attributes
     ----------
-    vectors : (n, d) float32
+    vectors : float32 (n, d)
     long
         Number of texts with more than one window.
     windows
@@ -126,7 +126,8 @@ class Encoder:
 
     Raises
     ------
-    ModelError if the folder contains no encoder, or one without a fast tokenizer.
+    ModelError
+        The folder contains no encoder, or one without a fast tokenizer.
     """
 
     def __init__(self, folder: Path, device: str, batch_size: int):

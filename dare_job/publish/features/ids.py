@@ -26,13 +26,17 @@ def extended(root: AnyPath, entity: str, entities: pa.Array, min_rows: int = 0) 
     ----------
     root
         OUT/features/ids.
-    entities : (n,) string, distinct entity ids
+    entities : string (n,)
+        Distinct entity ids.
     min_rows
         Number of entities that are known to have ids.
 
     Raises
     ------
-    DataError if the file is damaged, InfrastructureError if another command is assigning ids.
+    DataError
+        The file is damaged.
+    InfrastructureError
+        Another command is assigning ids.
     """
     folder = root / f"entity={entity}"
     paths.make_folder(folder)

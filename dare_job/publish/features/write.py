@@ -31,7 +31,8 @@ class Layout:
     ----------
     schema
         FEATURES, with the metadata of this date.
-    codebooks : None: no clusters
+    codebooks
+        None: no clusters.
     group
         Rows per row group.
     origin

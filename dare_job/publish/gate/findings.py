@@ -54,7 +54,8 @@ class Finding:
         Number of rows that were checked.
     value
         Value compared with the limit: a share, or for lengths a ratio or distance; None: not checked.
-    limit : None: the check is off
+    limit
+        None: the check is off.
     failed
         The value exceeds the limit, so nothing is published.
     first

@@ -18,7 +18,8 @@ class Cost:
         Share of ``held_s`` in which they decoded.
     total
         Cost of ``held_s``.
-    per_1000_texts : None if no text was generated
+    per_1000_texts
+        None if no text was generated.
     autoregressive
         Cost of the same tokens at the rate of this run's baseline, with the same time outside decoding
         (loading, waiting, measuring the baseline); computed, not measured. None without a baseline.

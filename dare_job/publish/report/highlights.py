@@ -13,7 +13,15 @@ _CUT_OFF = 0.05  # a warning if more than this share of the generated texts reac
 
 @dataclass(frozen=True)
 class Point:
-    """A line of the list. level: bad | warn | note; section: id of the section with the details."""
+    """A line of the list.
+
+    Attributes
+    ----------
+    level
+        bad, warn or note.
+    section
+        Id of the section with the details.
+    """
 
     level: str
     message: str

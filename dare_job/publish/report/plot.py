@@ -20,7 +20,15 @@ Points = Sequence[tuple[float, float]]
 
 
 class Line(NamedTuple):
-    """Points (x, y) with ascending x, joined by a line. dashes: SVG dash lengths; no name: no label."""
+    """Points (x, y) with ascending x, joined by a line.
+
+    Attributes
+    ----------
+    name
+        Label; empty: none.
+    dashes
+        SVG dash lengths.
+    """
 
     name: str
     colour: str
@@ -29,7 +37,15 @@ class Line(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """One point. x_range: ends of a horizontal error bar; bound: end of a vertical one."""
+    """One point.
+
+    Attributes
+    ----------
+    x_range
+        Ends of a horizontal error bar.
+    bound
+        End of a vertical one.
+    """
 
     name: str
     x: float

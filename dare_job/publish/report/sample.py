@@ -41,7 +41,8 @@ class Shown:
         The text was generated on this date.
     state
         What changed since the date before, in words.
-    prompt : None if the working files are gone
+    prompt
+        None if the working files are gone.
     text
         Word-by-word comparison if the previous text is similar; else the text itself.
     previous

@@ -27,7 +27,8 @@ class Timeline:
 
     Attributes
     ----------
-    began, ended : UTC
+    began, ended
+        Times in UTC.
     pauses
         Times between commands that are left out.
     workers, shown_workers

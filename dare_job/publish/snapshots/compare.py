@@ -27,7 +27,8 @@ class Comparison:
 
     Attributes
     ----------
-    changed : (C, 2) int64, row numbers of changed texts in either snapshot, sorted by hash of the id
+    changed : int64 (C, 2)
+        Row numbers of changed texts in both snapshots, sorted by hash of the id.
     """
 
     counts: dict[str, int]

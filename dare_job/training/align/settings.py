@@ -30,7 +30,8 @@ class Settings:
 
     Attributes
     ----------
-    alpha : None: searched among ``SEARCHED_ALPHAS``
+    alpha
+        None: searched among ``SEARCHED_ALPHAS``.
     """
 
     loss: Loss = option(

@@ -21,7 +21,15 @@ _ROWS = 256  # users per batch
 
 @dataclass(frozen=True)
 class Settings:
-    """Network and training of SASRec. history: newest items that it reads; batch: users."""
+    """Network and training of SASRec.
+
+    Attributes
+    ----------
+    history
+        Number of newest items that it reads.
+    batch
+        Users per update.
+    """
 
     width: int = 64
     blocks: int = 2
