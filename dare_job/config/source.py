@@ -68,7 +68,10 @@ def parse(text: str) -> Override:
 
 
 def merge(data: dict, above: dict, file: Path) -> None:
-    """Apply another file's values, section by section. Its empty sections change nothing."""
+    """Apply another file's values, section by section. Its empty sections change nothing.
+
+    Raises ConfigError if a section of ``above`` is no section in ``data``.
+    """
     for name, value in above.items():
         if isinstance(value, dict) and data.get(name) is not None:
             if not isinstance(data[name], dict):
@@ -93,7 +96,10 @@ def origins(data: dict, file: Path) -> list[Override]:
 
 
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:
-    """Set the value of a key. Below a field that is a mapping, the rest of the key is one name."""
+    """Set the value of a key. Below a field that is a mapping, the rest of the key is one name.
+
+    Raises ConfigError if a part of the key before the last one is no section in ``data``.
+    """
     *sections, name = _split(override.key, root)
     for section in sections:
         if data.get(section) is None:

@@ -202,7 +202,7 @@ class _RequestQueue:
 
 
 def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
-    """Raise an error that affects every row, as one of the project's errors.
+    """Raise an error that affects every row, as one of the project's errors; return for an error of one row.
 
     Parameters
     ----------

@@ -246,7 +246,10 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
 
 
 def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
-    """SHA-256 (hex) of the names and contents of files in a folder, in the given order."""
+    """SHA-256 (hex) of the names and contents of files in a folder, in the given order.
+
+    Raises ModelError if a file cannot be read.
+    """
     digest = hashlib.sha256()
     for file in paths:
         _add(digest, file.relative_to(folder).as_posix(), _content_digest(file))
@@ -254,7 +257,10 @@ def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def tokenizer_hash(path: str | Path) -> str:
-    """SHA-256 (hex) of the tokenizer's files; equal hashes mean equal token ids."""
+    """SHA-256 (hex) of the tokenizer's files; equal hashes mean equal token ids.
+
+    Raises ModelError if the folder holds no model, or no tokenizer.
+    """
     path, digest = Path(path), hashlib.sha256()
     _require(path)
     paths = [path / name for name in sorted(_TOKENIZER_FILES) if (path / name).is_file()]

@@ -119,11 +119,11 @@ class PromptSet:
         return self._render("item", title=title, attributes=dict(attributes))
 
     def system_text(self, side: str) -> str:
-        """The system text of a side; empty if it has none."""
+        """The system text of a side; empty if it has none. Raises ConfigError if it cannot be rendered."""
         return self._fill(f"system of {side}", self.system.get(side, "")).strip()
 
     def example_turns(self, side: str) -> tuple[tuple[str, str], ...]:
-        """(user, assistant) turns that come before every prompt of a side."""
+        """Turns (user, assistant) before every prompt of a side. Raises ConfigError like ``system_text``."""
         place = f"example of {side}"
         return tuple((self._fill(place, user), self._fill(place, answer).strip())
                      for user, answer in self.examples.get(side, ()))

@@ -28,7 +28,7 @@ ITEM_IDS = "item_ids.json"
 
 @dataclass(frozen=True)
 class Recommender:
-    """A recommender's item vocabulary and prompt format.
+    """A recommender's item vocabulary and prompt format. Raises ModelError if the levels do not match.
 
     Attributes
     ----------

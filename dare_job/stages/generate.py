@@ -34,6 +34,8 @@ _ROUTE_OF_MODE = dict.fromkeys(("resd", *MODES_WITHOUT_POOLS), GLOBAL)  # the mo
 def run(job: Job) -> dict:
     """Generate all rows of the run, wave by wave. A resumed run generates only the missing chunks.
 
+    Raises InfrastructureError if rows are missing after all tasks have ended.
+
     Returns
     -------
     rows, written_now

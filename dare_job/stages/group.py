@@ -28,7 +28,8 @@ _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
 def run(job: Job) -> dict:
     """Write GROUPS for users and items; returns counts by entity type.
 
-    Raises DataError if the stages plan or embed have not finished.
+    Raises DataError if the stages plan or embed have not finished, ConfigError if no row has a configured
+    attribute.
     """
     settings = job.config.group
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]

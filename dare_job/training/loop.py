@@ -195,6 +195,7 @@ class _Run:
                       self.checkpoint.folder)
 
     def train(self, counter: progress.Counter) -> None:
+        """Train to the end. Raises ModelError if the loss is not finite."""
         state, schedule = self.state, self.schedule
         stops_early = self.training.validate is not None and not schedule.keep_last
         if schedule.keep_start and not state.validation:

@@ -38,7 +38,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings of DSBD, and the widths of plain beams; with ``fixed`` there is no single cache."""
+    """Settings of DSBD, and the widths of plain beams; with ``fixed`` there is no single cache.
+
+    Raises ConfigError for invalid values.
+    """
 
     draft_widths: tuple[int, ...] = option("W_S of DSBD.", (2, 3, 4, 5, 6), parse=ints)
     thresholds: tuple[float, ...] = option("t of DSBD.", (0.7, 0.9), parse=floats)

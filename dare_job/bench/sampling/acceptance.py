@@ -36,7 +36,7 @@ class Acceptance:
 
 def measure(world: World, drafter: str, temperature: float, tokens: int, probes: tuple[str, ...],
             levels: int) -> Acceptance:
-    """Run every probe without replacement, verified by rrs."""
+    """Run every probe without replacement, verified by rrs. Raises ConfigError if no text takes two steps."""
     rates: dict[tuple[int, int], float] = {}
     first, steps = {}, {}
     for probe in probes:

@@ -141,6 +141,7 @@ def read_pair(reviews: AnyPath, metadata: AnyPath, spark: SparkSession) -> Sourc
 
 
 def first_bytes(file: AnyPath) -> bytes:
+    """The unpacked start of a file, gzipped or not. Raises DataError if it cannot be read."""
     try:
         with file.open("rb") as stored:
             return (gzip.open(stored) if file.suffix == ".gz" else stored).read(_PEEK_BYTES)

@@ -53,6 +53,7 @@ def read(folder: AnyPath, spark: SparkSession) -> Source:
 
 
 def require_files(folder: AnyPath, *names: str) -> AnyPath:
+    """Return the folder. Raises DataError if it lacks one of the files."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         present = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))

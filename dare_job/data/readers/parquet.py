@@ -108,6 +108,7 @@ def _file_groups(path: AnyPath, name: str, spark: SparkSession) -> list[FileGrou
 
 
 def check_columns(file: AnyPath, schema: pa.Schema, needed: tuple[str, ...]) -> None:
+    """Check the columns of a file. Raises DataError if one is missing or nested."""
     missing = [column for column in needed if column not in schema.names]
     if missing:
         raise DataError(f"{file} has no column {', '.join(missing)} "

@@ -134,7 +134,7 @@ class Renderer:
                                   for opening, closing in THINKING_TAGS)
 
     def text(self, prompt: str) -> str:
-        """The text that the model reads."""
+        """The text that the model reads. Raises ConfigError if the chat template cannot be rendered."""
         if self.template is None:
             return self._front() + prompt
         return self._render([*self._messages(), {"role": "user", "content": prompt}])

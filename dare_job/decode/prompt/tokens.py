@@ -71,7 +71,10 @@ class PromptEncoder:
         self._spelling = re.compile(f"(?=({'|'.join(spellings)}))" if spellings else r"(?!)")
 
     def ids(self, prompt: str) -> np.ndarray:
-        """Token ids, int32 (tokens,), of what the model reads for a prompt."""
+        """Token ids, int32 (tokens,), of what the model reads for a prompt.
+
+        Raises RowError if the prompt spells a control token that the tokenizer cannot read as text.
+        """
         text = self._renderer.text(prompt)
         ids = self._tokenize(text)
         return ids if self._has_own_controls(ids) else self._as_text(prompt, text)

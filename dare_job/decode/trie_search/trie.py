@@ -139,7 +139,10 @@ class Vocabulary:
     """
 
     def __init__(self, trie: Trie, first_code_token: list[int], device: torch.device | str = "cpu"):
-        """Take the token of code 0 for each level; the tokens of a level are consecutive."""
+        """Take the token of code 0 for each level; the tokens of a level are consecutive.
+
+        Raises ConfigError if the number of tokens differs from the trie's levels.
+        """
         if len(first_code_token) != trie.length:
             raise ConfigError(f"ids of {trie.length} codes, but the model has tokens for "
                               f"{len(first_code_token)} levels (first_code_token)")

@@ -83,7 +83,8 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
     """Yield a record for each temperature, tree and rule that is exact for the tree.
 
     Texts of up to ``new_tokens`` tokens are generated for the rows' prompts, ``batch`` at a time. ``delta``
-    is the tokens per step, the target's own included, relative to the first of ``RULES``.
+    is the tokens per step, the target's own included, relative to the first of ``RULES``. Raises ModelError
+    if a text cannot be generated, or no tree is drafted.
     """
     for temperature in temperatures:
         for tree in trees:

@@ -34,7 +34,7 @@ def _entities(flag: str, text: str) -> list[str]:
 
 
 def ctr_models(flag: str, text: str) -> list[str]:
-    """Names of CTR models, separated by commas."""
+    """Names of CTR models, separated by commas. Raises ConfigError naming the option."""
     models = words(flag, text)
     if not models or set(models) - set(MODELS):
         raise ConfigError(f"{flag} {text!r}: choose from {', '.join(MODELS)}")

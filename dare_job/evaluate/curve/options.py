@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job curve`` beside those of the run.
+    """Options of ``dare-job curve`` beside those of the run. Raises ConfigError for an invalid level.
 
     Attributes
     ----------

@@ -45,7 +45,11 @@ def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[V
 
 
 def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
-    """Preview the variants; returns ``date``, ``variants`` with a summary and rows each."""
+    """Preview the variants; returns ``date``, ``variants`` with a summary and rows each.
+
+    Raises ConfigError if ``--ids`` names an entity type without prompts; the errors of
+    ``preflight.check_drafting``; and DataError if the input has no such rows.
+    """
     first = chosen[0].job
     named = [_named(name) for name in options.ids]
     for entity, identifier in named:

@@ -93,6 +93,8 @@ def make_task(job: Job) -> Task:
 def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str], None]) -> Written:
     """Generate the texts of rows with a prompt, first without drafts, then with them.
 
+    Raises DataError if no prompt can be tokenized.
+
     Parameters
     ----------
     show

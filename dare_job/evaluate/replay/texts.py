@@ -37,7 +37,10 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
 
 
 def read_groups(path: str | Path) -> dict[str, str]:
-    """Group by id, of a file with columns ``entity_id``, and ``group`` or ``pool``."""
+    """Group by id, of a file with columns ``entity_id``, and ``group`` or ``pool``.
+
+    Raises DataError if the file cannot be read or lacks a column.
+    """
     table = frame(path, ["entity_id"])
     column = next((name for name in ("group", "pool") if name in table.columns), None)
     if column is None:

@@ -48,7 +48,10 @@ class Night:
     work: AnyPath
 
     def make(self, staging: AnyPath) -> dict | None:
-        """Write files and codebooks and return the manifest entries; None, with a warning, without texts."""
+        """Write files and codebooks and return the manifest entries; None, with a warning, without texts.
+
+        Raises DataError if the date was published again in the meantime.
+        """
         job = self.job
         rows = inputs.read(job, self.entity)
         known, without_text = inputs.entities(job, self.entity, rows)

@@ -63,7 +63,11 @@ class EncodeTask:
 
 
 def loaded(task: EncodeTask):
-    """In a Spark task: the encoder, on the task's GPU or on the device of model.device."""
+    """In a Spark task: the encoder, on the task's GPU or on the device of model.device.
+
+    Raises ModelError if this host has another encoder, ConfigError if it lacks a package, InfrastructureError
+    if it cannot load the encoder.
+    """
     return _load(task, workers.task_gpu())
 
 

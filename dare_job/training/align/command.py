@@ -47,7 +47,8 @@ class AlignmentData:
 def run(options: Options) -> dict:
     """Align the draft, replace the folder ``to`` atomically, and return the training's record.
 
-    A killed run resumes from its last checkpoint if it is started with the same options.
+    A killed run resumes from its last checkpoint if it is started with the same options. Raises ConfigError
+    for invalid options or if the recommenders' item ids differ, ModelError if a tokenizer cannot be read.
     """
     began, settings = time.monotonic(), options.settings
     require_replaceable(options.to, KIND, {"--recommender": options.target, "--draft": options.draft})

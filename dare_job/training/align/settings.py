@@ -26,6 +26,8 @@ def _alpha(flag: str, text: str) -> float | None:
 class Settings:
     """The defaults take about ten minutes on one core for Amazon Beauty.
 
+    Raises ConfigError for invalid values.
+
     AtSpeed: Lin et al., "Efficient inference for large language model-based generative recommendation".
 
     Attributes

@@ -27,7 +27,10 @@ _LOG = logging.getLogger("dare_job")
 
 
 def run(options: Options) -> dict:
-    """Train and write the folder whole, or leave what was there. Returns its manifest, and where it is."""
+    """Train and write the folder whole, or leave what was there. Returns its manifest, and where it is.
+
+    Raises ConfigError for invalid options, DataError if no text is shorter than the context.
+    """
     began, settings = time.monotonic(), options.settings
     _require_place(options.to)
     source = prompted_texts.source(options.out, options.date)

@@ -14,7 +14,10 @@ _MODEL, _TRAINING = "Draft model", "Training"
 
 @dataclass(frozen=True)
 class Settings:
-    """The defaults take a few minutes on one core for a target with a vocabulary of a few thousand tokens."""
+    """The defaults take a few minutes on one core for a target with a vocabulary of a few thousand tokens.
+
+    Raises ConfigError for invalid values.
+    """
 
     width: int = option("Size of the hidden states.", 256, panel=_MODEL)
     layers: int = option("Number of layers.", 2, panel=_MODEL)

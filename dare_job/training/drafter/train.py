@@ -167,7 +167,8 @@ def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tok
     """Generate the rows greedily with a chain of ``CHAIN`` drafted tokens per step.
 
     Returns rows, tokens, accepted (share of the drafted tokens), tokens_per_step (per row, the target's own
-    token included), first_choice (share of the text's tokens that are the draft model's argmax).
+    token included), first_choice (share of the text's tokens that are the draft model's argmax). Raises
+    ModelError if a row fails.
     """
     draft = Target(copy.deepcopy(model).to(target.device), check=False)
     settings = EngineSettings(batch_size=8, nodes=CHAIN, depth=CHAIN, score="never",

@@ -60,7 +60,10 @@ def with_collision_level(codes: np.ndarray) -> np.ndarray:
 
 
 def run(options: Options) -> dict:
-    """Train a quantizer, write the file of ids atomically, and return the training's record."""
+    """Train a quantizer, write the file of ids atomically, and return the training's record.
+
+    Raises ConfigError for invalid options, DataError if there are no items.
+    """
     if (options.vectors is None) == (options.texts is None):
         raise ConfigError("give either --vectors or --text")
     began = time.monotonic()

@@ -57,7 +57,10 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> dict[str, float]:
 
 
 def run(options: EvaluationOptions) -> dict:
-    """Means and intervals of each method and of its differences from the other methods."""
+    """Means and intervals of each method and of its differences from the other methods.
+
+    Raises ConfigError for invalid options, or if no user has items to test on.
+    """
     if unknown := set(options.baselines) - set(BASELINES):
         raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "
                           f"{', '.join(BASELINES)}")

@@ -45,6 +45,7 @@ def run(options: Options) -> dict:
     """Fine-tune all weights, replace the folder ``to`` atomically, and return the training's record.
 
     A training that was killed continues from its last checkpoint if it is started with the same options.
+    Raises ConfigError for invalid options, DataError if the texts cannot be read or are too few.
     """
     began, settings = time.monotonic(), options.settings
     if options.threads:
