@@ -17,13 +17,14 @@ class OracleDrafter:
 
     def __init__(self, texts: Mapping[object, Sequence[int]], vocabulary: int, distractors: int = 2,
                  error_rate: float = 0.1, seed: int = 0):
-        """texts: tokens by request id, prompt left out."""
+        """``texts``: token ids (tokens,) by request id, without the prompt."""
         self._texts = {key: np.asarray(text, np.int32) for key, text in texts.items()}
         self._vocabulary, self._distractors, self._error_rate = vocabulary, distractors, error_rate
         self._rng = np.random.default_rng(seed)
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
+        """As ``Drafter.draft``; ``min_score`` has no effect."""
         shape = (len(requests), int(budgets.max(initial=0)))
         tokens, parents = np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32)
         sizes = np.zeros(len(requests), np.int32)

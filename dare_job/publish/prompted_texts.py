@@ -160,6 +160,6 @@ def _text(record: dict, tokenizer, same_tokenizer: bool) -> np.ndarray:
 
 
 def no_prompt(tokenizer) -> np.ndarray:
-    """The prompt of a row without one, int64: the BOS or EOS token, or empty if the tokenizer has neither."""
+    """The prompt of a row without one, int64 (1,) or (0,): the BOS or EOS token if the tokenizer has one."""
     token = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     return np.zeros(0, np.int64) if token is None else np.array([token], np.int64)

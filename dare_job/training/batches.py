@@ -36,7 +36,7 @@ def padded(rows: list[tuple[list[int], list[int]]], width: int, pad: int) -> Bat
 
 
 def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy of the texts. Causal attention and padding on the right: no mask is needed."""
+    """Mean cross-entropy of the texts, float32 (). Causal attention, padding on the right: no mask."""
     flat = batch.targets.flatten()
     wanted = (flat != IGNORED).nonzero()[:, 0]
     wanted = functional.pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # with row 0, whose target is IGNORED

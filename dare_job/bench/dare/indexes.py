@@ -34,7 +34,7 @@ def build(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], max_texts:
     Parameters
     ----------
     texts
-        Token ids by entity id.
+        Token ids (tokens,) by entity id.
     pools
         Pool of each entity.
     max_texts

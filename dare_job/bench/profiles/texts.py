@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Greedy text of each prompt by its id, int32, end of text included; kept in ``work`` for the next call.
+    """Greedy text int32 (tokens,) of each prompt by its id, with its end of text; kept in ``work``.
 
     Texts of earlier rows draft the later ones, which changes no text. Raises ModelError if a row fails.
     """
@@ -50,13 +50,16 @@ def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, n
 
 
 def encode(model: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Prompts as token ids, int32."""
+    """Prompts as token ids, int32 (tokens,)."""
     ids = AutoTokenizer.from_pretrained(model)(list(prompts.values()))["input_ids"]
     return {key: np.asarray(row, np.int32) for key, row in zip(prompts, ids, strict=True)}
 
 
 def recorded(model: Path, profiles: Sequence[Profile]) -> dict[str, np.ndarray]:
-    """The real profiles in the model's tokens by user, end of text included, cut at the model's maximum."""
+    """The real profiles by user as the model's token ids, int32 (tokens,).
+
+    They include the end of text and are cut at the model's maximum.
+    """
     tokenizer = AutoTokenizer.from_pretrained(model)
     ids = tokenizer([profile.text for profile in profiles], add_special_tokens=False)["input_ids"]
     max_tokens = GenerationConfig.from_pretrained(model).max_new_tokens
@@ -70,7 +73,10 @@ def distinct(texts: Sequence[np.ndarray]) -> float:
 
 
 def accepted_per_step(texts: Sequence[np.ndarray], pool: Sequence[np.ndarray], nodes: int = 16) -> float:
-    """Draft tokens accepted per step when ``texts`` are replayed with drafts from ``pool``."""
+    """Draft tokens accepted per step when ``texts`` are replayed with drafts from ``pool``.
+
+    Each text is int32 (tokens,).
+    """
     index = Index.build(pool)
     drafter = Blend([(index,)] * len(texts), DraftSettings(threads=1))
     return replay([text for text in texts if text.size > 1], drafter, nodes)["accepted_per_step"]

@@ -72,7 +72,7 @@ class Forest:
                      self.depths[: len(lengths)])
 
     def path(self, slot: int, node: int) -> np.ndarray:
-        """Return the tokens int64 from the end of the text to a node, empty for ``TEXT``."""
+        """Return the tokens int64 (depth,) from the end of the text to a node, empty for ``TEXT``."""
         tokens = []
         while node >= 0:
             tokens.append(self.tokens[slot, node])

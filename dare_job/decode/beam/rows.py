@@ -29,6 +29,7 @@ class Finished:
         return len(self.beams) < self.width or self.score(likelihood, tokens) > self.beams[-1][0]
 
     def add(self, likelihood: float, tokens: np.ndarray) -> None:
+        """Add a beam that ended: its log P, and its tokens int32 (tokens,) without the prompt."""
         self.beams.append((self.score(likelihood, len(tokens)), tokens, likelihood))
         self.beams.sort(key=lambda beam: -beam[0])
         del self.beams[self.width :]
@@ -88,12 +89,12 @@ class BeamRows(Rows):
         return int(self.length[slot] + self.forest.counts[slot])
 
     def beam_text(self, slot: int, node: int, token: int) -> np.ndarray:
-        """Return the tokens int32 of a beam without the prompt, from the node before its last token."""
+        """Return the tokens int32 (tokens,) of a beam without the prompt; ``node`` is before the last one."""
         shared = self.tokens[slot, self.prompt[slot] : self.length[slot]]
         return np.concatenate((shared, self.forest.path(slot, node), [token])).astype(np.int32)
 
     def extend(self, slot: int, tokens: np.ndarray) -> None:
-        """Append tokens to the text that all beams share."""
+        """Append tokens (n,) to the text that all beams share."""
         end = self.length[slot] + len(tokens)
         self.tokens[slot, self.length[slot] : end] = tokens
         self.length[slot] = end
@@ -106,7 +107,7 @@ class BeamRows(Rows):
         self.slot_steps[slots] += share
 
     def conclude(self, slot: int, is_eos: np.ndarray) -> Result:
-        """Remove a finished row from its slot; its best finished beam is its text."""
+        """Remove a finished row from its slot; its best finished beam is its text. ``is_eos``: bool (V,)."""
         scores, texts, likelihoods = zip(*self.finished[slot].beams, strict=True)
         tokens = texts[0]
         layers = int(self.layers[slot])

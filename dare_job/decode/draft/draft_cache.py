@@ -47,7 +47,7 @@ class ReadAhead:
         self.counts[: len(counts)] = level.first + counts
 
     def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Copy slots ``sources`` to slots ``targets``."""
+        """Copy slots ``sources`` (M,) to slots ``targets`` (M,)."""
         for array in (self.tokens, self.parents, self.counts):
             array[targets] = array[sources]
 

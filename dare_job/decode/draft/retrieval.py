@@ -23,6 +23,7 @@ class RetrievalDrafter:
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:
+        """As ``Drafter.draft``."""
         if requests is not self._requests:
             self._prepare(tuple(requests))
         return self._drafter(context, lengths, budgets, depths, min_score)

@@ -128,6 +128,11 @@ class SampledTrees(NamedTuple):
 
         The most probable nodes come first, until the budget is spent. Their own candidates are not sampled
         yet and cannot influence the selection, which keeps the output distribution exact.
+
+        Parameters
+        ----------
+        lengths, max_depths, budgets : int (R,)
+            Tokens of each row's text, and the maximum depth and number of nodes of its tree.
         """
         return select_level(
             self, lengths, lambda *level: _select(depth, width, max_depths, budgets, *level, *self))

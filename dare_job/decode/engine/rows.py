@@ -98,7 +98,7 @@ class Rows:
         self.any_relaxed_limit = False  # whether any row so far had ``relaxed_end``
 
     def free(self) -> np.ndarray:
-        """Return the free slots in ascending order."""
+        """Return the free slots int64 (n,) in ascending order."""
         return np.flatnonzero(~self.used)
 
     def admit(self, slot: int, row: Admission) -> None:
@@ -168,7 +168,10 @@ class Rows:
 
     def append_prefilled(self, slots: np.ndarray, result: VerificationResult,
                          is_eos: np.ndarray) -> tuple[int, np.ndarray]:
-        """Append the tokens of a prefill, which counts as no step: accepted tokens count as reused."""
+        """Append the tokens of a prefill, which counts as no step: accepted tokens count as reused.
+
+        Arguments and results are those of ``append``.
+        """
         ending, ends = self._append(slots, result, is_eos, 0.0)
         self.reused[slots], self.accepted[slots] = self.accepted[slots], 0
         return ending, ends

@@ -255,7 +255,7 @@ class TreeCache(Cache):
 
 
 def host_array(states: torch.Tensor) -> np.ndarray:
-    """Return a CPU tensor's memory; 2-byte types as int16, because numpy and numba lack bfloat16."""
+    """Return a CPU tensor's memory in its shape; 2-byte types as int16: numpy and numba lack bfloat16."""
     return (states.view(torch.int16) if states.element_size() == 2 else states).numpy()
 
 

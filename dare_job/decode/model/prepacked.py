@@ -68,6 +68,7 @@ class PrepackedLinear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features)."""
         layer = self._layer
         if self._leave_single and values.numel() == values.shape[-1]:
             return linear(values, layer.weight, layer.bias)

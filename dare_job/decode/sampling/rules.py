@@ -94,7 +94,7 @@ def gather_at(weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def acceptance_ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return min(1, p / q), and 0 where q is 0."""
+    """Return min(1, p / q) of p and q with the same shape, by element, and 0 where q is 0."""
     return torch.where(q > 0, p / torch.where(q > 0, q, 1.0), 0.0).clamp_max(1.0)
 
 

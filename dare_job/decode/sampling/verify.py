@@ -71,7 +71,7 @@ class Verifier:
 
     def output_distribution(self, p: torch.Tensor, q: torch.Tensor,
                             candidates: torch.Tensor) -> OutputDistribution:
-        """Return the exact output distribution given the candidates."""
+        """Return the exact output distribution given the candidates int64 (R, n)."""
         outcomes = _ExactOutcomes(p)
         self._run(p, q, candidates, outcomes)
         first = [(column >= 0) & (candidates[:, :j] != column).all(-1, keepdim=True)

@@ -130,6 +130,8 @@ def fill_with_best(candidates: Candidates, sampled: torch.Tensor) -> torch.Tenso
 
 class Banned:
     """Nodes that must not be recommended, per row; stored as sorted keys row * n + node, n nodes of the trie.
+
+    ``keys`` is int64 (m,), of all rows together.
     """
 
     def __init__(self, keys: np.ndarray, nodes: int, device):

@@ -101,10 +101,12 @@ class SearchState:
         return cls(np.zeros(rows, np.int64), nodes, scores)
 
     def rows(self, which: np.ndarray) -> TrieBeams:
+        """The beams (S, K) of rows ``which`` int64 (S,) at their own levels."""
         at = self._place(which)
         return TrieBeams(self.nodes[at], self.scores[at])
 
     def advance(self, which: np.ndarray, beams: TrieBeams) -> None:
+        """Go to the next level of rows ``which`` int64 (S,), which has these beams (S, K)."""
         self.level[which] += 1
         at = self._place(which)
         self.nodes[at], self.scores[at] = beams

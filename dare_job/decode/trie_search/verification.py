@@ -117,6 +117,13 @@ def relaxed(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, k: int, rand
     Each draft is accepted independently with probability min(1, p / q). If at least k are accepted, k of them
     are chosen at random. If fewer are, samples from norm(p - q)+ without the accepted ones fill up, and the
     draft ends.
+
+    Returns
+    -------
+    places : int64 (S, k)
+        NONE once the support is exhausted.
+    continues : bool (S,)
+        Whether k drafts were accepted, no other candidate has p > 0, or nothing was drafted.
     """
     accepted = torch.zeros_like(p, dtype=torch.bool)
     q = normalised(q)

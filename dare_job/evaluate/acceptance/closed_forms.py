@@ -31,7 +31,7 @@ class SortedByRatio:
         self.over = self.ratio, self.over_p, self.over_q
 
     def mass(self, k: np.ndarray) -> np.ndarray:
-        """Return N(k), the sum of (p - k q)+."""
+        """Return N(k), the sum of (p - k q)+, for each of k in any shape."""
         at = np.searchsorted(self.ratio, k, side="right")
         return np.maximum(self.over_p[at] - k * self.over_q[at], 0.0)
 

@@ -74,7 +74,7 @@ def _sequential(q: np.ndarray, n: int, ends: np.ndarray) -> np.ndarray:
 
 
 def complements(q: np.ndarray) -> np.ndarray:
-    """Return 1 - q without cancellation where one token has nearly all mass."""
+    """Return 1 - q (m,) without cancellation where one token has nearly all mass."""
     complement, largest = 1 - q, int(np.argmax(q))
     complement[largest] = q[:largest].sum() + q[largest + 1 :].sum()
     return complement
@@ -181,7 +181,10 @@ def optimum(distribution: str, p: torch.Tensor, q: torch.Tensor, n: int) -> floa
 
 
 def most_probable(q: np.ndarray, n: int) -> np.ndarray:
-    """Return the n most probable tokens; ties in token order, as the distributions break them."""
+    """Return the n most probable tokens of q (V,), int64 (n,) or all with q > 0 if they are fewer.
+
+    Ties are in token order, as the distributions break them.
+    """
     if n >= np.count_nonzero(q):
         return np.flatnonzero(q)
     threshold = np.partition(q, len(q) - n)[len(q) - n] if n else np.inf

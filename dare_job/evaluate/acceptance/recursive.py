@@ -97,7 +97,10 @@ class SortedByQ:
         return float(heavy.sum() + light)
 
     def remaining_after_heavy(self, path: Path) -> np.ndarray:
-        """Return 1 minus the q of a path and of each heavy token, by ascending q; 0 for the path's own."""
+        """Return 1 minus the q of a path and of each heavy token, (heavy,), by ascending q.
+
+        The path's own tokens have 0.
+        """
         heavy, light = self._masses(path)
         return np.where(heavy > 0, self._others @ heavy + light, 0.0)
 

@@ -141,7 +141,7 @@ def sample_positions(rows: list[Row], count: int, seed: int) -> list[np.ndarray]
 @torch.inference_mode()
 def read_positions(target: Target, draft: Target, rows: list[Row],
                    positions: list[np.ndarray]) -> Iterator[Positions]:
-    """Run both models over every text with a position.
+    """Run both models over every text with a position; ``positions`` as from ``sample_positions``.
 
     Raises ModelError if logits are non-finite.
     """

@@ -31,13 +31,16 @@ class Difference:
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean of two values or more."""
+    """Student's interval of the mean of values (n,), at least two."""
     low, high = stats.t.interval(level, len(values) - 1, np.mean(values), stats.sem(values))
     return float(low), float(high)
 
 
 def paired(a: np.ndarray, b: np.ndarray) -> Difference:
-    """Paired t test of "no difference", two-sided, with the 95 % interval of the mean difference."""
+    """Paired t test of "no difference", two-sided, with the 95 % interval of the mean difference.
+
+    ``a`` and ``b`` (seeds,) have the values of the same seeds.
+    """
     gap = np.asarray(a, float) - np.asarray(b, float)
     if np.ptp(gap) == 0:  # the t statistic is not defined
         return Difference(float(gap[0]), float(gap[0]), float(gap[0]), 0.0 if gap[0] else 1.0)
@@ -48,7 +51,7 @@ def equivalence(a: np.ndarray, b: np.ndarray, margin: float) -> Difference:
     """Two one-sided t tests (TOST) of "the mean of a - b is -margin or less, or margin or more".
 
     The p value is the larger of both; below 0.05 exactly where the 90 % interval, which is returned, lies
-    within the margin.
+    within the margin. ``a`` and ``b`` (seeds,) as in ``paired``.
     """
     gap = np.asarray(a, float) - np.asarray(b, float)
     if np.ptp(gap) == 0:

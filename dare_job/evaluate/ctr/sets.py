@@ -53,7 +53,7 @@ class TextEncoder:
         self._loaded: tuple[Encoder, Maker] | None = None
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, Maker | None]:
-        """Vectors of the texts, and what made them.
+        """Vectors float32 (n, d) of n texts, and what made them; (0, 0) and None without texts.
 
         Raises ConfigError if a package is missing, ModelError if there is no such encoder.
         """

@@ -31,7 +31,10 @@ class Fitted:
 
 
 def tensors(examples: Examples, inputs: Inputs, device: str = "cpu") -> dict[str, Tensor]:
-    """All label rows as a batch of ``models.Ctr``, with ``label``."""
+    """All N label rows as a batch of ``models.Ctr``, with ``label``.
+
+    Histories are int32 (N, L), ``label`` is float32 (N,), all others are int32 (N,).
+    """
     columns = {"user": examples.user, "item": examples.item, "history": examples.history,
                "label": examples.label} | {f"text.{side}": data.text for side, data in inputs.sides.items()}
     if "item" in inputs.sides:

@@ -81,7 +81,7 @@ def _read(folder: AnyPath, wanted: set[str], task: Task, max_texts: int) -> Prev
 
 
 def previous_pools(previous: Previous, row: Row) -> tuple[tuple[Index, ...], np.ndarray | None]:
-    """Pools of a row, and its previous text, as in a run without groups."""
+    """Pools of a row, and its previous text int32 (tokens,), as in a run without groups."""
     own = previous.own.get(row.entity_id)
     if own is None or not len(own):
         return (previous.pool,), None

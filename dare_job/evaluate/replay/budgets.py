@@ -76,13 +76,13 @@ _MEASURED = Drafting()
 
 def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
           settings: DraftSettings, drafting: Drafting = _MEASURED) -> Steps:
-    """Replay with up to ``nodes`` draft nodes for every row in each step."""
+    """Replay texts, int32 (tokens,) each, with up to ``nodes`` draft nodes for every row in each step."""
     return _run(texts, pools, batch, nodes, settings, None, drafting)
 
 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
               settings: DraftSettings, curve: LatencyCurve, drafting: Drafting = _MEASURED) -> Steps:
-    """Replay with the nodes that the draft budget selects, at most ``nodes`` of one row."""
+    """Replay as ``fixed``, with the nodes that the draft budget selects, at most ``nodes`` of one row."""
     return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes), drafting)
 
 

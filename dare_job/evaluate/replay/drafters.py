@@ -54,7 +54,7 @@ class Arctic(Drafter):
     """The suffix tree of ArcticInference, in the package ``arctic-inference``."""
 
     def __init__(self, texts: Sequence[np.ndarray]):
-        """Raises ConfigError if the package is not installed."""
+        """Draft from texts, int32 (tokens,) each. Raises ConfigError if the package is not installed."""
         try:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError:

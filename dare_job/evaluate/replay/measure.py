@@ -22,7 +22,10 @@ _RESAMPLES = 1000
 
 def cost(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], settings: DraftSettings,
          nodes: int) -> dict:
-    """Median microseconds per row of a call for ROWS rows at random places of ``texts``, by threads."""
+    """Median microseconds per row of a call for ROWS rows at random places of texts, by threads.
+
+    ``texts`` are int32 (tokens,) each.
+    """
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(texts), ROWS)
     lengths = np.array([rng.integers(1, texts[i].size) for i in chosen], np.int32)
@@ -65,7 +68,7 @@ class Calibration:
 
 
 class Drafter(Protocol):
-    """Drafts for one text at a time."""
+    """Drafts for one text, int32 (tokens,), at a time."""
 
     def start(self, number: int, text: np.ndarray) -> None:
         """Begin the text with this place among the replayed ones; only its first token is known."""
@@ -79,7 +82,7 @@ class Drafter(Protocol):
 
 def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
            calibration: Calibration | None = None) -> dict:
-    """Replay ``texts`` with trees of at most ``nodes``; the first token is known.
+    """Replay ``texts``, int32 (tokens,) each, with trees of at most ``nodes``; the first token is known.
 
     A step generates the accepted path and one more token. Returns accepted_per_step (without that token) with
     its 95 % bootstrap interval over texts, nodes_used, steps, p50_us and p99_us of drafting (wall-clock, and
@@ -114,7 +117,7 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
 
 
 def accepted(tokens: Sequence[int], parents: Sequence[int], truth: np.ndarray) -> list[int]:
-    """Node indices of the longest path of the tree that is a prefix of ``truth``."""
+    """Node indices of the longest path of the tree that is a prefix of the tokens ``truth`` (n,)."""
     node, path = ROOT, []
     for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):  # parents come first
         if len(path) < truth.size and parent == node and token == truth[len(path)]:
@@ -147,7 +150,7 @@ def resampled(*per_text: np.ndarray) -> list[np.ndarray]:
 
 
 def interval(rates: np.ndarray) -> list[float]:
-    """The 2.5th and the 97.5th percentile."""
+    """The 2.5th and the 97.5th percentile of rates (n,)."""
     return np.percentile(rates, [2.5, 97.5]).round(4).tolist()
 
 

@@ -137,7 +137,7 @@ class FailingRows:
             table._write()
 
     def add(self, entity: str, check: str, ids: pa.Array, values: np.ndarray | None, texts: pa.Array) -> None:
-        """Add N rows; ``values`` is None for errors."""
+        """Add N rows: ids and texts string (N,), and the checked values (N,), None for errors."""
         key = entity, check
         self.first[key] += ids[:MAX_IDS - len(self.first[key])].to_pylist()
         capacity = min(MAX_ROWS - self.rows[key], len(ids))

@@ -30,6 +30,7 @@ class Sample:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, ids: pa.Array, tokens: np.ndarray, texts: pa.Array) -> None:
+        """Sample from N texts: ids and texts string (N,), and their numbers of tokens (N,)."""
         chosen = (self._random.random(len(ids)) < self._share) & (tokens > 0)
         rows = pa.array(chosen)
         columns = [ids.filter(rows), pa.array(tokens[chosen]),

@@ -69,7 +69,7 @@ class Scan:
             self.note(check, texts.ids.filter(rows), values[failed], texts.text.filter(rows))
 
     def note(self, check: str, ids: pa.Array, values: np.ndarray | None, texts: pa.Array) -> None:
-        """Count failing rows of a check."""
+        """Count N failing rows of a check; arguments as for ``FailingRows.add``."""
         self._failing_rows.add(self._entity, check, ids, values, texts)
 
     def failing(self, check: str) -> tuple[int, list[str]]:

@@ -177,7 +177,11 @@ def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
 
 
 def add_lengths(lengths: np.ndarray, tokens: pa.Array) -> np.ndarray:
-    """Add numbers of tokens to ``lengths``, the number of texts by tokens; returns the sums."""
+    """Add texts to ``lengths`` int64 (L,), the number of texts by their tokens; returns the sums.
+
+    ``tokens`` (N,) are the numbers of tokens of N texts, null without a text. The result has a place for the
+    longest text.
+    """
     counts = np.bincount(tokens.drop_null().to_numpy(), minlength=len(lengths))
     counts[:len(lengths)] += lengths
     return counts

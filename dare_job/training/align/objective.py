@@ -1,9 +1,11 @@
 """The alignment loss of a draft recommender q with its target p (AtSpeed and baselines).
 
-The losses take tensors and return one value per place, with gradients of q. Common arguments:
+The losses take tensors and return one value per place, float (...), with gradients of q. Common arguments:
 
-log_q, log_p : float (..., C), log-probabilities of the C codes of the place's level, over all tokens
-valid : bool (..., C), codes that lead to an item; others are never generated, so they are not aligned
+log_q, log_p : float (..., C)
+    Log-probabilities of the C codes of the place's level, normalized over all tokens.
+valid : bool (..., C)
+    Codes that lead to an item; others are never generated, so they are not aligned.
 """
 
 from collections.abc import Sequence
@@ -27,10 +29,15 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
 
     Parameters
     ----------
+    log_q, log_p, valid : (..., C)
     log_p_k : float (...)
         Log p of the K-th sequence at this level, after its own prefix.
     density
         False drops the second term ("w/o DR"), which leaves the reverse KL over V.
+
+    Returns
+    -------
+    loss : float (...)
     """
     log_q, log_p, kept = _top(log_q, valid, k, log_q, log_p)
     q = log_q.exp() * kept
@@ -41,7 +48,8 @@ def at_speed_s(log_q: torch.Tensor, log_p: torch.Tensor, log_p_k: torch.Tensor, 
 def at_speed_r(log_q: torch.Tensor, log_p: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
     """AtSpeed-R: 1/2 sum_V |p' - q'| over V, the valid codes among the top K of p, both normalized over V.
 
-    Equation 8 of the same paper. Relaxed sampling accepts one sample with probability 1 minus this.
+    Equation 8 of the same paper. Relaxed sampling accepts one sample with probability 1 minus this. Arguments
+    are (..., C), the result is float (...).
     """
     log_q, log_p, kept = _top(log_p, valid, k, log_q, log_p)
     q, p = (logs.masked_fill(~kept, -torch.inf).softmax(-1) for logs in (log_q, log_p))
@@ -49,18 +57,21 @@ def at_speed_r(log_q: torch.Tensor, log_p: torch.Tensor, valid: torch.Tensor, k:
 
 
 def word_kd(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
-    """KL(p || q), with all tokens of other levels as one (Hinton et al. 2015, Sanh et al. 2019)."""
+    """KL(p || q), with all tokens of other levels as one (Hinton et al. 2015, Sanh et al. 2019).
+
+    Arguments are (..., C), the result is float (...).
+    """
     log_q, log_p = _with_rest(log_q), _with_rest(log_p)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def tvd_kd(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
-    """1/2 sum |p - q|, with all tokens of other levels as one (Wen et al. 2023)."""
+    """1/2 sum |p - q|, with all tokens of other levels as one (Wen et al. 2023). Shapes as in ``word_kd``."""
     return 0.5 * (_with_rest(log_p).exp() - _with_rest(log_q).exp()).abs().sum(-1)
 
 
 def likelihood(log_q: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """-log q of the next codes (...): SFT, SeqKD and the recommendation loss."""
+    """-log q, float (...), of the next codes int64 (...): SFT, SeqKD and the recommendation loss."""
     return -log_q.gather(-1, codes[..., None])[..., 0]
 
 
@@ -88,6 +99,14 @@ def objective(draft: Scorer, vocabulary: Vocabulary, histories: Sequence[np.ndar
     ----------
     vocabulary
         The trie with codes instead of tokens, on the draft's device.
+    histories
+        Item rows int (n,) of each of B users.
+    paths
+        Of the same B users.
+
+    Returns
+    -------
+    loss : float32 ()
     """
     codes = paths.codes.long().to(draft[0].device)
     log_q = log_probabilities(*draft, histories, codes)

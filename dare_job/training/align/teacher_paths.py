@@ -41,6 +41,7 @@ class TeacherPaths(NamedTuple):
     log_p_k: torch.Tensor
 
     def take(self, rows: torch.Tensor) -> "TeacherPaths":
+        """The paths of the histories ``rows`` int64 (B,)."""
         return TeacherPaths(*(part[rows] for part in self))
 
 
@@ -133,14 +134,14 @@ def best_prefixes(engine: Engine, trie: Trie, histories: Sequence[np.ndarray], w
 
 
 def accepted_steps(targets: np.ndarray, drafted: np.ndarray) -> np.ndarray:
-    """Beam steps that strict verification accepts of a first draft, int64 (U).
+    """Beam steps that strict verification accepts of a first draft, int64 (U,).
 
     These are the leading levels whose K prefixes of the target are all among the draft's N. At most L - 1,
     as the target's forward pass gives the last step itself.
 
     Parameters
     ----------
-    targets, drafted
+    targets, drafted : int64 (U, L - 1, K) and (U, L - 1, N)
         ``best_prefixes`` of target and draft.
     """
     covered = (targets[..., None] == drafted[:, :, None]).any(-1) | (targets == NONE)

@@ -23,19 +23,25 @@ from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import EvaluationOptions
 
 BASELINES = ("popularity", "sasrec")
-Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user
+Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user: item rows int32 (n,)
 _USERS = 32  # searched for at once
 _RESAMPLES, _AT_ONCE = 4000, 250
 
 
 def recall(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
-    """Share of each user's targets among the first k recommendations, float64 (U)."""
+    """Share of each of U users' targets among the first k recommendations, float64 (U,).
+
+    ``lists`` and ``targets`` have the user's item rows, int (n,): recommended, best first, and to be found.
+    """
     return np.array([np.isin(np.unique(items), recommended[:k]).mean()
                      for recommended, items in zip(lists, targets, strict=True)])
 
 
 def ndcg(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> np.ndarray:
-    """sum_r hit_r / log2(r + 1) over ranks r from 1, divided by its maximum for k ranks; float64 (U)."""
+    """sum_r hit_r / log2(r + 1) over ranks r from 1, divided by its maximum for k ranks; float64 (U,).
+
+    Arguments are those of ``recall``.
+    """
     discounts = 1 / np.log2(np.arange(2, k + 2))
     return np.array([discounts[:len(recommended[:k])][np.isin(recommended[:k], items)].sum()
                      / discounts[:min(k, len(np.unique(items)))].sum()
@@ -43,7 +49,7 @@ def ndcg(lists: Sequence[np.ndarray], targets: Sequence[np.ndarray], k: int) -> 
 
 
 def bootstrap(values: np.ndarray, seed: int = 0) -> dict[str, float]:
-    """Mean of one value per user, and low and high of its 95 % percentile interval.
+    """Mean of one value per user, (U,), and low and high of its 95 % percentile interval.
 
     For a paired difference, pass the users' differences, so that both sides resample the same users.
     """
@@ -93,9 +99,10 @@ def run(options: EvaluationOptions) -> dict:
 
 def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
               count: int, seen: bool = False) -> list[np.ndarray]:
-    """Recommend at most ``count`` item rows to each user of ``tests``, by beam search.
+    """Recommend at most ``count`` item rows to each user of ``tests``, by beam search, best first.
 
-    A list is shorter if the beam width or the items that the user has not interacted with leave fewer.
+    A list, int (n,), is shorter if the beam width or the items that the user has not interacted with leave
+    fewer.
     """
     trie, exclude = catalogue.trie, () if seen else (INTERACTED,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))

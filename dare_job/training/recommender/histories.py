@@ -25,7 +25,10 @@ class Batch:
 
 def epoch_batches(recommender: Recommender, histories: Sequence[np.ndarray], batch_tokens: int,
                   item_dropout: float, rng: np.random.Generator) -> list[Batch]:
-    """Batches of an epoch: a window of each history with at least two items, without dropped items."""
+    """Batches of an epoch: a window of each history with at least two items, without dropped items.
+
+    ``histories`` have item rows, int (n,) each, oldest first.
+    """
     rows = [_window(row, recommender.max_history_items + 1, item_dropout, rng)
             for row in histories if len(row) > 1]
     size = max(1, batch_tokens // max(1, round(np.mean([len(row) for row in rows]) * recommender.ids.length)))
@@ -47,7 +50,7 @@ def validation_batches(recommender: Recommender, tests: Sequence[tuple[np.ndarra
 
 
 def next_token_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy of the targets, in nats."""
+    """Mean cross-entropy of the targets, in nats, float32 ()."""
     logits = model(input_ids=batch.ids.to(model.device), use_cache=False).logits
     return cross_entropy(logits.flatten(0, 1).float(), batch.targets.to(model.device).flatten(),
                          ignore_index=IGNORED)

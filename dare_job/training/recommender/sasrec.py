@@ -67,7 +67,10 @@ class SasRec:
     @torch.no_grad()
     def lists(self, histories: Sequence[np.ndarray], excluded: Sequence[np.ndarray],
               count: int) -> list[np.ndarray]:
-        """The best item rows after each history, at most ``count``, without those in ``excluded``."""
+        """The best item rows after each history, at most ``count``, without those in ``excluded``.
+
+        Histories, excluded items and results are item rows, int (n,) for each user.
+        """
         lists = []
         for part in _parts(list(zip(histories, excluded, strict=True)), _ROWS):
             inputs = _padded([row + 1 for row, _ in part], self.settings.history, 0)

@@ -122,7 +122,7 @@ class Sequences:
                 for history, targets in zip(before, getattr(self, part), strict=True) if len(targets)]
 
     def popularity(self, items: int) -> np.ndarray:
-        """Number of interactions of each of N items in the training part, int64 (N)."""
+        """Number of interactions of each of N items in the training part, int64 (N,)."""
         return np.bincount(np.concatenate(self.train), minlength=items)
 
 

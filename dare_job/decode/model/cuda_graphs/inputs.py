@@ -107,7 +107,7 @@ class Inputs:
         self.ancestors = self._device[split:].view(torch.bool).view(queries, bucket.width)
 
     def fill(self, tree: Tree, lengths: np.ndarray) -> None:
-        """Copy trees with tensors on the CPU to the device, without waiting for it."""
+        """Copy trees with tensors on the CPU, and lengths (R,), to the device, without waiting for it."""
         values, _, node_depths, roots = tree.host
         count, total = len(lengths), len(values)
         tokens, query_rows, depths, offsets, places, before, starts, counts = self._arrays
