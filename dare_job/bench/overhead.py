@@ -57,14 +57,15 @@ class Options:
     """Options of ``bench overhead``."""
 
     model: str = option("Model, named as model.name.", "embedded")
-    dtype: str = option("Of the model's weights.", "float32")
+    dtype: str = option("Data type of the model's weights.", "float32")
     device: str = option("cpu or cuda.", "cpu")
     batches: Sequence[int] = option("Batch sizes.", (1, 8, 32), parse=ints)
     nodes: Sequence[str] = option("Draft tokens per row and forward pass; auto: the draft budget.",
                                   ("0", "16", "auto"), parse=words)
     rule: str = option(f"Verification rule: {', '.join(RULES)}.", "strict")
-    repetition_penalty: float | None = option("As in a generation config.", None)
-    no_repeat_ngram_size: int | None = option("As in a generation config.", None)
+    repetition_penalty: float | None = option("Repetition penalty, as in a generation config.", None)
+    no_repeat_ngram_size: int | None = option("Length of token sequences that a text must not "
+                                              "repeat, as in a generation config.", None)
     end_loops: bool = option("Whether texts that loop end, as in a run; the model's texts here do not.", True,
                              flag="--loops-go-on", negated=True)
     new_tokens: int = option("Tokens per text, on average.", 80)

@@ -26,8 +26,9 @@ class RunOptions(options.Night):
     if_set: bool = option("Stage recommend: do nothing, instead of failing, if recommend.model is not set.",
                           False, panel=_STAGES)
     target: str | None = option(
-        "Take the fastest setting that --curve shows to keep it: auc=0.0005, cosine=0.98 or rouge_l=0.95 "
-        "(verify.target); strict, where it shows none.", None, metavar="MEASURE=LIMIT")
+        "Limit of quality, for example auc=0.0005, cosine=0.98 or rouge_l=0.95 (verify.target). The run uses "
+        "the fastest setting of --curve that keeps it, or strict verification if none does.", None,
+        metavar="MEASURE=LIMIT")
     curve: str | None = option("curve.json of `dare-job curve`, for --target (verify.curve).", None)
     recommender: str | None = option("Folder of the recommender (recommend.model).", None,
                                      panel=_RECOMMENDATIONS)

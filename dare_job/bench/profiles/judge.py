@@ -24,8 +24,8 @@ class Options:
     data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
                         envvar="DARE_DATA")
     knowledge: Path = option("Published texts of users: OUT/knowledge/entity=user/dt=D.")
-    ids_from: int = option("The user ids of the texts less those of the profiles: 1 for MovieLens ids, 0 for "
-                           "bench two-date-input.", 1)
+    ids_from: int = option("Number to add to a user id of the profiles to get that of the texts: 1 for "
+                           "MovieLens ids, 0 for bench two-date-input.", 1)
 
 
 @dataclass(frozen=True)

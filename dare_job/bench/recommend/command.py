@@ -50,9 +50,12 @@ class Options:
     users: int = option("Test users, sampled by --seed.", 200)
     ks: tuple[int, ...] = option("Numbers of recommendations per user.", (1, 3, 5, 10, 20), flag="--k",
                                  parse=ints)
-    widths: tuple[int, ...] = option("N beside 40, at K = 10.", (20, 60), parse=ints)
-    depths: tuple[int, ...] = option("gamma beside all, at K = 10.", (1, 2), parse=ints)
-    temperatures: tuple[float, ...] = option("Of sampled items, relaxed and exact.", (0.5, 1.0), parse=floats)
+    widths: tuple[int, ...] = option("Numbers of beams of the draft models (N), compared at K = 10 with the "
+                                     "default of 40.", (20, 60), parse=ints)
+    depths: tuple[int, ...] = option("Numbers of levels that the draft models draft (gamma), compared at "
+                                     "K = 10 with all levels.", (1, 2), parse=ints)
+    temperatures: tuple[float, ...] = option("Temperatures of sampled recommendations, each with relaxed and "
+                                             "with exact verification.", (0.5, 1.0), parse=floats)
     batch: int = option("Users per batch.", 16)
     repeats: int = option("Times each runs; medians.", 1)
     generated: int = option("Users of the runs of generate.", 12)

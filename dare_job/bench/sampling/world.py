@@ -50,8 +50,8 @@ class Options:
     users: int = option("Users of the synthetic data set; the others train the draft model.", 400)
     items: int = option("Items of the synthetic data set.", 300)
     steps: int = option("Training updates of the draft model.", Settings.steps)
-    work: Path | None = option("Folder that keeps the models for the next call, also of the other of bench "
-                               "sample and beam. Default: a temporary folder.", None)
+    work: Path | None = option("Folder that keeps the trained models for later calls of bench sample and "
+                               "bench beam. Default: a temporary folder.", None)
     seed: int = option("Random seed of the samples.", 0)
     target: str = option("Target model, named as model.name.", EMBEDDED, flag="--model")
     device: Device = device()
