@@ -9,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dare_job.bench.peers import command, environments, task
+from dare_job.bench.decode import methods
+from dare_job.bench.decode.methods import Budget, Learned
+from dare_job.bench.gpu.machine import Ceilings
+from dare_job.bench.peers import command, environments, task, time_shares
+from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.models.files import resolve
+from pools.index import Index
 
 SCRIPT = Path(task.__file__).parent / "workers" / "own.py"
 
@@ -24,9 +29,9 @@ def test_options_that_do_not_fit_are_named():
     with pytest.raises(ConfigError, match="--rows must have a number for each of the 2 batch sizes"):
         options(batch=(1, 8), rows=(4,))
     with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
-        command._chosen(command._METHODS)("--engines", "dare-job,tgi")
+        task.chosen(command._METHODS)("--engines", "dare-job,tgi")
     with pytest.raises(ConfigError, match="--dtypes int8 is not one of float32, bfloat16"):
-        command._chosen(command._DTYPES)("--dtypes", "int8")
+        task.chosen(task._DTYPES)("--dtypes", "int8")
 
 
 @pytest.mark.parametrize(("text", "share"), [
@@ -71,3 +76,36 @@ def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
     found = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(found) == 4 and all(each["texts"] == found[0]["texts"] for each in found)
     assert all(each["batch"] == 2 and each["tokens_per_s"] > 0 and len(each["texts"]) == 4 for each in found)
+
+
+def test_the_parts_of_decoding_add_up_to_its_time(tmp_path):
+    target = Target.load(resolve("embedded"), "float32", "cpu")
+    rng, pool = np.random.default_rng(0), Index.build([np.arange(5, 40, dtype=np.int32)])
+    requests = [task.request(str(n), rng.integers(3, 200, 20 + n).astype(np.int32),
+                             np.arange(9, 30, dtype=np.int32), pool) for n in range(4)]
+    budget, method = Budget(2, 8, 12, 1), methods.STRICT
+    line = time_shares.measure(target, requests, method, budget, Ceilings(1e9, 1e9))
+    again = methods.run_method(method, target, requests, budget, Learned(method, target, budget))
+    assert line["tokens"] == again.tokens  # nothing stays patched, and nothing else is decoded
+    assert all(line["seconds"][part] > 0 for part in time_shares.PARTS)
+    assert sum(line["seconds"].values()) == pytest.approx(line["tokens"] / line["tokens_per_s"], rel=0.05)
+    assert set(line["least"]) == {"prompts", "linear", "attention", "logits"}
+
+
+def test_a_part_does_not_count_the_parts_it_calls_and_prompts_count_all(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(time_shares.time, "perf_counter", lambda: now[0])
+    clock = time_shares.Clock(Ceilings(2.0, 8.0))
+
+    def takes(seconds, *calls):
+        now[0] += seconds
+        for call in calls:
+            call()
+
+    inner = clock.timed("linear", lambda: takes(3, lambda: clock.work("linear", 4, 8)))
+    clock.timed("other_forward", lambda: takes(2, inner))()
+    clock.timed("prompts", lambda: takes(7, inner, lambda: clock.work("logits", 2, 80)))()
+    takes(1)
+    clock.count()
+    assert clock.seconds == {"linear": 3, "other_forward": 2, "prompts": 10, "other": 1}
+    assert clock.least == {"linear": 2, "prompts": 12}  # the slower of reading and multiplying

@@ -8,7 +8,8 @@ import pytest
 
 from dare_job.config.base import Section, values_for
 from dare_job.config.errors import REPLACED
-from dare_job.config.settings import MAX_SHARE, JobConfig, load
+from dare_job.config.gates import MAX_SHARE
+from dare_job.config.settings import JobConfig, load
 from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError
 

@@ -71,10 +71,10 @@ def measure(options: Options) -> dict:
     torch.set_num_threads(1)
     before = _own_mib()
     target = Target.load(resolve(options.model), "float32", "cpu")
+    weights = sum(weight.nbytes for weight in target.model.parameters())
     target.release_weights()
     memory.release(target)
     loaded, rng = _own_mib(), np.random.default_rng(0)
-    weights = sum(weight.nbytes for weight in {part.data_ptr(): part for part in _weights(target)}.values())
     few = min(options.rows // 4 or 1, _PROMPTS)
     prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)
                for _ in range(few)]
@@ -95,12 +95,6 @@ def measure(options: Options) -> dict:
     seconds = time.process_time() - began
     return {"before_mib": before, "weights_mib": weights >> 20, "loaded_mib": loaded,
             "decoding_mib": decoding, "tokens_per_cpu_s": round(tokens / seconds, 1)}
-
-
-def _weights(target: Target) -> list[torch.Tensor]:
-    """The model's weights, also those that only forward passes of their own format have."""
-    with target.as_transformers():
-        return [weight.data for weight in target.model.parameters()]
 
 
 def _own_mib() -> int:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from dare_job.config.settings import MAX_SHARE
+from dare_job.config.gates import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.answers import add_end_of_turn

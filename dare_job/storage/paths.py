@@ -197,8 +197,12 @@ def listing(folder: AnyPath) -> dict[str, dict]:
 
 
 def visible_files(folder: AnyPath, suffix: str = "") -> list[AnyPath]:
-    """Files below a URL's folder, without hidden files and folders (``.`` or ``_``), from one listing."""
-    return [folder / name for name in listing(folder)
+    """Files below a folder in order, without hidden files and folders (``.`` or ``_``)."""
+    if is_local(folder):
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob(f"*{suffix}") if path.is_file())
+    else:
+        names = list(listing(folder))
+    return [folder / name for name in names
             if name.endswith(suffix) and not any(part.startswith((".", "_")) for part in name.split("/"))]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dare_job.config.settings import GateSettings
+from dare_job.config.gates import GateSettings
 from dare_job.publish.gate import checks
 from dare_job.schemas import KNOWLEDGE
 

@@ -59,12 +59,12 @@ def release(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a GPU reaches.
+    """What a device reaches.
 
     Attributes
     ----------
     bandwidth
-        Bytes per second that a copy reads and writes.
+        Bytes per second that it moves.
     flops
         FLOPs per second of a matrix product.
     """

@@ -4,21 +4,20 @@ import json
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from dare_job.bench.cli import command, ints
+from dare_job.bench.cli import command
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import work_folder
 from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.peers import environments, task
 from dare_job.cli import options as night_options
-from dare_job.config.options import option, words
-from dare_job.errors import ConfigError, InfrastructureError
+from dare_job.config.options import option
+from dare_job.errors import InfrastructureError
 from dare_job.job import Job
 
 _LOG = logging.getLogger(__name__)
@@ -28,7 +27,6 @@ _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
     "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", "dare relaxed")}
 _SCRIPT = {"vllm": "vllm_cpu.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py", "dare-job": "own.py"}
-_DTYPES = ("float32", "bfloat16")
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
             "equal_to_generate", "rows", "tokens")
@@ -37,34 +35,12 @@ _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their sp
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
 
 
-def _chosen(valid: Collection[str]) -> Callable[[str, str], tuple[str, ...]]:
-    """Return the parser of an option that takes some of these names."""
-    def parse(flag: str, text: str) -> tuple[str, ...]:
-        names = tuple(words(flag, text))
-        if unknown := [name for name in names if name not in valid]:
-            raise ConfigError(f"{flag} {unknown[0]} is not one of {', '.join(valid)}")
-        return names
-
-    return parse
-
-
 @dataclass(frozen=True)
-class Options(night_options.Night):
+class Options(task.Options):
     """Options of ``bench peers``: a date to write, whose output folder has the texts of the date before."""
 
-    batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
-    rows: tuple[int, ...] = option("Users, one number for each batch size.", (8, 32, 64), parse=ints)
-    pool: int = option("Texts of the date before that are offered as drafts, at most.", 2000)
     repeats: int = option("Times that each method runs.", 3)
-    threads: int = option("Threads and processors of each engine.", 1)
-    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=_chosen(_DTYPES))
-    engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=_chosen(_METHODS))
-    work: Path | None = option("Folder that keeps the environments and converted models. Default: a "
-                               "temporary folder.", None)
-
-    def __post_init__(self):
-        if len(self.rows) != len(self.batch) or not self.batch:
-            raise ConfigError(f"--rows must have a number for each of the {len(self.batch)} batch sizes")
+    engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=task.chosen(_METHODS))
 
 
 def run(options: Options) -> dict:

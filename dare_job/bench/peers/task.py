@@ -1,20 +1,54 @@
 """The rows that all engines write: prompts of a date, and the texts of the date before, as token ids."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from dare_job.bench.cli import ints
+from dare_job.cli import options as night_options
+from dare_job.config.options import option, words
 from dare_job.data.without_spark import rows as input_rows
 from dare_job.decode.engine.generation_config import read_rules
-from dare_job.errors import DataError
+from dare_job.decode.request import Request
+from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.preview import decode, drafts
 from dare_job.generate import loading
 from dare_job.job import Job
+from pools.index import Index
 
 _GRAM = 4  # tokens in a row that count as copied
+_DTYPES = ("float32", "bfloat16")
+
+
+def chosen(valid: Collection[str]) -> Callable[[str, str], tuple[str, ...]]:
+    """Return the parser of an option that takes some of these names."""
+    def parse(flag: str, text: str) -> tuple[str, ...]:
+        names = tuple(words(flag, text))
+        if unknown := [name for name in names if name not in valid]:
+            raise ConfigError(f"{flag} {unknown[0]} is not one of {', '.join(valid)}")
+        return names
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Options(night_options.Night):
+    """Options of the benches that write users of a date, with drafts from the texts of the date before."""
+
+    batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
+    rows: tuple[int, ...] = option("Users, one number for each batch size.", (8, 32, 64), parse=ints)
+    pool: int = option("Texts of the date before that are offered as drafts, at most.", 2000)
+    threads: int = option("Threads and processors of each engine.", 1)
+    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=chosen(_DTYPES))
+    work: Path | None = option("Folder that keeps environments, converted models and latency curves. "
+                               "Default: a temporary folder.", None)
+
+    def __post_init__(self):
+        if len(self.rows) != len(self.batch) or not self.batch:
+            raise ConfigError(f"--rows must have a number for each of the {len(self.batch)} batch sizes")
 
 
 @dataclass(frozen=True)
@@ -69,6 +103,12 @@ def write(path: Path, rows: Rows, model: Path, work: Path, **settings) -> None:
             "rows": [{"id": name, "prompt": prompt.tolist(), "previous": _ids(rows.previous.get(name))}
                      for name, prompt in rows.prompts.items()]}
     path.write_text(json.dumps(task | settings), encoding="utf-8")
+
+
+def request(name: str, prompt: np.ndarray, previous: np.ndarray | None, pool: Index) -> Request:
+    """The request of a row, with its own previous text, if any, and the pool as drafts."""
+    own = () if previous is None else (Index.build([previous], kind="own"),)
+    return Request(name, prompt, (*own, pool), previous_ids=previous)
 
 
 def _ids(text: np.ndarray | None) -> list[int]:

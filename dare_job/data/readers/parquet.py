@@ -32,13 +32,8 @@ def table_path(folder: AnyPath, name: str) -> AnyPath | None:
 
 
 def parquet_files(path: AnyPath) -> list[AnyPath]:
-    """The Parquet files of a table, without hidden files of Spark and dare-job."""
-    if path.is_file():
-        return [path]
-    if not storage_paths.is_local(path):
-        return storage_paths.visible_files(path, ".parquet")
-    return sorted(file for file in path.rglob("*.parquet")
-                  if file.is_file() and not file.name.startswith(("_", ".")))
+    """The Parquet files of a table, without hidden files and folders, which hold what is not part of it."""
+    return [path] if path.is_file() else storage_paths.visible_files(path, ".parquet")
 
 
 def parquet_schema(path: AnyPath) -> pa.Schema:

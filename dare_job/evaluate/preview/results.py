@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dare_job.config.settings import MAX_SHARE, JobConfig
+from dare_job.config.gates import MAX_SHARE
+from dare_job.config.settings import JobConfig
 from dare_job.data import titles
 from dare_job.data.without_spark.rows import Row
 from dare_job.decode.request import Result

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.errors import DataError
-from dare_job.storage.paths import folder_date
+from dare_job.storage.paths import folder_date, visible_files
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def frame(path: str | Path, columns: Sequence[str]):
     path = Path(path)
     try:
         if path.suffix == ".parquet" or path.is_dir():
-            files = _visible_parquet_files(path) if path.is_dir() else path
+            files = _parquet_files(path)
             table = pandas.read_parquet(files).reset_index(drop=True) if files else pandas.DataFrame()
         elif ".csv" in path.suffixes:
             table = pandas.read_csv(path, dtype=str, keep_default_na=False)
@@ -73,14 +73,11 @@ def frame(path: str | Path, columns: Sequence[str]):
     return table
 
 
-def _visible_parquet_files(folder: Path) -> list[Path]:
-    """Files below a folder, without hidden ones and without those of a folder ``dt=NAME`` that is no date."""
-    def is_visible(name: str) -> bool:
-        is_copy = name.startswith("dt=") and folder_date(name) is None
-        return not is_copy and not name.startswith((".", "_"))
-
-    return [file for file in sorted(folder.rglob("*.parquet"))
-            if all(map(is_visible, file.relative_to(folder).parts))]
+def _parquet_files(path: Path) -> list[Path]:
+    """The file, or the files below the folder, without copies of dates such as ``dt=2026-01-02.bak``."""
+    files = [path] if path.is_file() else visible_files(path, ".parquet")
+    return [file for file in files if not any(part.startswith("dt=") and folder_date(part) is None
+                                              for part in file.relative_to(path).parts)]
 
 
 def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:

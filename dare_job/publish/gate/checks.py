@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.config.settings import GateSettings
+from dare_job.config.gates import GateSettings
 from dare_job.decode.engine.loops import loop_ends
 from dare_job.publish.gate import content
 

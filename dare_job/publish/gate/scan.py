@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.config.settings import GateSettings
+from dare_job.config.gates import GateSettings
 from dare_job.decode.engine.loops import number_tokens
 from dare_job.errors import DataError
 from dare_job.job import Job

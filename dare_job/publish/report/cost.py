@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from dare_job.publish.report import format
 from dare_job.publish.report.nights import Night
 
+_BASELINES = {"engine": "the engine without drafts", "generate": "transformers generate()"}
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -42,6 +44,13 @@ def of(night: Night) -> Cost | None:
     return Cost(night.held_s, night.worker_s / night.held_s if night.worker_s else None, total,
                 1000 * total / written if written else None,
                 None if night.saved_s is None else (night.held_s + night.saved_s) * per_s)
+
+
+def baseline_method(baseline: dict) -> str:
+    """The method that a baseline was measured with, and the slower one if both were."""
+    fastest = baseline.get("method")
+    slower = [f" (faster than {_BASELINES[name]})" for name in baseline.get("rates", ()) if name != fastest]
+    return _BASELINES.get(fastest, "–") + "".join(slower)
 
 
 def words(cost: Cost) -> str:

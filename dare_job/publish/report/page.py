@@ -71,6 +71,7 @@ def render(out: AnyPath, dt: str) -> str:
     return render_template(
         "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
         lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
+        baseline_method=cost.baseline_method(night.baseline or {}),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
         status=_status(points), without_text=sum(part.written[None] for part in collected),

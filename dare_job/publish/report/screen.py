@@ -14,7 +14,6 @@ from dare_job.workspace import Workspace, report_page
 _IMBALANCE, _IDLE_S = 1.2, 60.0  # an imbalance of the workers that is worth a line
 _REASONS = {"empty history": "no interactions", "empty title": "no title"}
 _NAMED = 3  # reasons of failures that are named
-_BASELINES = {"engine": "the engine without drafts", "generate": "transformers generate()"}
 
 
 def show(space: Workspace, manifests: dict, summary: dict, console: Console | None = None) -> None:
@@ -86,20 +85,13 @@ def _failure(entity: str, error: str, count: int) -> str:
     return f"{subject} {'has' if count == 1 else 'have'} {known}" if known else f"{subject}: {error}"
 
 
-def _baseline_method(baseline: dict) -> str:
-    """The method whose rate is the baseline, and the slower one if both were measured."""
-    slower = [f" (faster than {_BASELINES[name]})" for name in baseline.get("rates", ())
-              if name != baseline["method"]]
-    return _BASELINES[baseline["method"]] + "".join(slower)
-
-
 def _details(manifests: dict, summary: dict) -> list[str]:
     lines = []
     rate, baseline = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
     if rate:
         lines.append(f"Speed: {rate:.0f} tokens/s per worker" + (
             f"; autoregressive decoding {baseline:.0f} tokens/s, measured in this run with "
-            f"{_baseline_method(manifests['user']['baseline'])}" if baseline else ""))
+            f"{cost.baseline_method(manifests['user']['baseline'])}" if baseline else ""))
     steps = []
     if summary["accepted_per_step"] is not None:
         steps.append(f"{summary['accepted_per_step']:.2f} draft tokens accepted per decoding step")

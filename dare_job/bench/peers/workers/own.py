@@ -8,6 +8,7 @@ import torch
 
 from dare_job.bench.decode import methods
 from dare_job.bench.decode.methods import Budget, Learned
+from dare_job.bench.peers import task as peers_task
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -44,8 +45,7 @@ class Engine:
 
     def _request(self, row: dict, pool: Index) -> Request:
         previous = np.array(row["previous"], np.int32) if row["previous"] else None
-        own = () if previous is None else (Index.build([previous], kind="own"),)
-        return Request(row["id"], np.array(row["prompt"], np.int32), (*own, pool), previous_ids=previous)
+        return peers_task.request(row["id"], np.array(row["prompt"], np.int32), previous, pool)
 
 
 if __name__ == "__main__":
