@@ -10,6 +10,7 @@ import pytest
 from dare_job import cli
 from dare_job.cli import options, output
 from dare_job.cli.output import writing
+from dare_job.cli.result import print_result
 from dare_job.errors import ConfigError, InfrastructureError
 
 
@@ -24,6 +25,16 @@ def run(monkeypatch, capsys, *arguments) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("as_json", "beside"), [(True, ""), (False, "for people\n")])
+def test_json_stands_alone_where_it_is_asked_for_and_a_pipe_has_a_log(capsys, as_json, beside):
+    def work() -> dict:
+        print("for people")
+        return {"rows": 1}
+
+    print_result(as_json, work)
+    assert tuple(capsys.readouterr()) == ('{"rows": 1}\n', beside)
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])

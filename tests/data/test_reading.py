@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import schemas
+from dare_job.data.readers.parquet import parquet_files
 from dare_job.spark.tables import read_parquet, write_parquet
 
 
@@ -56,6 +57,15 @@ def test_a_file_that_is_none_is_named(spark, tmp_path):
     (tmp_path / "part-0.parquet").write_text("this is no Parquet")
     with pytest.raises(Exception, match="part-0.parquet"):
         read_parquet(spark, tmp_path).collect()
+
+
+def test_hidden_folders_are_no_part_of_a_table(tmp_path):
+    kept = ["genre=Drama/part-1.parquet", "part-0.parquet"]
+    for name in (*kept, "_temporary/0/part-2.parquet", ".ipynb_checkpoints/part-3.parquet",
+                 "_change_data/part-4.parquet", "genre=Drama/_x/part-5.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert parquet_files(tmp_path) == [tmp_path / name for name in kept]
 
 
 def test_a_hidden_file_lends_a_table_no_types(spark, tmp_path):

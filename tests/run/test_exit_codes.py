@@ -1,5 +1,6 @@
 """Every exit code that a scheduler acts on, made to happen by the real command line."""
 
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,16 @@ def test_exit_code(name, night, monkeypatch, capsys):
     assert published == {path: path.stat().st_mtime_ns for path in (out / "knowledge").rglob("*")
                          if path.is_file()}
     assert {path.parent.parent.name for path in published} >= {f"entity={entity}" for entity in ENTITIES}
+
+
+def test_a_log_for_machines_has_nothing_for_people_in_it(night, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dare-job", "run", *night[0], "--set", "log.format=json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr()
+    records = [json.loads(line) for line in said.err.splitlines()]
+    assert ended.value.code == 0 and {"plan", "publish"} <= {record.get("stage") for record in records}
+    assert json.loads(said.out)["date"] == NIGHT_2
 
 
 def _outside(arguments: list[str], environment) -> tuple[int, str]:
