@@ -48,6 +48,7 @@ def places(models):
     return {t: [torch.softmax(each / t, -1) for each in logits] for t in TEMPERATURES}
 
 
+@pytest.mark.slow
 def test_every_rule_and_distribution_occurs_once(found):
     ways = [tuple(row[name] for name in ("distribution", "verifier", "drafts", "temperature"))
             for row in found["rows"]]
@@ -59,6 +60,7 @@ def test_every_rule_and_distribution_occurs_once(found):
     assert found["positions"] == sum(len(text.split()) + 1 for _, text in TEXTS) and found["texts"] == 3
 
 
+@pytest.mark.slow
 def test_rates_equal_enumeration(found, places):
     for row in found["rows"]:
         verifier = Verifier(row["verifier"], row["distribution"], row["drafts"])
@@ -67,6 +69,7 @@ def test_rates_equal_enumeration(found, places):
         assert row["rate"] == pytest.approx(expected, abs=2e-6) and row["exact"]
 
 
+@pytest.mark.slow
 def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
     known = {}
     for row in found["rows"]:
@@ -89,6 +92,7 @@ def test_optima_equal_a_linear_program_and_bound_the_rates(found, places):
         assert low <= row["rate"] <= high
 
 
+@pytest.mark.slow
 def test_the_plot_has_a_panel_for_each_series(found, chart):
     page = ElementTree.parse(chart).getroot()
     words = [one.text for one in page.iter() if one.tag.endswith("text")]

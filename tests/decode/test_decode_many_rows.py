@@ -13,7 +13,8 @@ SLOTS, ROWS, MOST = 96, 110, 10
 
 
 @pytest.mark.parametrize(("name", "static"), [
-    ("mistral-window", False), ("gpt2", False), ("qwen2-window", True),
+    ("mistral-window", False),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("gpt2", False), ("qwen2-window", True))),
     *(pytest.param(*case, marks=pytest.mark.release)
       for case in (("llama", False), ("mixtral", False), ("phi", False), ("llama", True)))], ids=str)
 def test_strict_equals_generate_in_a_batch_of_96(name, static):

@@ -62,8 +62,9 @@ def test_strict_text_and_its_steps(target):
             assert drafting.any() or length > COLUMNS - NODES
 
 
-@pytest.mark.parametrize("kind", ["retrieval", *(pytest.param(kind, marks=pytest.mark.release)
-                                                for kind in ("gpt2", "gpt_neo"))])
+@pytest.mark.parametrize("kind", [pytest.param("retrieval", marks=pytest.mark.slow),
+                                  *(pytest.param(kind, marks=pytest.mark.release)
+                                    for kind in ("gpt2", "gpt_neo"))])
 def test_sampled_text_does_not_depend_on_the_batch(target, kind):
     def texts(batch, asked):
         settings = EngineSettings(max_new_tokens=99, batch_size=batch, nodes=NODES, depth=4, score="always")

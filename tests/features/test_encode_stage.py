@@ -24,7 +24,7 @@ from dare_job.publish.features.write import Written
 from dare_job.publish.snapshots.clean import clean
 from dare_job.stages import encode
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 DOCS = Path(__file__).parents[2] / "docs"
 DAY, NEXT = "2026-01-02", "2026-01-03"
 NONE = {"i1": None}
@@ -168,7 +168,6 @@ def test_why_clusters_are_fitted_again(settings, texts, why):
             "encode.refit" if asked.refit else "no previous clusters")
 
 
-@pytest.mark.slow
 def test_clusters_of_too_few_texts_are_fitted_again_once_there_are_more(job_of, job_log):
     publish(job_of().space.out, DAY, texts(3), items=NONE)
     encode.run(job_of())
@@ -191,7 +190,6 @@ def test_clusters_that_no_longer_fit_are_told(make_job, job_log, distance, ratio
                and "encode.refit=true" in said for said in job_log)
 
 
-@pytest.mark.slow
 def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
     """It fails where texts change while they are encoded, and on a full disk.
 

@@ -129,6 +129,7 @@ def test_a_baseline_has_the_workers_and_batches_of_the_run(asked, rows, batch, w
     assert baseline.sample_size(asked, rows, batch, workers) == baseline.Sample(*found)
 
 
+@pytest.mark.slow
 def test_old_text_is_accepted_and_changes_no_text(nights, alone):
     tmp_path = alone(baseline={"rows": 0})[1]
     accepted = {"pools": [0, 0], "alone": [0, 0]}

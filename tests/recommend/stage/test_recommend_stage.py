@@ -26,7 +26,7 @@ from dare_job.schemas import CANDIDATES, INTERACTIONS, ITEMS, USERS
 from dare_job.stages import recommend
 from dare_job.workspace import MANIFEST, Workspace
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,6 @@ def test_neither_drafts_nor_an_interruption_change_recommendations(plain, job_of
     assert manifest["counts"]["accepted"] > 0 and manifest["forwards_per_user"] < 3
 
 
-@pytest.mark.slow
 def test_the_recommender_has_its_own_dtype(plain, make_job, tmp_path, job_log):
     """The limit of users, which here saves time, takes the first ones."""
     job, manifest = plain
@@ -147,7 +146,6 @@ def test_the_recommender_has_its_own_dtype(plain, make_job, tmp_path, job_log):
     assert 1e-4 < max(apart) < 2
 
 
-@pytest.mark.slow
 def test_disliked_items_are_excluded_and_a_failing_user_affects_nobody_else(job_of):
     """Disliked items are not part of a history, and are never recommended to that user."""
     rows = [(user, item, 1.0 if user == "u3" and place % 2 else 5.0, when)
