@@ -18,17 +18,17 @@ from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.embedded import Generated, Tally, accepted_per_step, generate, tally
 from dare_job.models import embedded_path
 from dare_job.training import loop
 from dare_job.training.embedded import corpus, train
-from dare_job.training.embedded.evaluate import Generated, Tally, accepted_per_step, generate, tally
 from pools.draft import DraftSettings
 from pools.index import Index
 
 USERS, OTHERS, ITEMS, SEED = 80, 150, 12, 11  # worlds below 1,000,000 were never trained on
 SPARE_USERS = 40  # some have no history
 # Accepted a step with 16 nodes, by longest context, of profiles that an 8B Llama 3 wrote for ML-1M users:
-#   python -m dare_job.training.embedded.evaluate --reference $DARE_DATA
+#   python -m dare_job.evaluate.embedded --reference $DARE_DATA
 REAL_PROFILES = {2: 2.73, 12: 3.94}
 
 

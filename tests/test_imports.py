@@ -44,7 +44,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
               "storage tables workspace",
     "evaluate": "config data decode errors generate job models observe pipeline prompts publish schemas "
                 "spark stages storage tables training workspace",
-    "training": ". config data decode embed errors evaluate models observe prompts publish recommend schemas "
+    "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
     "cli": ". config data decode errors evaluate job observe pipeline publish spark storage training "
            "workspace",
@@ -53,7 +53,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "api": "",
 }.items()}
 RESERVED = {"api"}
-MUTUAL = (("config", "prompts"), ("evaluate", "training"))  # pairs of folders that import each other
+MUTUAL = (("config", "prompts"),)  # pairs of folders that import each other
 WITH_POOLS = ("decode", "generate", "stages", "evaluate", "training", "bench")
 
 # The files that may import by name: stages, commands of the benchmarks, packages of object stores.

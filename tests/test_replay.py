@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from dare_job.cli import app
+from dare_job.data import recorded_texts as texts
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay import texts
 from dare_job.evaluate.replay.command import Options, run
 from dare_job.evaluate.replay.drafters import Published
 from dare_job.evaluate.replay.measure import Calibration, accepted, ratio, replay

@@ -13,7 +13,7 @@ from dare_job.bench.cli import app
 from dare_job.bench.sampling import curve
 from dare_job.decode.settings import Beams
 from dare_job.errors import ConfigError
-from dare_job.training.embedded.evaluate import Tally
+from dare_job.evaluate.embedded import Tally
 
 
 def run_result(tokens: int, steps: int, nats: float, queries: int = 4, true: int = 9) -> Generated:

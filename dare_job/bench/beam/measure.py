@@ -13,8 +13,8 @@ from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.request import BeamStatistics
 from dare_job.decode.settings import EngineSettings, Warp
+from dare_job.evaluate.embedded import Tally, tally
 from dare_job.publish.prompted_texts import Row
-from dare_job.training.embedded.evaluate import Tally, tally
 
 
 @dataclass(frozen=True)

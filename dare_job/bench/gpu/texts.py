@@ -63,7 +63,7 @@ def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int,
     tokenizer
         As for ``dare-job lab replay``. Token ids are renumbered from 0, as the weights are random.
     """
-    from dare_job.evaluate.replay.texts import load_tokenizer
+    from dare_job.data.recorded_texts import load_tokenizer
 
     texts = [text for text in load_tokenizer([tokenizer])(_read(path, column)) if len(text)]
     distinct = np.unique(np.concatenate(texts)) if texts else np.zeros(0, np.int32)

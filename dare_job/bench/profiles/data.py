@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dare_job.data.recorded_texts import held_out, read
 from dare_job.data.titles import natural_order
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay.texts import held_out, read
 
 PROFILES = "knowledge/ml1m_users_llama3chatqa.jsonl.gz"
 TITLES = 12  # of a prompt

@@ -12,9 +12,9 @@ from dare_job.bench.profiles import train as training
 from dare_job.bench.profiles.data import Profile
 from dare_job.bench.profiles.train import Settings
 from dare_job.config.options import option
+from dare_job.data.recorded_texts import by_digest
 from dare_job.decode.request import Request
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay.texts import by_digest
 from pools.index import Index
 
 _COMPARED = 150  # texts that are compared with recorded profiles

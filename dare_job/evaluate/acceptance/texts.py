@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from dare_job import prompts
+from dare_job.data.recorded_texts import frame
 from dare_job.data.sample_world.simulate import item_examples, simulate, user_examples
 from dare_job.decode.draft.model import over_vocabulary
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.template import ChatMode, PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.errors import DataError, ModelError, RowError
-from dare_job.evaluate.replay.texts import frame
 from dare_job.models.files import tokenizer_hash
 from dare_job.publish import prompted_texts as published
 from dare_job.publish.prompted_texts import Row, no_prompt

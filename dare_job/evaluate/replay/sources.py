@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dare_job.data import recorded_texts as texts
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay import texts
 from dare_job.evaluate.replay.options import Source
 from pools.index import Index
 

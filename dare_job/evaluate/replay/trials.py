@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dare_job.data.recorded_texts import by_digest
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.evaluate.replay import sources
 from dare_job.evaluate.replay.drafters import Blend
 from dare_job.evaluate.replay.measure import replay
 from dare_job.evaluate.replay.sources import Corpus
-from dare_job.evaluate.replay.texts import by_digest
 from pools.draft import NODES_PER_THREAD, DraftSettings
 from pools.index import Index
 

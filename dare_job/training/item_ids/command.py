@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
+from dare_job.data import recorded_texts as text_files
 from dare_job.embed import vectors as vector_files
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay import texts as text_files
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.storage import paths
 from dare_job.training.item_ids import quantiser

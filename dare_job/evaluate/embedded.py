@@ -1,4 +1,4 @@
-"""Measures the embedded model on unseen worlds: ``python -m dare_job.training.embedded.evaluate``.
+"""Measures the embedded model on unseen worlds: ``python -m dare_job.evaluate.embedded``.
 
 Decodes greedily with transformers' own ``generate`` and prints one JSON line.
 
@@ -18,13 +18,13 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dare_job import prompts
+from dare_job.data.recorded_texts import by_digest, load_tokenizer, read
 from dare_job.data.sample_world.catalogue import MOOD_OF, MOODS, PLACES, THEME_OF, THEMES
 from dare_job.data.sample_world.foreign import foreign_examples
 from dare_job.data.sample_world.simulate import DAYS, Example, item_examples, simulate, user_examples
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay.drafters import Blend
 from dare_job.evaluate.replay.measure import replay
-from dare_job.evaluate.replay.texts import by_digest, load_tokenizer, read
 from dare_job.models import embedded_path
 from dare_job.training.embedded.corpus import FIRST_TRAINING_SEED
 from pools.draft import DraftSettings
