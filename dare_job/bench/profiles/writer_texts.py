@@ -4,11 +4,12 @@ The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentenc
 one user and many that fit everybody or are not true. A text to learn from is therefore put together, for each
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
-- a sentence on genres opens the text if its genres are the most frequent of the prompt's films, which the
-  prompt counts, and a sentence of ours says how many films have them;
+- a sentence on genres opens the text if its genres are more frequent than all others of the prompt's films,
+  which the prompt counts, and if "several" or "many", where it says so, is right; a sentence of ours says how
+  many films have them;
 - the beginning of a sentence that names films and then says what they show ("The user's fondness for ...
-  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with its
-  first genres, in the prompt's order. Films whose genres are frequent and not yet named come first.
+  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with those
+  of its first genres that another film has too. Films whose genres are frequent and not yet named come first.
 
 The claim is about one film and comes after it, because a small model repeats what follows a title in the
 prompt. It does not find a second film of the same genre: of such claims 60 % were true. Nor does it count:
@@ -33,15 +34,17 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_INFERENCES = (4, 5)  # sentences on films of a text, at least and at most
+_INFERENCES = (3, 5)  # sentences on films of a text, at least and at most
 _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_FILM = 2  # that a sentence names, at most
 _COUNTED = 3  # genres, at most
 _ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
+_QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
-    "could be|anything|runtime|in summary|overall|hard to|unclear|specific|prompt|considering|one of these|"
-    "elements|combination|a mix|range|variety|broad|director|sequel|franchise|both|plot|stor(y|ies)|"
+    "could be|anything|classic|detective|runtime|in summary|overall|hard to|unclear|specific|prompt|"
+    "considering|one of these|elements|combination|a mix|range|variety|broad|director|sequel|franchise|"
+    "both|plot|stor(y|ies)|"
     "narrative|twist|setting|set in|place|location|theme|issue|tone|mood|emotion|humou?r|music|visual|score|"
     "writing|craft|technique|three of|romantic comed|related|also|touch of|provoking|hollywood", re.I)
 _INFERS = re.compile(
@@ -152,7 +155,7 @@ class _Composer:
         end = rng.randint(count, len(profile.films))
         films = profile.films[end - count:end]
         counts = Counter(genre for film in reversed(films) for genre in film.genres)  # as in the prompt
-        opening = self._opening(counts, rng)
+        opening = self._opening(counts, count, rng)
         if opening is None:
             return None
         unnamed = list(films)
@@ -163,29 +166,32 @@ class _Composer:
         self._used[opening] += 1
         return Example(profile.user, films, text, len(films) - len(unnamed))
 
-    def _opening(self, counts: Counter[str], rng: random.Random) -> str | None:
+    def _opening(self, counts: Counter[str], films: int, rng: random.Random) -> str | None:
         """An opening that names the most frequent genres, the most frequent first."""
-        def is_true(genres: tuple[str, ...]) -> bool:
-            shares = [counts[genre] for genre in genres]
+        def is_true(text: str, genres: tuple[str, ...]) -> bool:
+            named = [counts[genre] for genre in genres]
             others = [count for genre, count in counts.items() if genre not in genres]
-            return (shares == sorted(shares, reverse=True)
-                    and shares[-1] >= max([2, shares[0] / 2, *others]))
+            return (named == sorted(named, reverse=True) and named[-1] >= max(2, named[0] / 2)
+                    and named[-1] > max(others, default=0)
+                    and all(low <= named[0] / films <= high
+                            for word, (low, high) in _QUANTITIES.items() if f" {word} " in text))
 
-        true = [text for text, genres in self._sentences.openings.items() if is_true(genres)]
+        true = [text for text, genres in self._sentences.openings.items() if is_true(text, genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
     def _inferences(self, unnamed: list[Film], counts: Counter[str], rng: random.Random) -> list[str]:
         """Sentences on films, which are taken out of ``unnamed``, each with other genres."""
         heads, texts, said = list(self._sentences.heads), [], set()
         rng.shuffle(heads)
-        left = [film for film in unnamed if claims(film) and title_variants(film.title)]
+        left = [film for film in unnamed if _shown(film, counts) and title_variants(film.title)]
         rng.shuffle(left)
         while left and heads and len(texts) < _INFERENCES[1]:
-            film = max(left, key=lambda each: sum(counts[genre] for genre in set(_shown(each)) - said))
+            film = max(left, key=lambda film: sum(counts[genre] for genre in {*_shown(film, counts)} - said))
             left.remove(film)
-            claim = " and ".join(claims(film)[:_GENRES_OF_A_FILM])
+            shown = _shown(film, counts)
+            claim = " and ".join(_NOUNS[genre] for genre in shown)
             if claim not in said:
-                said.update(_shown(film), {claim})
+                said.update(shown, {claim})
                 unnamed.remove(film)
                 title = re.sub(r"(?<=\S) *\(.*\)", "", film.title)
                 texts.append(f"{heads[len(texts) % len(heads)].format(title)}{claim}.")
@@ -202,9 +208,9 @@ def _counted(counts: Counter[str], films: int) -> list[str]:
     return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
 
 
-def _shown(film: Film) -> list[str]:
-    """Genres of a film that a sentence names."""
-    return list(film.genres[:_GENRES_OF_A_FILM])
+def _shown(film: Film, counts: Counter[str]) -> list[str]:
+    """Genres of a film that a sentence names: of its first, those that another film of the prompt has."""
+    return [genre for genre in film.genres[:_GENRES_OF_A_FILM] if counts[genre] > 1 and genre in _NOUNS]
 
 
 def sentences(text: str) -> list[str]:
