@@ -118,7 +118,7 @@ def features(dim: int, levels: int) -> pa.Schema:
     """
     return pa.schema([
         pa.field("entity_id", pa.string(), nullable=False),
-        pa.field("id", pa.int32(), nullable=False),  # from IDS, the same on every date
+        pa.field("id", pa.int32(), nullable=False),  # as in the table of dense ids, the same on every date
         pa.field("vector", pa.list_(pa.float32(), dim), nullable=False),  # embedding of the text
         *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],  # cluster id
         pa.field("text_sha256", pa.string(), nullable=False),  # of the encoded text

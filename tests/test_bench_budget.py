@@ -1,4 +1,4 @@
-"""``python -m dare_job.bench budget``: the scheduler against fixed budgets on recorded texts."""
+"""``python -m dare_job.bench budget``: the draft budget against fixed budgets on recorded texts."""
 
 import json
 
@@ -47,10 +47,10 @@ def test_the_last_line_compares_every_batch_size_and_curve(files):
         assert row["best_fixed"] in (0, 2, 8) and row["best_fixed_tokens_per_s"] > 0
         assert row["ratio_to_best_fixed"] == pytest.approx(
             row["tokens_per_s"] / row["best_fixed_tokens_per_s"], abs=2e-3)
-        assert row["ratio_to_plain"] > 1 and row["accepted_per_step"] > 0
+        assert row["ratio_to_baseline"] > 1 and row["accepted_per_step"] > 0
 
 
-def test_a_scheduler_that_is_behind_ends_the_command_with_one(files, monkeypatch):
+def test_a_budget_that_is_behind_ends_the_command_with_one(files, monkeypatch):
     monkeypatch.setattr("dare_job.bench.budget.max_row_nodes", lambda batch: 0)  # never drafts
     done = call(files, "--latency", str(files / "linear.json"), "--batch", "1", "--nodes", "0,8")
     assert done.exit_code == 1 and "missed: linear, batch 1: " in done.stdout

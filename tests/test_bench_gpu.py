@@ -61,15 +61,16 @@ def test_the_whole_command_without_the_jobs_other_packages():
     for batch in (1, 3):
         assert ways[batch, "plain"]["accepted_per_step"] == 0
         assert ways[batch, "drafted"]["accepted_per_step"] > 0.5
-        for way in ("plain", "drafted", "scheduled", "generate", "generate_batch"):
+        for way in ("plain", "drafted", "budgeted", "generate", "generate_batch"):
             assert ways[batch, way]["tokens_per_s"] > 0, ways[batch, way]
     assert found["energy"] == "no GPU: not measured"
     assert [line["target"] for line in found["targets"]] == [
         "small: a step of 1 token over its floor, at most", "small: 64 queries over a step of 1, at most",
-        "batch 1: scheduled drafts over plain, at least", "batch 1: scheduled drafts over generate, above",
-        "batch 1: scheduled drafts over generate_batch, above",
-        "batch 3: scheduled drafts over generate, above",
-        "batch 3: scheduled drafts over generate_batch, above"]
+        "batch 1: drafts with a budget over plain, at least",
+        "batch 1: drafts with a budget over generate, above",
+        "batch 1: drafts with a budget over generate_batch, above",
+        "batch 3: drafts with a budget over generate, above",
+        "batch 3: drafts with a budget over generate_batch, above"]
     for line in found["targets"]:
         assert line["result"] in ("met", "missed", "not measured"), line
         assert line.get("why") if line["result"] == "not measured" else line["measured"] > 0, line

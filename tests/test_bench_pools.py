@@ -24,7 +24,7 @@ from dare_job.errors import ConfigError
 TEXT_TOKENS = 40
 SIZES = (5, 10)
 LINE = {"block", "pool", "retrieval", "rule", "pool_texts", "accepted_per_step", "retrieval_us_per_step",
-        "retrieval_ms_per_text", "retrieval_share", "tokens_per_s", "ratio_to_plain", "ratio_by_processor",
+        "retrieval_ms_per_text", "retrieval_share", "tokens_per_s", "ratio_to_baseline", "ratio_by_processor",
         "mean_tokens", "seconds_per_text", "relaxed_share", "edit_distance", "differ", "cut"}
 
 
@@ -113,7 +113,7 @@ def check_rows(rows):
         assert row["tokens_per_s"] > 0 and row["mean_tokens"] <= 12
         assert 0 <= row["cut"] <= 2 and (row["mean_tokens"] == 12 or row["cut"] < 2)
         if row["rule"] == "autoregressive decoding":
-            assert row["ratio_to_plain"] == row["ratio_by_processor"] == 1
+            assert row["ratio_to_baseline"] == row["ratio_by_processor"] == 1
             assert row["accepted_per_step"] == 0 and "accepted_along" not in row
         elif row["rule"] == "strict":
             assert row["edit_distance"] == row["differ"] == row["relaxed_share"] == 0
@@ -219,7 +219,7 @@ def test_times_are_medians_and_ratios_of_the_same_repeat():
     line = figures._row("size-3", cell, [
         {PLAIN: measured(8.0), cell: measured(2.0)}, {PLAIN: measured(30.0), cell: measured(10.0)},
         {PLAIN: measured(2.0), cell: measured(1.0)}])
-    assert line["ratio_to_plain"] == 3 and line["tokens_per_s"] == 5 and line["accepted_per_step"] == 1.25
+    assert line["ratio_to_baseline"] == 3 and line["tokens_per_s"] == 5 and line["accepted_per_step"] == 1.25
     assert line["retrieval_us_per_step"] == 25_000 and line["retrieval_share"] == 0.05
     assert line["retrieval_ms_per_text"] == 100
 

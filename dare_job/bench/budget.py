@@ -85,7 +85,7 @@ def _compare(scheduled: budgets.Steps, fixed: dict[int, budgets.Steps], curve) -
     return {"best_fixed": best, "best_fixed_tokens_per_s": round(rates[best], 1),
             "tokens_per_s": round(rate, 1), "nodes_per_row": round(scheduled.nodes.sum() / steps, 2),
             "accepted_per_step": round(scheduled.tokens.sum() / steps - 1, 3),
-            "ratio_to_plain": round(rate / plain, 3) if plain else None,
+            "ratio_to_baseline": round(rate / plain, 3) if plain else None,
             "ratio_to_best_fixed": round(rate / rates[best], 5),
             "steps_beyond_curve": int((scheduled.nodes > within * scheduled.rows).sum())}
 

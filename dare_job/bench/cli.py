@@ -1,7 +1,7 @@
 """Commands of ``python -m dare_job.bench``: the measurements of the README and the documents.
 
-The fields of a dataclass are the options of a command. Each prints tables and ends standard output with one
-JSON object.
+The fields of a dataclass are the options of a command, except for ``gpu``. Each ends standard output with one
+JSON object, except for ``roofline``, which writes files and names them.
 """
 
 import importlib
@@ -24,7 +24,7 @@ _MODULES = {
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
-    "writer-judge": "profiles.judge",
+    "writer-claims": "profiles.claims",
     "two-date-input": "profiles.two_date_input",
     "gpu": "gpu.command", "peers": "peers.command", "time-shares": "peers.time_shares",
     "roofline": "roofline"}

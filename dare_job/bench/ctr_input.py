@@ -6,37 +6,44 @@ the last day of the train part, which is the date to run.
 """
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import typer
 
+from dare_job.bench.cli import command
+from dare_job.config.options import option
 from dare_job.errors import ConfigError
 from dare_job.evaluate.ctr import source
 from dare_job.schemas import INTERACTIONS, ITEMS, USERS
 from dare_job.workspace import committing
 
 
-def main(
-    data: Annotated[Path, typer.Option(help="Folder with train, valid and test.csv.gz.")],
-    save: Annotated[Path, typer.Option("--save", help="Folder to write; it must not exist yet.")],
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench ctr-input``."""
+
+    data: Path = option("Folder with train, valid and test.csv.gz.")
+    save: Path = option("Folder to write; it must not exist yet.")
+
+
+@command(Options)
+def main(options: Options) -> dict:
     """Write interactions, users and items; print the date."""
-    if save.exists():
-        raise ConfigError(f"--save {save} exists already; name another folder")
-    ctr = source.load(str(data), 4.0)
+    if options.save.exists():
+        raise ConfigError(f"--save {options.save} exists already; name another folder")
+    ctr = source.load(str(options.data), 4.0)
     rows = ctr.interactions[ctr.interactions["split"] == "train"].assign(rating=None)
     titles = ctr.items["title"].fillna("")
     items = ctr.items.assign(title=titles, attributes=[_year(title) for title in titles])
-    with committing(save, "", {"data": data.name}) as staging:
+    with committing(options.save, "", {"data": options.data.name}) as staging:
         for name, schema, frame in (("interactions", INTERACTIONS, rows), ("users", USERS, ctr.users),
                                     ("items", ITEMS, items)):
             table = pa.Table.from_pandas(frame[schema.names], schema, preserve_index=False)
             pq.write_table(table, staging / f"{name}.parquet")
-    print(datetime.fromtimestamp(int(rows["timestamp"].max()), UTC).date(), flush=True)
+    return {"date": str(datetime.fromtimestamp(int(rows["timestamp"].max()), UTC).date())}
 
 
 def _year(title: str) -> list[tuple[str, str]]:

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import psutil
@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import typer
 import yaml
 
 from dare_job import pipeline
+from dare_job.bench.cli import command, ints
 from dare_job.bench.measured import print_table
-from dare_job.config.options import numbers
+from dare_job.config.options import option
 from dare_job.config.settings import load
 from dare_job.data.text_key import text_salt
 from dare_job.errors import InfrastructureError
@@ -52,20 +52,26 @@ _PLAN = ("entity_id", "prompt_sha256", "text_key")
 _CHUNK = ("entity", "shard", "chunk", "position")
 
 
-def main(
-    users: Annotated[str, typer.Option(help="Numbers of users, for example 100000,1000000.")] = "10000",
-    work: Annotated[Path, typer.Option(help="Folder for inputs, outputs and results.")] = Path("out/growth"),
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[2]",
-    driver_memory: Annotated[str, typer.Option(help="Heap of the driver's JVM.")] = "4g",
-    pools: Annotated[bool, typer.Option(help="Measure the stage pools too.")] = False,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench growth``."""
+
+    users: tuple[int, ...] = option("Numbers of users, for example 100000,1000000.", (10_000,), parse=ints)
+    work: Path = option("Folder for inputs, outputs and results.", Path("out/growth"))
+    master: str = option("Spark master.", "local[2]")
+    driver_memory: str = option("Heap of the driver's JVM.", "4g")
+    pools: bool = option("Measure the stage pools too.", False)
+
+
+@command(Options)
+def main(options: Options) -> dict:
     """Measure seconds, CPU seconds and memory of each stage, and their exponents of growth."""
-    steps = [step for step in STEPS if pools or step != "pools"]
-    costs = {count: measure(count, work.resolve(), steps, master, driver_memory)
-             for count in numbers("--users", users)}
+    steps = [step for step in STEPS if options.pools or step != "pools"]
+    costs = {count: measure(count, options.work.resolve(), steps, options.master, options.driver_memory)
+             for count in options.users}
     print_table("Costs of each stage", [{"step": step, "users": count, **costs[count][step]}
                                         for step in steps for count in sorted(costs)])
-    print(json.dumps({"sizes": costs, "exponents": exponents(costs)}))
+    return {"sizes": costs, "exponents": exponents(costs)}
 
 
 def measure(users: int, work: Path, steps: list[str], master: str, driver_memory: str) -> dict[str, dict]:

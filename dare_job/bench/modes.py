@@ -50,7 +50,7 @@ def main(options: Options) -> dict:
         rows = _rows(_measure(task, sample, nodes, options.repeats))
     print_table(f"{len(sample)} rows, previous texts: {options.old}, {options.threads} torch "
                 f"thread(s), medians of {options.repeats}", rows)
-    print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone")
+    print("baseline: the faster of generate and autoregressive; accepted_per_step: draft tokens alone")
     return {"old": options.old, "rows": rows}
 
 
@@ -76,5 +76,5 @@ def _rows(measured: dict[tuple[str, int], Measured]) -> list[dict]:
             "relaxed_share": round(each.relaxed / each.tokens, 4),
             "retrieval_us_per_step": round(1e3 * each.retrieval_ms / steps, 1) if steps else None,
             "busy_slots": round(each.steps / each.slot_steps, 3) if each.slot_steps else None,
-            "ratio_to_plain": round(each.tokens_per_s / plain, 2)})
+            "ratio_to_baseline": round(each.tokens_per_s / plain, 2)})
     return rows

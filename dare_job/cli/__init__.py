@@ -28,7 +28,7 @@ app = typer.Typer(
     cls=Root, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     context_settings=_HELP,
     epilog="Exit codes: 0 success, 2 settings or options, 3 quality gate or too many errors, 4 input data, "
-           "5 Java, Spark, disk or device, 6 model, 7 draft index, 1 any other error.",
+           "5 Java, Spark, disk or device, 6 model, 7 pool files, 1 any other error.",
 )
 
 

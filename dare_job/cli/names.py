@@ -15,15 +15,15 @@ REMOVED_IN = "0.2"
 _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
     "sample": (["data", "sample"], {"--out": "--save"}),
     "prepare": (["data", "prepare"], {"--out": "--save"}),
-    "train-drafter": (["drafter", "train"], {"--to": "--save"}),
+    "train-drafter": (["drafter", "train"], {"--to": "--save", "--kept": "--top-k"}),
     "item-ids": (["recommender", "item-ids"], {"--to": "--save", "--texts": "--text"}),
     "train-recommender": (["recommender", "train"], {"--to": "--save", "--model": "--base"}),
-    "evaluate-recommender": (["recommender", "evaluate"], {}),
+    "evaluate-recommender": (["recommender", "evaluate"], {"--seen": "--with-interacted"}),
     "align": (["recommender", "align"], {
         "--to": "--save", "--target": "--recommender", "--lessons": "--teacher-paths",
         "--search-alpha": "--alpha=search"}),
     "replay": (["lab", "replay"], {}),
-    "acceptance": (["lab", "acceptance"], {"--target": "--model"}),
+    "acceptance": (["lab", "acceptance"], {"--target": "--model", "--draws": "--samples"}),
     "check": (["check"], {"--prompts": "--prompt-file"}),
     "tune": (["tune"], {"--out": "--save"}),
     "curve": (["curve"], {"--work": "--save"}),

@@ -23,7 +23,7 @@ HELP = {
     "last_run_timestamp_seconds": "Time at which the last command ended.",
     "last_success_timestamp_seconds": "Time of the last successful publication of a date.",
     "last_exit_code": "Exit code of the last command: 0 success, 2 settings, 3 quality gate, 4 input data, "
-                      "5 infrastructure, 6 model, 7 draft index, 1 any other error.",
+                      "5 Java, Spark, disk or device, 6 model, 7 pool files, 1 any other error.",
     "run_info": "Labels of the last command and its run; always 1.",
     "published_date_timestamp_seconds": "Midnight (UTC) of the newest published date.",
     "rows": "Rows of the date's snapshot; before it is published, rows finished so far.",

@@ -21,7 +21,7 @@ from dare_job.storage.local_copy import application_folder, make_once
 from dare_job.storage.paths import is_local as is_on_disk
 
 _LOG = logging.getLogger("dare_job")
-_LARGE = 256 << 20  # log a message for larger folders, as packing takes seconds
+_LARGE = 256 << 20  # log a message for larger folders, as archiving takes seconds
 _shipped: dict[tuple, "Archive"] = {}
 
 
@@ -72,7 +72,7 @@ def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None 
         paths = sorted(path for path in (folder.rglob("*") if files is None else files) if path.is_file())
         size = sum(path.stat().st_size for path in paths)
         if size > _LARGE:
-            _LOG.info("packing %s for the executors: %.1f GB in %d files", folder, size / 1e9, len(paths))
+            _LOG.info("archiving %s for the executors: %.1f GB in %d files", folder, size / 1e9, len(paths))
         partial = Path(SparkFiles.getRootDirectory()) / f".{uuid.uuid4().hex}.tar"
         try:
             _pack(partial, folder, paths)

@@ -69,7 +69,7 @@ def require_passed(job: Job, generated: dict) -> dict:
     record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):
         raise DataError(f"{job.space.stage('gate')} does not match the current rows or limits: run "
-                        f"`dare-job run --from gate` with --date {job.space.dt} first")
+                        f"`dare-job run --from gate --date {job.space.dt}` with the same options first")
     _raise_if_failed(record)
     return {entity: record[entity] for entity in ENTITIES}
 
@@ -109,7 +109,8 @@ def _scan(job: Job, entity: str, checked: Scan, failures: Failures,
           counter: progress.Counter) -> None:
     """Scan the generated rows of an entity type once."""
     folder, known = stage_inputs.generated_folder(job, entity), known_errors(job, entity)
-    fix = f"remove the file and run `dare-job run --from generate` with --date {job.space.dt}"
+    fix = (f"remove the file and run `dare-job run --from generate --date {job.space.dt}` "
+           "with the same options")
     rows = scan.readable(scan.batches(stage_inputs.generated_files(job, entity)), folder, fix)
     for batch in rows:
         checked.add(batch, failures, known)

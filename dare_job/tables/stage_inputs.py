@@ -37,8 +37,8 @@ def require_stage(job: Job, stage: str) -> dict:
     if record is None or not is_complete(folder, record):
         what = "has no finished" if record is None else "lacks files of the stage"
         command = "plan" if stage == "input" else stage
-        raise DataError(f"{folder} {what} {stage}: run `dare-job run --from {command}` with --date "
-                        f"{job.space.dt} first")
+        raise DataError(f"{folder} {what} {stage}: run `dare-job run --from {command} --date "
+                        f"{job.space.dt}` with the same options first")
     return record
 
 
@@ -56,7 +56,7 @@ def require_plan(job: Job) -> dict:
             changed = f"previous text of {entity}s (now {_describe(now)}, before {_describe(before)})"
     if changed:
         raise DataError(f"{changed} has changed since {job.space.stage('plan')} was written: run "
-                        f"`dare-job run --from plan` with --date {job.space.dt}")
+                        f"`dare-job run --from plan --date {job.space.dt}` with the same options")
     return record
 
 
@@ -102,7 +102,7 @@ def require_generated(job: Job) -> dict:
         rows = "not all readable"
     if rows != generated["rows"]:
         raise DataError(f"{job.space.stage('generate')}: {rows} of {generated['rows']} finished rows: run "
-                        f"`dare-job run --from generate` with --date {job.space.dt}")
+                        f"`dare-job run --from generate --date {job.space.dt}` with the same options")
     return generated
 
 

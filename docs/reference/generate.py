@@ -3,6 +3,7 @@
 A test compares the committed pages with what the code says now.
 """
 
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import typer
 
 HERE = Path(__file__).parent
-TABLES = {
+TABLES = {  # by the name of the schema, in dare_job.schemas if it names no module
     "INTERACTIONS": "Input: interactions",
     "USERS": "Input: users",
     "ITEMS": "Input: items",
@@ -23,6 +24,11 @@ TABLES = {
     "VECTORS": "Working table of the stage embed",
     "GROUPS": "Working table of the stage group",
     "ROUTES": "Working table of the stage route",
+    "publish.gate.findings.ROWS": "Rows that failed a check: `OUT/_work/dt=D/gate/failing_rows.parquet`",
+    "data.paper.command.INTERACTIONS": "`data prepare`: interactions, beside the columns of the input",
+    "data.paper.command.USERS": "`data prepare`: users, beside the columns of the input",
+    "data.paper.command.ITEMS": "`data prepare`: items, beside the columns of the input",
+    "data.paper.command.CTR": "`data prepare`: `ctr/train.parquet`, `valid.parquet`, `test.parquet`",
 }
 _TYPE = r"(ATTRIBUTES|pa\.\w+\((?:pa\.\w+\(\)(?:, \w+)?)?\))"
 _FIELD = re.compile(rf'pa\.field\(f?"([^"]+)", {_TYPE}(, nullable=False)?\)'
@@ -94,11 +100,10 @@ def settings() -> str:
 
 def tables() -> str:
     """Every table with its columns, from the schemas and their comments."""
-    from dare_job import schemas
-
-    source = inspect.getsource(schemas)
     parts = [_NOTE, "# Tables\n", "All tables are Parquet. A column is nullable unless it says required.\n"]
-    for name, title in TABLES.items():
+    for path, title in TABLES.items():
+        module, _, name = f"dare_job.{path if '.' in path else f'schemas.{path}'}".rpartition(".")
+        source = inspect.getsource(importlib.import_module(module))
         block = re.search(rf"^(?:def )?{name}\b.*?(?:^\]|^    \]).*?\)$", source, re.DOTALL | re.MULTILINE)[0]
         rows = []
         for line in block.splitlines():

@@ -100,7 +100,7 @@ def test_few_tokens_with_nearly_all_draft_mass(rule, n, monkeypatch):
     p, q = torch.softmax(3 * torch.randn(12, generator=rng), -1), torch.softmax(logits, -1)
     _, expected = exact_output(Verifier(rule, "without_replacement", n), p, q)
     monkeypatch.setattr(node_rates, "_MAX_TUPLES", 0)
-    found = node_rates.rate(rule, "without_replacement", p, q, n, draws=400)
+    found = node_rates.rate(rule, "without_replacement", p, q, n, samples=400)
     assert found.exact or (rule, n) == ("greedy", 4)
     assert abs(found.value - expected) <= 5 * found.error + 1e-9
 

@@ -32,7 +32,7 @@ def test_the_job_gets_all_items_and_what_was_before_the_valid_part(split_data, t
     items = {row["item_id"]: row for row in found["items"].to_pylist()}
     assert items.keys() == set(rows["iid"]) and items["i1"]["attributes"] == []
     assert items["i2"]["title"] == "Film, The (1999)" and items["i2"]["attributes"] == [("year", "1999")]
-    assert capsys.readouterr().out.strip() == "2026-01-14"
+    assert capsys.readouterr().out.strip() == '{"date": "2026-01-14"}'
 
 
 def test_a_folder_that_is_there_stays_as_it_is(split_data, tmp_path):

@@ -75,7 +75,8 @@ def nothing(out):
     (two_sizes, r"different sizes \(user 4, item 3\)"),
     (not_finite, "the vector of 'b' has a number that is not finite"),
     (of_other_texts,
-     r"1 of 2 features do not belong .* 'b'\): run `dare-job run --from encode --date 2025-12-31`"),
+     r"1 of 2 features do not belong .* 'b'\): run `dare-job run --from encode --date 2025-12-31` with the "
+     "same options"),
     (of_texts_that_are_gone, r"2 of 3 features do not belong to the published texts \(such as 'b'\)"),
     (damaged, "entity=user/dt=2025-12-31: a file is damaged"),
     (dates_apart, r"not all .* a common date \(user 2025-12-31; item 2025-12-30\)"),

@@ -121,7 +121,7 @@ def test_texts_whose_prompts_are_gone_are_learned_without_them(published, tmp_pa
     (["--width", "65"], ConfigError, "--width 65 is not a multiple of 2 x --heads = 4"),
     (["--rate", "nan"], ConfigError, "--rate is nan"),
     (["--temperature", "0"], ConfigError, "--temperature is 0; it must be above 0"),
-    (["--kept", "0"], ConfigError, "--kept is 0; it must be at least 1"),
+    (["--top-k", "0"], ConfigError, "--top-k is 0; it must be at least 1"),
     (["--context", "32"], DataError, "all texts of 2026-01-02 have --context 32 tokens or more"),
     (["--date", "2026-01-03"], DataError, "has no published user text of 2026-01-03; published: 2026-01-02"),
     (["--held-out", "25"], DataError, "has 3 texts of 2026-01-02 to train on .--held-out reserves 25"),

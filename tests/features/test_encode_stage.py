@@ -223,7 +223,8 @@ def test_a_failed_night_keeps_the_vectors_that_it_finished(job_of, monkeypatch):
 
 def test_texts_that_cannot_be_encoded_are_refused_by_name(job_of):
     job = job_of()
-    with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job run --from publish`"):
+    with pytest.raises(DataError, match="2026-01-02 is not published in .*run `dare-job run --from publish "
+                                        "--date 2026-01-02`"):
         encode.run(job)
     publish(job.space.out, DAY, texts(4), date="2026-01-01", items=NONE)
     with pytest.raises(DataError, match="entity=user/dt=2026-01-02 contains texts of 2026-01-01"):

@@ -69,7 +69,7 @@ def test_the_ring_is_learned(world, trained):
     folder, record = trained
     assert min(record["training"]["validation"]) < 1
     found = _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--recommender",
-                 f"ours={folder}", "--k", "1,5", "--seen")
+                 f"ours={folder}", "--k", "1,5", "--with-interacted")
     recall = {(row["method"], row["k"]): row for row in found["rows"] if row["metric"] == "recall"}
     assert found["users"] == 60 and recall["ours", 1]["mean"] > 0.3  # the best rule has 0.9
     assert recall["ours", 5]["minus"]["popularity"]["low"] > 0.3
@@ -115,7 +115,7 @@ def test_seen_items_are_left_out_of_baselines_too(world, monkeypatch, name, seen
     rows = evaluation._rows
     monkeypatch.setattr(evaluation, "_rows", lambda found, *rest: lists.update(found) or rows(found, *rest))
     _ran("recommender", "evaluate", "--data", world.data, "--ids", world.ids_file, "--baselines", name, "--k",
-         30, *(["--seen"] if seen else []))
+         30, *(["--with-interacted"] if seen else []))
     tests = read(world.data, world.ids).tests()
     held = [set(found.tolist()) & set(history.tolist())
             for (history, _), found in zip(tests, lists[name], strict=True)]

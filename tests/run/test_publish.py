@@ -110,7 +110,8 @@ def test_too_many_errors_leave_the_published_date_as_it_was(prepared):
 
 def test_rows_that_no_gate_let_through_are_not_published(prepared):
     job = prepared({"a": True}, [text("a", "x")])
-    with pytest.raises(errors.DataError, match="run `dare-job run --from gate` with --date 2026-01-02 first"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from gate --date 2026-01-02` with "
+                                               "the same options first"):
         publish.run(job)
     gated(job)
     before = files(job.space.out / "knowledge")

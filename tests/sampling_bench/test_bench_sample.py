@@ -20,7 +20,7 @@ from dare_job.training.drafter.train import network
 
 LINE = {"temperature", "method", "drafter", "tree", "nodes", "distribution", "rule", "steps", "tokens",
         "block_efficiency", "error", "expected", "fewer_forwards", "target_tokens", "tokens_per_s",
-        "ratio_to_plain", "ratio_by_processor", "memory_bound", "joules_per_token"}
+        "ratio_to_baseline", "ratio_by_processor", "memory_bound", "joules_per_token"}
 
 
 def invoke(*args):
@@ -99,7 +99,7 @@ def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured,
 
 @pytest.mark.release
 def test_a_gpu_is_held_to_the_clock(found):
-    rows = [{**row, "ratio_to_plain": 1.7} for row in found["rows"]]
+    rows = [{**row, "ratio_to_baseline": 1.7} for row in found["rows"]]
     added = [one for one in report.targets(rows, "cuda") if one not in report.targets(rows, "cpu")]
     assert [(one["target"], one["bound"], one["met"]) for one in added] == [
         ("temperature 1: speed-up in wall-clock time, at least", 1.8, False)]

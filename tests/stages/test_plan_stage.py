@@ -206,5 +206,6 @@ def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, w
     with pytest.raises(DataError, match="1 of 1 rows of interactions"):
         plan.run(job)
     assert not job.space.stage("plan").exists() and not job.space.stage("input").exists()
-    with pytest.raises(DataError, match="run `dare-job run --from plan` with --date 2026-01-02 first"):
+    with pytest.raises(DataError, match="run `dare-job run --from plan --date 2026-01-02` with "
+                                        "the same options first"):
         embed.run(job)

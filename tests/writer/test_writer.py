@@ -13,7 +13,7 @@ import torch
 from chat_models import CHATML, tokenizer_with
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from dare_job.bench.profiles import data, judge, two_date_input, writer_texts
+from dare_job.bench.profiles import claims, data, two_date_input, writer_texts
 from dare_job.bench.profiles.data import Film, Profile
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
@@ -163,7 +163,7 @@ def test_openings_and_beginnings_that_only_name_films_are_kept():
 def test_a_text_says_what_its_prompt_shows():
     made = writer_texts.examples([recorded(user=str(n)) for n in range(60)], 8, 30)
     assert len(made) == 30 and len({each.user for each in made}) == 30
-    claims = set()
+    all_claims = set()
     for each in made:
         assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
         counted = re.search(r"Of the (\d) films, (\d) have the genre ([^.]+)\.", each.text)
@@ -183,8 +183,8 @@ def test_a_text_says_what_its_prompt_shows():
             assert claim == " and ".join(genres)
             said.append(claim)
         assert len(said) == len(set(said)) >= 3
-        claims.update(said)
-    assert {"crime films", "drama", "crime films and drama"} <= claims
+        all_claims.update(said)
+    assert {"crime films", "drama", "crime films and drama"} <= all_claims
 
 
 @pytest.mark.parametrize(("counts", "said"), [
@@ -204,7 +204,7 @@ def test_an_opening_names_the_most_frequent_genre_and_a_right_quantity(counts, s
     ('Their love for "Laura" and "Heat" suggests a taste for drama.', (2, 2, 2, 1)),
     ("The user's favorite genre is drama.", (0, 0, 0, 0)), ('They like "Heat."', (1, 1, 0, 0))])
 def test_titles_and_claims_are_held_against_the_history(text, counts):
-    assert judge.judge(text, HISTORY) == judge.Judged(*counts)
+    assert claims.count_claims(text, HISTORY) == claims.ClaimCounts(*counts)
 
 
 def test_a_history_that_bears_out_too_little_has_no_text():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 MEANING = {1: "unexpected error", 2: "settings", 3: "quality gate", 4: "input data",
-           5: "Java, Spark or disk", 6: "model", 7: "pools"}
+           5: "Java, Spark, disk or device", 6: "model", 7: "pool files"}
 FINAL = (2, 3, 4, 6, 7)  # a retry without changes fails again
 _RECORD = {"timestamp", "level", "event"}  # keys of log records, which results lack
 # How spark-submit reports the exit code of a driver in the cluster.

@@ -61,8 +61,8 @@ def run(options: Options) -> dict:
     print_table(f"{options.rows} rows, {options.pool} previous texts of other users, "
                 f"{options.threads} torch thread(s), medians of {options.repeats}, draft tokens per "
                 f"row {options.nodes or 'auto'}", rows)
-    print("plain: the faster of generate and autoregressive; accepted_per_step: draft tokens alone; "
-          "ratio_by_processor: to generate, by processor time; ceiling_to_plain: if a tree's forward pass "
+    print("baseline: the faster of generate and autoregressive; accepted_per_step: draft tokens alone; "
+          "ratio_by_processor: to generate, by processor time; ceiling_to_baseline: if a tree's forward pass "
           "took no longer than one token's, and nothing else took time")
     print_table("texts and recorded profiles", [likeness])
     targets = methods.targets(rows, likeness)

@@ -23,7 +23,7 @@ HELP = ("Measure the engine on a GPU with random weights: strict equality with g
         "Takes about --seconds; ends with one JSON line.")
 FLOOR = 1.25  # a step of one token over its lower bound
 TREE = 1.3  # 64 queries over that step
-SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of scheduled drafts over plain, by batch size
+SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of drafts with a budget over plain decoding, by batch size
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
            "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 
@@ -63,11 +63,12 @@ def _of_replay(batch: int, lines: dict) -> list[dict]:
     for way, bound in bounds.items():
         if bound is None:
             continue
-        ours, other = (lines.get(name, {"error": "not run"}) for name in ("scheduled", way))
-        why = "; ".join(f"{name}: {line['error']}" for name, line in (("scheduled", ours), (way, other))
+        ours, other = (lines.get(name, {"error": "not run"}) for name in ("budgeted", way))
+        why = "; ".join(f"{name}: {line['error']}" for name, line in (("budgeted", ours), (way, other))
                         if "error" in line)
         held.append(_target_row(
-            f"batch {batch}: scheduled drafts over {way}, {'at least' if way == 'plain' else 'above'}", bound,
+            f"batch {batch}: drafts with a budget over {way}, "
+            f"{'at least' if way == 'plain' else 'above'}", bound,
             None if why else ours["tokens_per_s"] / other["tokens_per_s"], why, upper=False))
     return held
 

@@ -45,13 +45,13 @@ def costs(target: Target, batch: int, context: int, max_queries: int, repeats: i
 
 
 def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
-                scheduler: DraftBudget | None = None) -> dict:
+                draft_budget: DraftBudget | None = None) -> dict:
     """One way of the engine: the first run records graphs; the last one, which records none, is timed."""
     settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=nodes, depth=DEPTH, score="never")
     if nodes:
         drafter = RetrievalDrafter(DraftSettings(depth=DEPTH))
         recorded = RecordedTarget(target, task.requests, task.texts)
-        engine = Engine(recorded, settings, drafter, draft_budget=scheduler)
+        engine = Engine(recorded, settings, drafter, draft_budget=draft_budget)
     else:
         engine = Engine(target, settings)
     first_s = None
@@ -69,7 +69,7 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
         raise RuntimeError(f"{len(wrong)} of {len(results)} texts differ from the recorded ones: {wrong[0]}")
     steps = sum(result.target_steps for result in results)
     drafting = sum(result.retrieval_ms for result in results) / 1e3
-    return {"way": "scheduled" if scheduler else "drafted" if nodes else "plain", "nodes": nodes,
+    return {"way": "budgeted" if draft_budget else "drafted" if nodes else "plain", "nodes": nodes,
             **_rates(task, seconds, joules),
             "accepted_per_step": round(sum(r.accepted_tokens for r in results) / max(1, steps), 3),
             "drafting_share": round(drafting / seconds, 4), "first_run_s": round(first_s, 2),
@@ -102,8 +102,8 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
         nodes = max(expected, key=expected.get)
         budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
         table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
-        scheduler = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected))
-        for row in _rows(target, part, batch, nodes, scheduler, meter):
+        draft_budget = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected))
+        for row in _rows(target, part, batch, nodes, draft_budget, meter):
             rows.append({"batch": batch, "new_tokens": tokens, **row})
             budget.say(f"batch {batch}, {row['way']}: "
                        + (f"{row['tokens_per_s']} tokens/s" if "error" not in row else row["error"]))
@@ -111,11 +111,11 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
     return rows
 
 
-def _rows(target: Target, task: Task, batch: int, nodes: int, scheduler: DraftBudget,
+def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: DraftBudget,
            meter: Meter) -> Iterator[dict]:
     yield engine_row(target, task, batch, 0, meter)
     yield engine_row(target, task, batch, nodes, meter)
-    yield engine_row(target, task, batch, scheduler.nodes, meter, scheduler)
+    yield engine_row(target, task, batch, draft_budget.nodes, meter, draft_budget)
     once = task.part(batch, len(task.texts[0]))
     for way, call in (("generate", peers.generate), ("generate_batch", peers.generate_batch)):
         release(target.device)

@@ -38,7 +38,7 @@ _INFERENCES = (3, 5)  # sentences on films of a text, at least and at most
 _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_FILM = 2  # that a sentence names, at most
 _COUNTED = 3  # genres, at most
-_ROOM = (0, 10, 20, 40)  # words that a prompt allows beyond its text, so that texts do not fill their limit
+_SPARE_WORDS = (0, 10, 20, 40)  # that a prompt allows beyond its text, so that texts end before the limit
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -246,7 +246,7 @@ def history(films: Sequence[Film]) -> list[HistoryItem]:
 
 def _record(each: Example, prompt_set: PromptSet) -> dict:
     """A line of the file: the prompt allows somewhat more words than its text has."""
-    words = math.ceil(len(each.text.split()) / 10) * 10 + random.Random(each.text).choice(_ROOM)
+    words = math.ceil(len(each.text.split()) / 10) * 10 + random.Random(each.text).choice(_SPARE_WORDS)
     worded = replace(prompt_set, words={**prompt_set.words, MAX_WORDS: words})
     return {"user": each.user, "system": worded.system_text("user"),
             "prompt": worded.user({}, history(each.films)), "text": each.text}

@@ -124,7 +124,7 @@ def _measure(users: world.World, options: Options) -> dict:
                          for k in options.ks],
         "generate": compare_with_generate(makers, max(options.ks), min(options.generated, options.users),
                                           options.batch),
-        "scheduler": _scheduler(makers, options, middle)}
+        "draft_depth": _draft_depth(makers, options, middle)}
     targets = report.targets(rows, others["generate"], middle, device.type)
     report.show(rows, others, targets)
     return {"rows": rows, "targets": targets, **others, "users": len(users.histories), "ids": trie.leaves,
@@ -145,13 +145,13 @@ def _renormalised(makers: Makers, options: Options, k: int, raw: Measured) -> di
             "speedup_cpu": raw.cpu_ms / measured.cpu_ms, "recall": recall, "ndcg": ndcg}
 
 
-def _scheduler(makers: Makers, options: Options, k: int) -> dict:
+def _draft_depth(makers: Makers, options: Options, k: int) -> dict:
     """Automatic draft depth by the cost of forward passes here; times are medians of at least three."""
-    scheduler, repeats = DraftDepth(makers.world.catalogue.trie.length), max(3, options.repeats)
+    depth, repeats = DraftDepth(makers.world.catalogue.trie.length), max(3, options.repeats)
     plain = measure(makers, Method(PLAIN, k=k), options.batch, repeats)
-    measured = measure(makers, Method(TRIE, STRICT, k), options.batch, repeats, scheduler)
-    forwards = scheduler.drafted + scheduler.undrafted
-    return {"k": k, "drafted_share": scheduler.drafted / forwards if forwards else None,
+    measured = measure(makers, Method(TRIE, STRICT, k), options.batch, repeats, depth)
+    forwards = depth.drafted + depth.undrafted
+    return {"k": k, "drafted_share": depth.drafted / forwards if forwards else None,
             "speedup_cpu": plain.cpu_ms / measured.cpu_ms,
             "identical": bool(np.array_equal(measured.leaves, plain.leaves))}
 

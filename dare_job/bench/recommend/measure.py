@@ -73,9 +73,9 @@ class Measured:
 
 
 def measure(makers: Makers, method: Method, batch: int, repeats: int,
-            scheduler: DraftDepth | None = None) -> Measured:
+            depth: DraftDepth | None = None) -> Measured:
     """Search for all users in batches; times are medians of the repeats."""
-    queries, search = makers.world.queries(method.drafter), makers.make(method, scheduler)
+    queries, search = makers.world.queries(method.drafter), makers.make(method, depth)
     search.search(queries[:batch])  # compiled and warm
     runs = [timed(lambda: [search.search(queries[at:at + batch]) for at in range(0, len(queries), batch)],
                   makers.world.target.device) for _ in range(repeats)]

@@ -74,7 +74,7 @@ class Makers:
         return ModelScorer(target, Vocabulary(self.world.catalogue.trie, list(recommender.first_code_token),
                                               target.device))
 
-    def make(self, method: Method, scheduler: DraftDepth | None = None) -> TopK:
+    def make(self, method: Method, depth: DraftDepth | None = None) -> TopK:
         world, trie, drafter = self.world, self.world.catalogue.trie, None
         common = world.target, trie, world.recommender.first_code_token, method.k
         if method.drafter != PLAIN:
@@ -83,7 +83,7 @@ class Makers:
             width = 0 if method.drafter in (FORCED, TRIE) else method.width
             drafter = kind(self.scorer(method.drafter), trie.length, width, method.depth, whole)
         if method.verification == STRICT:
-            return TopK(*common, drafter, method.scores, scheduler)
+            return TopK(*common, drafter, method.scores, depth)
         return SampledTopK(*common, method.temperature, drafter, method.verification, method.scores,
                            self.seed)
 

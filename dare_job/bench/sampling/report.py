@@ -43,7 +43,7 @@ def rows(temperature: float, methods: Sequence[Method], measured: dict[str, Meas
         of_best = next(row for row in table if row["method"] == BEST)
         table.append(of_best | {
             "method": PATHS, "expected": None, "target_tokens": paths_tokens(best.widths),
-            "tokens_per_s": None, "ratio_to_plain": None, "ratio_by_processor": None,
+            "tokens_per_s": None, "ratio_to_baseline": None, "ratio_by_processor": None,
             "memory_bound": round(curve.paths_speed_up(measured[BEST].per_step, best.widths), 3),
             "joules_per_token": None})
     return table
@@ -65,7 +65,7 @@ def _row(temperature: float, method: Method, measured: Measured, plain: Measured
             "expected": None if expected is None else round(expected, 3),
             "fewer_forwards": round(measured.per_forward / plain.per_forward, 3),
             "target_tokens": 1 + method.size, "tokens_per_s": round(measured.tokens_per_s, 1),
-            "ratio_to_plain": round(measured.tokens_per_s / plain.tokens_per_s, 3),
+            "ratio_to_baseline": round(measured.tokens_per_s / plain.tokens_per_s, 3),
             "ratio_by_processor": round(
                 measured.tokens_per_s_of_processor / plain.tokens_per_s_of_processor, 3),
             "memory_bound": round(curve.speed_up(measured.per_step, method.widths, method.size), 3),
@@ -88,7 +88,7 @@ def targets(rows: list[dict], device: str) -> list[dict]:
     speeds = [("fewer target forwards", "fewer_forwards", FORWARDS),
               ("speed-up where memory bounds steps", "memory_bound", SPEED)]
     if device == "cuda":
-        speeds.append(("speed-up in wall-clock time", "ratio_to_plain", SPEED))
+        speeds.append(("speed-up in wall-clock time", "ratio_to_baseline", SPEED))
     return [target_row(f"temperature {AT:g}: {name}, at least", bound, row[key], row[key] >= bound)
             for row in rows if row["temperature"] == AT and row["method"] == BEST
             for name, key, bound in speeds]

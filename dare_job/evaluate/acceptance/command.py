@@ -102,7 +102,7 @@ def run(options: Options, console: Console) -> dict:
     _LOG.info("%d positions of %d texts, at %d temperatures", total, texts_used, len(options.temperatures))
     cells = measure.cells(options.temperatures, options.drafts)
     read = texts.read_positions(target, draft, rows, positions)
-    measure.fill(cells, read, total, options.draws, options.seed)
+    measure.fill(cells, read, total, options.samples, options.seed)
     lines = measure.lines(cells)
     print_rates(lines, console)
     prompts = rows[: options.tree_rows]

@@ -65,8 +65,8 @@ def verifiers(distribution: str, n: int) -> list[str]:
             if distribution in rule.distributions and rule.count in (None, n) and rule.name not in _ALIASES]
 
 
-def fill(cells: Sequence[Cell], positions: Iterable[Positions], total: int, draws: int, seed: int) -> None:
-    """Add every position to every cell; ``draws`` and ``seed`` are for rates that must be estimated."""
+def fill(cells: Sequence[Cell], positions: Iterable[Positions], total: int, samples: int, seed: int) -> None:
+    """Add every position to every cell; ``samples`` and ``seed`` are for rates that must be estimated."""
     done, began = 0, time.monotonic()
     last_log = began
     for part in positions:
@@ -74,7 +74,7 @@ def fill(cells: Sequence[Cell], positions: Iterable[Positions], total: int, draw
             pairs = {temperature: pair(target, draft, temperature)
                      for temperature in dict.fromkeys(cell.temperature for cell in cells)}
             for cell in cells:
-                _add(cell, part.text, *pairs[cell.temperature], draws, seed + done)
+                _add(cell, part.text, *pairs[cell.temperature], samples, seed + done)
             done += 1
             if time.monotonic() - last_log > _LOG_EVERY_S:
                 last_log = time.monotonic()
@@ -94,11 +94,11 @@ def pair(target: torch.Tensor, draft: torch.Tensor, temperature: float) -> tuple
     return torch.cat((p[drafted], rest)), torch.cat((q[drafted], torch.zeros_like(rest)))
 
 
-def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> None:
+def _add(cell: Cell, text: int, p: torch.Tensor, q: torch.Tensor, samples: int, seed: int) -> None:
     cell.texts.append(text)
     cell.optima.append(optimum(cell.distribution, p, q, cell.drafts))
     for rule, cell_rates in cell.rates.items():
-        rule_rate = rate(rule, cell.distribution, p, q, cell.drafts, draws, seed)
+        rule_rate = rate(rule, cell.distribution, p, q, cell.drafts, samples, seed)
         cell_rates.append(rule_rate.value)
         if not rule_rate.exact:
             cell.estimated.add(rule)

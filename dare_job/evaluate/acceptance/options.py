@@ -51,8 +51,8 @@ class Options:
 
     target: str = option("Target model, named as model.name.", flag="--model")
     draft: str = option("Draft model with the same tokenizer, named as model.name.")
-    text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: of the synthetic data "
-                              "set.", None, panel=_TEXTS)
+    text: str | None = option("Texts: jsonl, csv, Parquet or a run's output. Default: texts of the synthetic "
+                              "data set.", None, panel=_TEXTS)
     column: str = option("Column of the texts in a file.", "knowledge", panel=_TEXTS)
     prompt_column: str | None = option("Column of the prompts in a file. Default: prompt, if there is one.",
                                        None, panel=_TEXTS)
@@ -63,7 +63,7 @@ class Options:
     texts: int = option("Maximum number of texts.", 128, min=1, panel=_TEXTS)
     positions: int = option("Number of sampled positions to measure at.", 256, min=1,
                             panel=_TEXTS)
-    draws: int = option("Samples per position, for estimates whose cost grows with the vocabulary.", 16,
+    samples: int = option("Samples per position, where a rate is estimated.", 16,
                         min=2)
     trees: Sequence[Any] = option("Generate with these trees, too; NODES: only that many nodes.", (),
                                   metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)

@@ -35,14 +35,14 @@ class Rate(NamedTuple):
     exact: bool = True
 
 
-def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int, draws: int = 1000,
+def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int, samples: int = 1000,
          seed: int = 0) -> Rate:
     """Return the acceptance rate for p and q float32 (V,).
 
     It is exact to rounding, and to 1e-9 for ``without_replacement`` and ``distinct``. With more than 20,000
     tuples some rates are unbiased seeded estimates instead: ``rrs`` of ``without_replacement`` from five
     candidates on, ``rrs`` of ``distinct`` from four, ``greedy`` of ``without_replacement`` from four. They
-    use 20,000 samples for ``without_replacement``, or ``draws`` samples for ``distinct`` and where a few
+    use 20,000 samples for ``without_replacement``, or ``samples`` samples for ``distinct`` and where a few
     tokens have nearly all of q; the standard error then ignores events rarer than a sample. Raises
     ConfigError if the rule is not exact for the distribution.
     """
@@ -58,7 +58,7 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
         values = estimates.without_replacement("rrs" if rule == "mcss" else rule, *_normalised(p, q), n,
                                                _PATHS, seed)
     else:
-        values = _estimated(verifier, p, q, draws, seed)
+        values = _estimated(verifier, p, q, samples, seed)
     return Rate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), exact=False)
 
 
@@ -128,10 +128,10 @@ def _accepted(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, tuples: torc
     return torch.cat(parts)
 
 
-def _estimated(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, draws: int, seed: int) -> np.ndarray:
-    """Return estimates (draws,); for recursive rejection only the rejected tokens are sampled."""
+def _estimated(verifier: Verifier, p: torch.Tensor, q: torch.Tensor, samples: int, seed: int) -> np.ndarray:
+    """Return estimates (samples,); for recursive rejection only the rejected tokens are sampled."""
     rng, parts = torch.Generator().manual_seed(seed), []
-    uniforms = torch.rand((draws, verifier.n), generator=rng, dtype=torch.float64)
+    uniforms = torch.rand((samples, verifier.n), generator=rng, dtype=torch.float64)
     for part in uniforms.split(max(1, _BATCH_VALUES // len(p))):
         rows = p.expand(len(part), -1), q.expand(len(part), -1)
         if verifier.rule.name in ("rrs", "mcss"):

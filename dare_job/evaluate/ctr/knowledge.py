@@ -67,7 +67,8 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
     other = [entity for entity, sha256 in encoded if entity not in hashes or sha256 != hashes[entity]]
     if other:
         raise DataError(f"{folder}: {len(other)} of {len(table)} features do not belong to the published "
-                        f"texts (such as {other[0]!r}): run `dare-job run --from encode --date {dt}`")
+                        f"texts (such as {other[0]!r}): run `dare-job run --from encode --date {dt}` "
+                        "with the same options as before")
     return texts
 
 

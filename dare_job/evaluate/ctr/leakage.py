@@ -6,7 +6,7 @@ last interaction on, unless tokens were relaxed for drafts of previous text (``k
 text is generated from its title and attributes, which know no label.
 
 A text's manifest has the SHA-256 of its prompt. The prompt is rendered again from the data at hand, with the
-settings of the manifest. If the SHA-256 is the same, the text has seen exactly those interactions.
+settings of the manifest. If the SHA-256 is the same, the text was generated from exactly those interactions.
 """
 
 import hashlib

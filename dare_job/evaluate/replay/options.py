@@ -48,7 +48,7 @@ class Source:
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
     held_out: int = option("Texts to replay, chosen by hash.", 1000,
                            panel=_TEXTS)
-    pool: Sequence[str] = option("Drafts from: own, group, global.",
+    pool: Sequence[str] = option("Sources: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
     groups: Path | None = option("Table of entity_id and group (or pool).", None,
                                  panel=_TEXTS)
@@ -95,9 +95,12 @@ class TuneOptions(Source):
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,
                                   panel=_SEARCH)
-    sizes: Sequence[int] = option("Texts in an index.", (100, 500, 2000), parse=numbers, panel=_SEARCH)
-    contexts: Sequence[int] = option("Longest contexts.", (4, 8, 12, 15), parse=numbers, panel=_SEARCH)
-    depths: Sequence[int] = option("Longest draft paths.", (6, 12, 20), parse=numbers, panel=_SEARCH)
+    sizes: Sequence[int] = option("Texts in an index, to try.", (100, 500, 2000),
+                                  parse=numbers, panel=_SEARCH)
+    contexts: Sequence[int] = option("Context lengths to try.", (4, 8, 12, 15),
+                                     parse=numbers, panel=_SEARCH)
+    depths: Sequence[int] = option("Draft path lengths to try.", (6, 12, 20),
+                                   parse=numbers, panel=_SEARCH)
     lambdas: Sequence[float | None] = option("Weights of the blend to try, or learned.",
                                              (2.0, 4.0, 8.0, 16.0, 32.0), parse=_lambdas, panel=_SEARCH)
     drafting: tuple[float, float] | None = option(

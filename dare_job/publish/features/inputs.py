@@ -78,8 +78,7 @@ def require(job: Job) -> dict[str, dict]:
     """The manifests of the published texts by entity type. Raises DataError if they are not of this date."""
     if not job.space.is_published(job.space.dt):
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run "
-                        "`dare-job run --from publish` with "
-                        f"--date {job.space.dt} first")
+                        f"`dare-job run --from publish --date {job.space.dt}` with the same options first")
     manifests = {entity: published.read_manifest(job.space.knowledge(entity)) for entity in ENTITIES}
     for entity, manifest in manifests.items():
         if manifest.get("date") != job.space.dt:

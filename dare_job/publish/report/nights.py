@@ -168,7 +168,7 @@ def read_any(out: AnyPath, dt: str) -> tuple[Night, str]:
         except ValueError:
             status.append(f"the {entity}s' manifest is damaged")
     if len(status) == len(ENTITIES) and not manifests:
-        status = [f"not published: `dare-job run --date {dt}` continues it"]
+        status = [f"not published: `dare-job run --date {dt}` with the same options continues it"]
     if len({manifest.get("run_id") for manifest in manifests.values()}) > 1:
         status.append("users and items are from different runs")
     return Night(dt, manifests), ", ".join(status) or "published"

@@ -39,7 +39,7 @@ class Settings:
     loss: Loss = option(
         "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
         panel=_LOSS)
-    alpha: float | None = option("Alignment loss weight, or search.", 0.9,
+    alpha: float | None = option("Weight of the loss, or search.", 0.9,
                                  parse=_alpha, panel=_LOSS)
     k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
     mix: float = option("Loss s: share of the target in its beams' distribution.", 0.5, panel=_LOSS)
@@ -82,7 +82,7 @@ class Options:
 
     data: Source
     target: Path = option("Recommender to speed up.", flag="--recommender")
-    draft: Path = option("Small recommender, same ids.")
+    draft: Path = option("Small recommender, same item ids.")
     to: Path = option("Folder for the result.", flag="--save")
     teacher_paths: Path | None = option("File that keeps the target's outputs for further alignments.", None)
     device: Device = device()

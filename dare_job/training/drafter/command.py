@@ -49,7 +49,7 @@ def run(options: Options) -> dict:
     model = network(tokenizer, target.vocabulary, target.traits.context or _CONTEXT, settings)
     max_new_tokens = _max_new_tokens(source)
     before = greedy(target, model, held_out, max_new_tokens) if held_out else None
-    teacher_rows = teacher.teacher_rows(target, rows, settings.kept, settings.temperature)
+    teacher_rows = teacher.teacher_rows(target, rows, settings.top_k, settings.temperature)
     record = train(model, teacher_rows, settings, target.device.type)
     staging = atomic_folder.stage_folder(options.to)
     with atomic_folder.remove_on_error(staging):

@@ -33,12 +33,12 @@ class Settings:
     seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
     temperature: float = option("Temperature of the target's distribution; use that of the runs.", 1.0,
                                 panel=_TRAINING)
-    kept: int = option("Top-k of the target to learn; use 256 for beams and high temperatures.", KEPT,
-                      panel=_TRAINING)
+    top_k: int = option("Most probable tokens of the target to learn; use 256 for beams and high "
+                        "temperatures.", KEPT, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, width=8, layers=1, heads=1, steps=1, batch_tokens=32, context=32, rows=1,
-                         held_out=1, seed=0, kept=1)
+                         held_out=1, seed=0, top_k=1)
         require_heads(self.width, self.heads)
         if not 0 <= self.kl <= 1:
             raise ConfigError(f"--kl is {self.kl:g}; it must be from 0 (texts only) to 1 (target only)")

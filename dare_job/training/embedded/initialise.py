@@ -2,7 +2,7 @@
 
 A small model finds the two-layer circuit "look for an earlier place that follows the same token, copy from
 there" only after many millions of tokens, and no title is right before. Here layer 0 starts with
-heads that look back by 1, 2, 3 tokens and write the token seen there into the residual stream; layer 1 starts
+heads that look back by 1, 2, 3 tokens and write the token there into the residual stream; layer 1 starts
 with heads that match the current token with what was written 1, 2, 3 tokens later, and copy the token there.
 Training is free to change all of it.
 """

@@ -1,4 +1,4 @@
-"""Trains the embedded model: ``python -m dare_job.training.embedded.train --out DIR [--steps N] [--seed S]``.
+"""Trains the embedded model: ``python -m dare_job.training.embedded.train --save DIR [--steps N --seed S]``.
 ``--start DIR`` continues from an earlier model, with its tokenizer, at a lower rate, without first drills.
 
 Trains the tokenizer, then a small Llama on grammar text of fresh synthetic data sets, for a number of steps.
@@ -47,16 +47,18 @@ _LOG = logging.getLogger(__name__)
 
 
 def make_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """About 3 million parameters, wide and shallow: on a CPU each layer costs more than its arithmetic."""
+    """About 3.6 million parameters, wide and shallow: on a CPU each layer costs more than its arithmetic."""
     return LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=256, intermediate_size=640, num_hidden_layers=4,
         num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True, **corpus.special_ids(tokenizer))
 
 
-def train(out: Annotated[Path, typer.Option()], steps: Annotated[int, typer.Option(min=1)] = 3600,
-          seed: int = 0, start: Path | None = None) -> None:
-    """Train for ``steps`` updates and leave model and tokenizer in ``out``.
+def train(save: Annotated[Path, typer.Option(help="Folder to write.")],
+          steps: Annotated[int, typer.Option(min=1, help="Updates.")] = 3600,
+          seed: Annotated[int, typer.Option(help="Seed of the weights and the texts.")] = 0,
+          start: Annotated[Path | None, typer.Option(help="Model folder to go on from.")] = None) -> None:
+    """Train for ``steps`` updates and leave model and tokenizer in ``save``.
 
     AdamW in float32 with bfloat16 autocast on one thread. The same start, steps and seed give the same
     weights on one kind of processor and version of torch.
@@ -76,7 +78,7 @@ def train(out: Annotated[Path, typer.Option()], steps: Annotated[int, typer.Opti
               sum(p.numel() for p in model.parameters()))
     began = time.monotonic()
     work = schedule(corpus.worlds(prompt_set, seed), tokenizer, seed, drills)
-    tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: save(model, tokenizer, out))
+    tokens, losses = fit_steps(model, work, steps, peak_rate, lambda: write(model, tokenizer, save))
     minutes = round((time.monotonic() - began) / 60, 1)
     print(json.dumps({"steps": steps, "tokens": tokens, "loss": losses, "minutes": minutes, "seed": seed}))
 
@@ -126,10 +128,10 @@ def _fresh(prompt_set: PromptSet, seed: int) -> tuple[PreTrainedTokenizerFast, L
     return tokenizer, model
 
 
-def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the model with the settings of its texts."""
     generation = GenerationConfig(**corpus.special_ids(tokenizer), do_sample=False, max_new_tokens=320)
-    write_model(model, tokenizer, generation, out)
+    write_model(model, tokenizer, generation, folder)
 
 
 if __name__ == "__main__":

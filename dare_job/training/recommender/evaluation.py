@@ -93,18 +93,18 @@ def run(options: EvaluationOptions) -> dict:
         lists[name], records[name] = _recommender(folder, ids, data, tests, options)
     return {**options.data.record(data), "users": len(tests),
             "targets": sum(len(items) for _, items in tests),
-            "seen_items": "kept" if options.seen else "left out",
+            "interacted_items": "recommended too" if options.with_interacted else "left out",
             "rows": _rows(lists, records, [items for _, items in tests], options.k)}
 
 
 def recommend(target: Target, recommender: Recommender, catalogue: Catalogue, tests: Tests, width: int,
-              count: int, seen: bool = False) -> list[np.ndarray]:
+              count: int, with_interacted: bool = False) -> list[np.ndarray]:
     """Recommend at most ``count`` item rows to each user of ``tests``, by beam search, best first.
 
     A list, int (n,), is shorter if the beam width or the items that the user has not interacted with leave
     fewer.
     """
-    trie, exclude = catalogue.trie, () if seen else (INTERACTED,)
+    trie, exclude = catalogue.trie, () if with_interacted else (INTERACTED,)
     search = TopK(target, trie, recommender.first_code_token, min(width, trie.leaves))
     recommended: dict[int, np.ndarray] = {}
     order = sorted(range(len(tests)), key=lambda user: len(tests[user][0]))
@@ -126,7 +126,7 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
     target = Target.load(folder, "float32", options.device)
     catalogue = Catalogue.build(ids, data.popularity(len(ids.items)))
     began, width = time.monotonic(), options.width or max(options.k)
-    lists = recommend(target, recommender, catalogue, tests, width, max(options.k), options.seen)
+    lists = recommend(target, recommender, catalogue, tests, width, max(options.k), options.with_interacted)
     return lists, {"beams": width, "dtype": "float32",
                    "parameters": target.model.num_parameters(),
                    "users_per_s": round(len(tests) / (time.monotonic() - began), 1)}
@@ -135,7 +135,7 @@ def _recommender(folder: Path, ids: ItemIds, data: Sequences, tests: Tests, opti
 def _baseline(name: str, items: int, data: Sequences, tests: Tests, options: EvaluationOptions):
     count = max(options.k)
     histories = [history for history, _ in tests]
-    excluded = [row[:0] for row in histories] if options.seen else histories
+    excluded = [row[:0] for row in histories] if options.with_interacted else histories
     if name == "sasrec":
         model = SasRec(items, Settings(seed=options.seed)).train(data, sample(data.tests("valid"), 2000, 0))
         return model.lists(histories, excluded, count), {"settings": asdict(model.settings)} | model.record

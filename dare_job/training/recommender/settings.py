@@ -101,6 +101,6 @@ class EvaluationOptions:
     k: list[int] = option("Numbers of recommendations to evaluate at.", (5, 10), parse=numbers)
     users: int = option("Number of users, sampled with --seed; 0: all.", 0, min=0)
     width: int = option("Beams of the search; 0: as many as the largest --k.", 0, flag="--beams", min=0)
-    seen: bool = option("Also recommend items of the user's history.", False)
+    with_interacted: bool = option("Also recommend items of the user's history.", False)
     device: Device = device()
     seed: int = option("Seed of the sample of users and the baselines.", 0)

@@ -19,7 +19,7 @@ _QUOTED = re.compile(r'"([^"]{2,70}?)[,.]?"')
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``bench writer-judge``."""
+    """Options of ``bench writer-claims``."""
 
     data: Path = option("Folder with knowledge/ml1m_users_llama3chatqa.jsonl.gz and ml-1m.",
                         envvar="DARE_DATA")
@@ -29,50 +29,50 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClaimCounts:
     """Counts of one text: titles in quotation marks, those of its user's history, claims, and true claims."""
 
     quoted: int
-    known: int
+    in_history: int
     claims: int
     true: int
 
 
-def judge(text: str, films: Sequence[Film]) -> Judged:
-    """Judge a text by its user's films.
+def count_claims(text: str, films: Sequence[Film]) -> ClaimCounts:
+    """Count the titles and claims of a text, and those that its user's films support.
 
     A claim is a film that a sentence names beside a genre. It is true if the film has one of the sentence's
     genres; a title that the history lacks is no true claim.
     """
     by_name = {title_variants(film.title)[0]: film for film in films if title_variants(film.title)}
     titles = [film.title for film in films]
-    quoted = known = claims = true = 0
+    quoted = in_history = claims = true = 0
     for sentence in writer_texts.sentences(text):
-        said = writer_texts.claims_of(_QUOTED.sub("", sentence))
+        genres = writer_texts.claims_of(_QUOTED.sub("", sentence))
         for title in _QUOTED.findall(sentence):
             film = next((by_name[name] for name in named(f'"{title}"', titles)), None)
-            quoted, known = quoted + 1, known + (film is not None)
-            if said:
+            quoted, in_history = quoted + 1, in_history + (film is not None)
+            if genres:
                 claims += 1
-                true += film is not None and bool(said.intersection(writer_texts.claims(film)))
-    return Judged(quoted, known, claims, true)
+                true += film is not None and bool(genres.intersection(writer_texts.claims(film)))
+    return ClaimCounts(quoted, in_history, claims, true)
 
 
 @command(Options)
 def main(options: Options) -> dict:
-    """Count the titles and the claims of published texts that the users' histories bear out."""
+    """Count the titles and the claims of published texts that the users' histories support."""
     films = {str(int(profile.user) + options.ids_from): profile.films for profile in data.load(options.data)}
     table = pq.read_table(options.knowledge, columns=["entity_id", "knowledge"]).to_pylist()
-    judged = [judge(row["knowledge"], films[row["entity_id"]]) for row in table
+    counted = [count_claims(row["knowledge"], films[row["entity_id"]]) for row in table
               if row["knowledge"] and row["entity_id"] in films]
-    if not judged:
+    if not counted:
         raise DataError(f"--knowledge {options.knowledge} has no text of a user with a profile; --ids-from "
                         "must be 0 if the users' ids are those of the profiles")
 
     def total(name: str) -> int:
-        return sum(getattr(each, name) for each in judged)
+        return sum(getattr(each, name) for each in counted)
 
-    return {"texts": len(judged), "name_3_titles": sum(each.known >= 3 for each in judged),
-            "quoted_titles": total("quoted"), "true_titles": total("known"), "claims": total("claims"),
+    return {"texts": len(counted), "name_3_titles": sum(each.in_history >= 3 for each in counted),
+            "quoted_titles": total("quoted"), "true_titles": total("in_history"), "claims": total("claims"),
             "true_claims": total("true"),
-            "texts_with_true_claims_alone": sum(each.claims == each.true for each in judged)}
+            "texts_with_true_claims_alone": sum(each.claims == each.true for each in counted)}
