@@ -22,7 +22,7 @@ class LatencyCurve:
 
     Attributes
     ----------
-    points : mapping of int to (ndarray, ndarray), float64 (n,)
+    points : mapping of int to (float64 (n,), float64 (n,))
         By rows: queries per row, ascending from 1, and milliseconds, never decreasing.
     """
 

@@ -18,16 +18,16 @@ class Tree:
 
     Attributes
     ----------
-    host : tuple of ndarray, int64
-        tokens, parents, depths (T,) and starts (R + 1,). A parent comes before its children; a root is its
+    host : tuple of int64 (T,), (T,), (T,) and (R + 1,)
+        Tokens, parents, depths and starts. A parent comes before its children; a root is its
         own parent and has depth 0. Row r has the queries from ``starts[r]`` to ``starts[r + 1]``.
     width : int
         W, the queries of the widest row.
     depth : int
         Depth of the deepest node.
-    scores : ndarray, float32 (T,)
+    scores : float32 (T,)
         Estimated probability that the path to a node is accepted; 1 for roots.
-    padding : tuple of ndarray, int64 (R * W,) and (T,)
+    padding : tuple of int64 (R * W,) and (T,)
         For rows padded to R x W places: the query in each place (the root in padding), and the place of
         each query.
     uniform : bool
@@ -89,10 +89,10 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
 
     Parameters
     ----------
-    roots : ndarray, int64 (R,)
+    roots : int64 (R,)
         Root tokens.
     drafts : DraftBatch
-    deepest : ndarray, int64 (R,)
+    deepest : int64 (R,)
         Maximum depth of each row. Deeper nodes are left out.
     """
     rows = len(roots)
@@ -176,9 +176,9 @@ class PaddedLayout:
     ----------
     rows, width : int
         R and W.
-    queries : Tensor, int64 (R * W,)
+    queries : int64 (R * W,)
         Query in each place.
-    places : Tensor, int64 (T,)
+    places : int64 (T,)
         Place of each query.
     uniform : bool
         Whether query t has place t, so that nothing is padded.

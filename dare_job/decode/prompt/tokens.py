@@ -26,7 +26,7 @@ def prompt_ids(tokenizer, prompt: str, prompt_format: PromptFormat = PLAIN) -> n
 
     Returns
     -------
-    ndarray, int32 (tokens,)
+    int32 (tokens,)
 
     Raises
     ------
