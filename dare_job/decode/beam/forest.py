@@ -34,6 +34,7 @@ class Forest:
         self.counts, self.read = np.zeros((2, slots), np.int64)
 
     def clear(self, slot: int) -> None:
+        """Remove all nodes of a slot."""
         self.counts[slot] = self.read[slot] = 0
 
     def move(self, source: int, target: int) -> None:

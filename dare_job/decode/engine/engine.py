@@ -74,7 +74,7 @@ class Engine:
     Raises
     ------
     ModelError
-        If the model's generation config sets a field that the engine does not support.
+        The model's generation config sets a field that the engine does not support.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,

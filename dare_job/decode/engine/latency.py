@@ -37,7 +37,7 @@ class LatencyCurve:
         Raises
         ------
         DataError
-            If the table is invalid; the message begins with ``name``.
+            The table is invalid; the message begins with ``name``.
         """
         if not isinstance(table, dict) or not table:
             raise DataError(f"{name} has no latency curve: {EXPECTED_FORMAT}")

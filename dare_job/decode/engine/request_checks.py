@@ -53,7 +53,7 @@ def admit(request: Request, target: Target, rules: GenerationRules, settings: En
     Raises
     ------
     RowError
-        If the request cannot be decoded, for instance because the prompt exceeds the model's context.
+        The request cannot be decoded, for instance because the prompt exceeds the model's context.
     """
     prompt, traits = np.asarray(request.prompt_ids), target.traits
     if not len(prompt):

@@ -102,6 +102,7 @@ class Rows:
         return np.flatnonzero(~self.used)
 
     def admit(self, slot: int, row: Admission) -> None:
+        """Put a checked request into a free slot. Its text is the prompt; the row's counts start at 0."""
         prompt = row.request.prompt_ids
         self._reserve(row.max_length)
         self.active += 1

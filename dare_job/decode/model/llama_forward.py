@@ -43,7 +43,7 @@ class LlamaForward:
     Raises
     ------
     Unsupported
-        If the model has other parts or is too large, or oneDNN is missing. A model can compute something else
+        The model has other parts or is too large, or oneDNN is missing. A model can compute something else
         with the same parts, so compare the logits before use.
     """
 

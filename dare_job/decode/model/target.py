@@ -68,7 +68,7 @@ class Target:
     Raises
     ------
     ModelError
-        If the architecture is not supported.
+        The architecture is not supported.
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
@@ -113,9 +113,9 @@ class Target:
         Raises
         ------
         ModelError
-            If the folder, a file or a weight is missing or damaged, or the model is not supported.
+            The folder, a file or a weight is missing or damaged, or the model is not supported.
         ConfigError
-            If the device is not available.
+            The device is not available.
         """
         place = loading.device(device)
         model = loading.load(path, dtype, trust_remote_code)
@@ -125,6 +125,7 @@ class Target:
 
     @property
     def generation_config(self) -> GenerationConfig:
+        """Generation config of the loaded model."""
         return self.model.generation_config
 
     @property

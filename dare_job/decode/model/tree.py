@@ -46,6 +46,7 @@ class Tree:
 
     @property
     def on_cpu(self) -> "Tree":
+        """This tree, or the one on the CPU that it was copied from."""
         return self if self._original is None else self._original
 
     @cached_property
@@ -55,10 +56,12 @@ class Tree:
 
     @cached_property
     def parents(self) -> torch.Tensor:
+        """int64 (T,): index of each query's parent among the T queries; roots are their own."""
         return torch.from_numpy(self.host[1])
 
     @cached_property
     def depths(self) -> torch.Tensor:
+        """int64 (T,): depth of each query below its root; 0 for roots."""
         return torch.from_numpy(self.host[2])
 
     @cached_property
@@ -194,6 +197,7 @@ class PaddedLayout:
 
     @classmethod
     def of(cls, tree: Tree) -> "PaddedLayout":
+        """The layout of a tree's queries, on the tree's device, padded to its widest row."""
         queries, places = map(torch.from_numpy, tree.padding)
         if (device := tree.tokens.device).type != "cpu":
             queries, places = queries.to(device), places.to(device)

@@ -191,7 +191,13 @@ def side_stream() -> Iterator[None]:
 
 @contextmanager
 def forbid_synchronization() -> Iterator[None]:
-    """Raise RuntimeError for operations that wait for the device."""
+    """Forbid operations that wait for the device while the block runs.
+
+    Raises
+    ------
+    RuntimeError
+        An operation waits for the device.
+    """
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
