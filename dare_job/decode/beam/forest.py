@@ -38,6 +38,7 @@ class Forest:
         self.counts[slot] = self.read[slot] = 0
 
     def move(self, source: int, target: int) -> None:
+        """Copy the forest of one slot to another."""
         for array in (self.tokens, self.parents, self.depths, self.counts, self.read):
             array[target] = array[source]
 
