@@ -148,6 +148,7 @@ class Index:
 
     @property
     def token_count(self) -> int:
+        """Number of tokens of all texts."""
         return int(self.suffixes.size)
 
     @property
@@ -157,6 +158,7 @@ class Index:
 
     @property
     def array_bytes(self) -> int:
+        """Size of all arrays in memory or in the mapped files."""
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     @cached_property

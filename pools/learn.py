@@ -68,7 +68,8 @@ def fit(counts: np.ndarray, unigram: np.ndarray, start: np.ndarray) -> np.ndarra
 
     Returns
     -------
-    float64 (3, M) : rows ALPHA, BETA, LIVE
+    float64 (3, M)
+        Rows ALPHA, BETA, LIVE.
     """
     logs = np.log(np.maximum(start, 0.5))
     mean, square = np.zeros_like(logs), np.zeros_like(logs)

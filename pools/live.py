@@ -26,6 +26,7 @@ Branch = namedtuple("Branch", "heads mask previous nexts orders prompted")
 
 @helper
 def branch(at):
+    """View the memory at the addresses ``at``, int64 (6,), as the six arrays of a branch."""
     return Branch(array_at(at[0], SLOTS, np.int64), array_at(at[1], 1, np.int64),
                   array_at(at[2], MAX_WINDOW, np.int32), array_at(at[3], LIMIT, np.int32),
                   array_at(at[4], LIMIT, np.int32), array_at(at[5], LIMIT, np.uint8))

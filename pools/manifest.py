@@ -92,7 +92,13 @@ def read(folder: str | Path, *, verify: bool) -> dict:
 
 
 def array(folder: str | Path, name: str) -> np.ndarray:
-    """Memory-map an array file read-only; processes share the pages. Raises PoolError."""
+    """Memory-map an array file read-only; processes share the pages.
+
+    Raises
+    ------
+    PoolError
+        The file is missing or damaged.
+    """
     path = Path(folder) / f"{name}.npy"
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -101,6 +107,7 @@ def array(folder: str | Path, name: str) -> np.ndarray:
 
 
 def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

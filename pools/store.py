@@ -53,7 +53,13 @@ class Store:
         return name in self._open or (self.folder / name / manifest.NAME).is_file()
 
     def get(self, name: str) -> Index:
-        """Return the pool ``name``. Raises PoolError if it is missing, damaged or incompatible."""
+        """Return the pool ``name``.
+
+        Raises
+        ------
+        PoolError
+            The pool is missing, damaged or incompatible.
+        """
         if name not in self._open:
             self._open[name] = Index.open(self.folder / name, self._tokenizer)
             if len(self._open) > self._capacity:

@@ -39,6 +39,7 @@ class DraftBatch(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """R, the number of trees."""
         return self.tokens.shape[0]
 
     @property

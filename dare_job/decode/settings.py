@@ -37,12 +37,17 @@ def setting(default: Any, description: str, **bounds: float) -> Any:
 
 
 def check(settings: Any, sections: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first value that is out of its bounds or not among its choices.
+    """Check that all values are within their bounds and among their choices.
 
     Parameters
     ----------
     sections
         Section of the configuration by field name; the key ``""`` holds the section of the others.
+
+    Raises
+    ------
+    ConfigError
+        A value is not; the message names the first one.
     """
     hints = get_type_hints(type(settings))
     for entry in fields(settings):
@@ -60,7 +65,13 @@ def check(settings: Any, sections: Mapping[str, str]) -> None:
 
 
 def require_temperature(key: str, value: Any) -> None:
-    """Raise ConfigError unless a sampling temperature is 0 or at least MIN_TEMPERATURE."""
+    """Check a sampling temperature, the value of the setting ``key``.
+
+    Raises
+    ------
+    ConfigError
+        It is neither 0 nor at least ``MIN_TEMPERATURE``.
+    """
     if not _is_finite(value) or value != 0 and value < MIN_TEMPERATURE:
         raise ConfigError(f"{key} is {value!r}; it must be 0 (greedy), or at least {MIN_TEMPERATURE:g}")
 
@@ -196,12 +207,17 @@ class Beams:
 
 
 def check_widths(beams: Any, temperature: float, drafted: bool = True) -> None:
-    """Raise ConfigError where widths of ``Beams`` (or of the section beam) contradict each other.
+    """Check the widths of ``Beams`` (or of the section beam).
 
     Parameters
     ----------
     drafted
         False where no draft model is used, so that ``draft_width`` has no effect.
+
+    Raises
+    ------
+    ConfigError
+        They contradict each other.
     """
     if beams.min_width > beams.width:
         raise ConfigError(f"beam.min_width = {beams.min_width} is more than beam.width = {beams.width}")

@@ -158,7 +158,10 @@ def _generated(job: Job, plan):
 def decode_baseline(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
     """Measure both methods in a Spark task. Yields one row per method: method, tokens, seconds.
 
-    Raises InfrastructureError if a worker has already hung on the baseline.
+    Raises
+    ------
+    InfrastructureError
+        A worker has already hung on the baseline.
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:

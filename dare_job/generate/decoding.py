@@ -202,12 +202,19 @@ class _RequestQueue:
 
 
 def raise_if_fatal(error: Exception, engine: Engine | None = None) -> None:
-    """Raise an error that affects every row, as one of the project's errors; return for an error of one row.
+    """Check whether an error affects every row; return for an error of one row.
 
     Parameters
     ----------
     engine
         The engine whose rows were being decoded.
+
+    Raises
+    ------
+    DareJobError
+        The error affects every row: the error itself, or the project's error for it.
+    DeviceError
+        The device failed.
     """
     if isinstance(error, PoolError):
         raise errors.PoolError(str(error)) from error

@@ -26,7 +26,12 @@ from pools.draft import DraftSettings
 def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
     """Load a model onto its device. ``gpu`` is the address of the GPU that Spark assigned to this task.
 
-    Raises ModelError, or InfrastructureError if the model does not fit into memory or its device failed.
+    Raises
+    ------
+    ModelError, ConfigError
+        As ``Target.load``.
+    InfrastructureError
+        The model does not fit into memory, or its device failed.
     """
     with memory_errors("the model"):
         return Target.load(Path(folder), dtype, workers.select_device(device, gpu), trust_remote_code)
@@ -34,7 +39,13 @@ def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remo
 
 @contextmanager
 def memory_errors(what: str) -> Iterator[None]:
-    """Raise InfrastructureError if ``what`` does not fit into memory or the device fails in the block."""
+    """Convert memory and device failures of the block, which loads ``what``.
+
+    Raises
+    ------
+    InfrastructureError
+        ``what`` does not fit into memory, or the device failed.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -46,9 +57,12 @@ def memory_errors(what: str) -> Iterator[None]:
 
 
 def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
-    """Raise DeviceError if ``error`` is a device failure. ``ids`` are the rows that were being decoded.
+    """Check whether ``error`` is a device failure. ``ids`` are the rows that were being decoded.
 
-    The error ends the worker process, and Spark restarts the task in another one.
+    Raises
+    ------
+    DeviceError
+        It is one. This ends the worker process, and Spark restarts the task in another one.
     """
     if memory.is_device_failure(error):
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error

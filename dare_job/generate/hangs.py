@@ -80,7 +80,12 @@ def retry_after_hangs(folder: AnyPath, plan_token: str, attempt: Callable[[], T]
     An attempt is one Spark job over all remaining rows. A row that hangs or makes a device fail ends two
     attempts at its shard before it is given up, so a few such rows end a Spark job
     (``spark.task.maxFailures``). If a failed job recorded new hangs, the remaining rows are therefore tried
-    again, until a shard has had ``MAX_SHARD_HANGS`` hangs. Other failures are raised.
+    again, until a shard has had ``MAX_SHARD_HANGS`` hangs.
+
+    Raises
+    ------
+    InfrastructureError
+        A job failed without new hangs, or a shard has had ``MAX_SHARD_HANGS`` hangs.
     """
     before = last = hangs_by_shard(folder, plan_token)
     while True:

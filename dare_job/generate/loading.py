@@ -146,7 +146,10 @@ def length_limit(pools: tuple[Index, ...], task: Task) -> int | None:
 def decode_text(token_ids, task: Task) -> str:
     """Text of generated token ids: after a thinking block, before a stop string, without special tokens.
 
-    Raises RowError if the text ends inside its thinking block.
+    Raises
+    ------
+    RowError
+        The text ends inside its thinking block.
     """
     loaded, ids = load_task_model(task), np.asarray(token_ids)
     if len(ids) and ids[-1] in loaded.ends:
@@ -176,7 +179,12 @@ _stop_strings = lru_cache(maxsize=1)(stop_strings)
 def open_row_pools(row: dict, task: Task) -> tuple[Index, ...]:
     """Open the pools of a row, most specific first, with an index of its previous text.
 
-    A group without previous text has no pool. Raises PoolError if a pool is damaged.
+    A group without previous text has no pool.
+
+    Raises
+    ------
+    PoolError
+        A pool is missing, damaged or incompatible.
     """
     store = _store(f"{task.pools}/entity={row['entity']}", task.pools_version, task.tokenizer)
     opened = []

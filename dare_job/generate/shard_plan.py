@@ -78,6 +78,7 @@ class ShardPlan:
 
     @property
     def entities(self) -> list[AnyPath]:
+        """Folders of the chunks by entity type, in the order of ``ENTITIES``."""
         return [self.folder / f"entity={entity}" for entity in ENTITIES]
 
 
@@ -148,7 +149,13 @@ def is_active(folder: AnyPath, token: str) -> bool:
 
 
 def raise_failure(folder: AnyPath) -> None:
-    """Raise the error with which a worker stopped the run, if any."""
+    """Check whether a worker stopped the run.
+
+    Raises
+    ------
+    DareJobError
+        A worker stopped it; the error has the class and message that the worker recorded.
+    """
     try:
         failure = json.loads((folder / FAILED).read_text(encoding="utf-8"))
     except FileNotFoundError:

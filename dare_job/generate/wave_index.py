@@ -45,7 +45,13 @@ def wave_name(work: ShardPlan, wave: int) -> str:
 
 
 def require_complete(work: ShardPlan, wave: int) -> None:
-    """Raise InfrastructureError if rows of a wave are missing after all its tasks have ended."""
+    """Check that all rows of a wave are finished after all its tasks have ended.
+
+    Raises
+    ------
+    InfrastructureError
+        Rows are missing.
+    """
     if missing := unfinished_rows(work, wave):
         raise InfrastructureError(f"{work.folder} lacks {missing} of the {work.waves[wave - 1][0]} rows of "
                                   f"{wave_name(work, wave)} after all tasks ended: run it again")

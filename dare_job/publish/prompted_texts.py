@@ -64,7 +64,15 @@ class Source:
 
 
 def source(out: str, dt: str | None) -> Source:
-    """The texts of a published date, by default the newest. Raises DataError naming the published dates."""
+    """The texts of a published date, by default the newest.
+
+    Raises
+    ------
+    DataError
+        The date is not published (the message names similar dates), or a manifest is damaged.
+    ConfigError, InfrastructureError
+        As ``paths.path`` and ``errors.check_access``.
+    """
     folder = paths.path(out, "--out")
     errors.check_access(folder, "--out")
     atomic_folder.recover(folder)
@@ -79,7 +87,12 @@ def read(source: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: in
     """Return training rows and held-out rows, both sorted by name.
 
     Rows are chosen by the smallest SHA-256 of their names; the smallest are held out. A row without a prompt
-    is used for training only. Raises DataError if too few training rows are left.
+    is used for training only.
+
+    Raises
+    ------
+    DataError
+        Too few training rows are left.
     """
     training, held = [], []
     for rank, row in ranked(source, tokenizer, tokenizer_hash, rows + held_out, chat_template):

@@ -93,7 +93,13 @@ def _take_over_claim(turn: AnyPath, content: bytes, owner: str) -> bool:
 
 
 def age_s(path: AnyPath) -> float:
-    """Seconds since a file at a URL was written, by the store's clock. Raises FileNotFoundError."""
+    """Seconds since a file at a URL was written, by the store's clock.
+
+    Raises
+    ------
+    FileNotFoundError
+        The file does not exist.
+    """
     probe = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     create(probe, b"")
     try:

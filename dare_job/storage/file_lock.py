@@ -22,7 +22,13 @@ _LOG = logging.getLogger("dare_job")
 
 @contextmanager
 def held(path: Path, refusal: Callable[[Path, dict], Exception]) -> Iterator[None]:
-    """Hold the lock while the block runs. Raises ``refusal(path, owner)`` if another process holds it."""
+    """Hold the lock while the block runs.
+
+    Raises
+    ------
+    Exception
+        ``refusal(path, owner)``: another process holds the lock.
+    """
     mine = {**owner_record(), "lease": uuid.uuid4().hex}
     if not _create(path, mine):
         _remove_stale(path, read_owner(path), refusal)

@@ -112,7 +112,13 @@ class HdfsFileSystem(NativeFileSystem):
         return _File(self, path, mode, size=len(reader), reader=reader)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_) -> None:
-        """Write a file. With mode "create", raises FileExistsError if the file exists."""
+        """Write a file.
+
+        Raises
+        ------
+        FileExistsError
+            The file exists, and the mode is "create".
+        """
         self._write(path, [value], overwrite=mode != "create")
 
     def put_file(self, lpath: str, rpath: str, **_) -> None:

@@ -28,7 +28,13 @@ _LOG = logging.getLogger("dare_job")
 
 
 class Lease(Protocol):
-    """A held lock. ``renew`` raises InfrastructureError if another command has taken it over."""
+    """A held lock.
+
+    Raises
+    ------
+    InfrastructureError
+        By ``renew``: another command has taken the lock over, or its file was removed.
+    """
 
     path: AnyPath
 
@@ -67,6 +73,7 @@ def require_held() -> None:
 
 
 def lock_lost(path: AnyPath) -> InfrastructureError:
+    """The error of a lock that was removed or taken over by another command."""
     return InfrastructureError(
         f"{path} is no longer held by this command: the file was removed, or another command took it over "
         f"after {STALE_S / 60:.0f} minutes without renewal. This command publishes nothing more; run it "
@@ -94,6 +101,7 @@ _HELD: ContextVar[tuple[Lease, ...]] = ContextVar("held", default=())
 
 
 def owner_record() -> dict:
+    """This process as lock files name it: ``born`` in clock ticks since boot, ``since`` in local time."""
     return {"pid": os.getpid(), "born": _start_time(os.getpid()), "host": socket.gethostname(),
             **_host_identity(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 

@@ -21,7 +21,13 @@ _LOG = logging.getLogger("dare_job")
 
 @contextmanager
 def held(path: AnyPath, refusal: Callable[[AnyPath, dict], Exception]) -> Iterator[None]:
-    """Hold the lock while the block runs. Raises ``refusal(path, owner)`` if another process holds it."""
+    """Hold the lock while the block runs.
+
+    Raises
+    ------
+    Exception
+        ``refusal(path, owner)``: another process holds the lock.
+    """
     mine = _Lease(path)
     if not conditional_write.create(path, mine.content()) and not _take_over(path, mine):
         raise refusal(path, _read(path))

@@ -87,6 +87,7 @@ def _remote(scheme: str, rest: str, setting: str) -> AnyPath:
 
 
 def is_local(path: AnyPath | str) -> bool:
+    """Whether a path is on a disk, rather than the path of a URL; a string always counts as on a disk."""
     return not hasattr(path, "fs")
 
 
@@ -166,7 +167,13 @@ def upload(folder: Path, to: AnyPath) -> None:
 
 
 def version_of(path: AnyPath) -> str:
-    """Version of an object, which changes with its content. Raises FileNotFoundError if it is missing."""
+    """Version of an object, which changes with its content.
+
+    Raises
+    ------
+    FileNotFoundError
+        The object does not exist.
+    """
     return _version(path.fs.info(path.path))
 
 

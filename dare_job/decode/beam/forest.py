@@ -34,9 +34,11 @@ class Forest:
         self.counts, self.read = np.zeros((2, slots), np.int64)
 
     def clear(self, slot: int) -> None:
+        """Remove all nodes of a slot."""
         self.counts[slot] = self.read[slot] = 0
 
     def move(self, source: int, target: int) -> None:
+        """Copy the forest of one slot to another."""
         for array in (self.tokens, self.parents, self.depths, self.counts, self.read):
             array[target] = array[source]
 

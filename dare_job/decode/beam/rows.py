@@ -22,6 +22,7 @@ class Finished:
         self.beams: list[tuple[float, np.ndarray, float]] = []  # score, tokens, log P
 
     def score(self, likelihood: float, tokens: int) -> float:
+        """Score of a beam with log P ``likelihood`` and this many tokens without the prompt."""
         return likelihood / tokens**self.length_penalty
 
     def would_keep(self, likelihood: float, tokens: int) -> bool:
@@ -86,6 +87,7 @@ class BeamRows(Rows):
         self.finished[slot] = Finished(self.beams.width, self.beams.length_penalty)
 
     def entries(self, slot: int) -> int:
+        """Tokens of the shared text plus nodes of the forest; a row has no more cache entries."""
         return int(self.length[slot] + self.forest.counts[slot])
 
     def beam_text(self, slot: int, node: int, token: int) -> np.ndarray:

@@ -122,6 +122,7 @@ class GreedyTrees(NamedTuple):
         return select_level(self, lengths, lambda *level: _select(depth, max_depths, budgets, *level, *self))
 
     def drafts(self) -> DraftBatch:
+        """The trees as a draft, padded to the largest; parents are columns there."""
         columns = int(self.sizes.max(initial=0))
         parents = np.full((len(self.sizes), columns), ROOT, np.int32)
         _parents_to_columns(parents, self.sizes, self.parents, self.read_index, self.read_parents.shape[1])

@@ -46,6 +46,7 @@ class TreeShape:
 
     @property
     def depth(self) -> int:
+        """Number of levels below the root."""
         return len(self.widths)
 
     @property
@@ -54,7 +55,13 @@ class TreeShape:
         return sum(accumulate(self.widths, mul))
 
     def require(self, budget: int, setting: str = "decode.nodes") -> None:
-        """Raise ConfigError if a complete tree has more nodes than ``budget``, the value of ``setting``."""
+        """Check the size of a complete tree. ``budget`` is the value of ``setting``.
+
+        Raises
+        ------
+        ConfigError
+            The tree has more than ``budget`` nodes.
+        """
         if self.nodes > budget:
             raise ConfigError(f"draft tree {self} has {self.nodes} nodes per row, more than {setting} = "
                               f"{budget}; increase {setting} or use a smaller tree")
@@ -150,6 +157,7 @@ class SampledTrees(NamedTuple):
         return int(self.sizes.max(initial=0))
 
     def drafts(self) -> DraftBatch:
+        """The trees as a draft, padded to the largest."""
         return draft_batch(self, self.parents[:, : self.max_size])
 
 

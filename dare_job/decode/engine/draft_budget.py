@@ -162,6 +162,7 @@ class RecentLine:
         self._points = 0
 
     def add(self, x: float, y: float) -> None:
+        """Add a point. The unit of x and y is the caller's, for example nodes and milliseconds per row."""
         self._points += 1
         if self._points <= _WARM_UP_POINTS:
             self.mean = self.mean if self._points == 1 else min(self.mean, y)

@@ -39,10 +39,10 @@ class ForwardOutput(NamedTuple):
     ----------
     tree : Tree
         The trees, on the device of the logits.
-    logits : Tensor, (T, V), optional
+    logits : float (T, V), optional
         None if ``argmax`` is all that verification needs.
-    argmax : tuple of ndarray, optional
-        Argmax int64 (T,) and whether its logit is finite, bool (T,), on the host.
+    argmax : tuple of int64 (T,) and bool (T,), optional
+        Argmax, and whether its logit is finite, on the host.
     """
 
     tree: Tree
@@ -68,13 +68,13 @@ class Engine:
         independent of the batch composition.
     stop : StopStrings
         Strings that end a text.
-    numbers : ndarray, bool (V,), optional
+    numbers : bool (V,), optional
         The number tokens (``loops.number_tokens``): rows that loop end. None: they go on.
 
     Raises
     ------
     ModelError
-        If the model's generation config sets a field that the engine does not support.
+        The model's generation config sets a field that the engine does not support.
     """
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,

@@ -87,9 +87,14 @@ class GenerationRules:
 
 
 def read_rules(config: GenerationConfig, repetition_penalty: float | None = None) -> GenerationRules:
-    """Read a generation config. Raises ModelError if a field is not supported or invalid.
+    """Read a generation config.
 
     ``repetition_penalty`` replaces the one of the config; None: as in the config.
+
+    Raises
+    ------
+    ModelError
+        A field is not supported or invalid.
     """
     if repetition_penalty is not None:
         config = copy.deepcopy(config)

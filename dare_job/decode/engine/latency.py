@@ -22,7 +22,7 @@ class LatencyCurve:
 
     Attributes
     ----------
-    points : mapping of int to (ndarray, ndarray), float64 (n,)
+    points : mapping of int to (float64 (n,), float64 (n,))
         By rows: queries per row, ascending from 1, and milliseconds, never decreasing.
     """
 
@@ -37,7 +37,7 @@ class LatencyCurve:
         Raises
         ------
         DataError
-            If the table is invalid; the message begins with ``name``.
+            The table is invalid; the message begins with ``name``.
         """
         if not isinstance(table, dict) or not table:
             raise DataError(f"{name} has no latency curve: {EXPECTED_FORMAT}")

@@ -22,9 +22,9 @@ def banned_tokens(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: in
     Parameters
     ----------
     tree : Tree
-    context : ndarray, int32 (R, L)
+    context : int32 (R, L)
         Text padded on the right.
-    lengths : ndarray, int64 (R,)
+    lengths : int64 (R,)
         Tokens of the text, including the root.
     size : int
         Size of n-grams.
@@ -33,7 +33,7 @@ def banned_tokens(tree: Tree, context: np.ndarray, lengths: np.ndarray, size: in
 
     Returns
     -------
-    tuple of ndarray, int64 (B,)
+    tuple of int64 (B,)
         Nodes, and the token banned after each: it would complete an n-gram of the node's prefix.
     """
     tokens, parents, depths, starts = tree.host
@@ -123,19 +123,19 @@ class TreeLogitsProcessor:
 
         Parameters
         ----------
-        scores : Tensor, float32 (T, V)
+        scores : float32 (T, V)
             Logits; may be overwritten.
         tree : Tree
-        context : ndarray, int32 (R, L)
+        context : int32 (R, L)
             Text padded on the right.
-        lengths, min_length : ndarray, int64 (R,)
+        lengths, min_length : int64 (R,)
             Tokens of the text including the root; length before which no text ends.
         processors : sequence of LogitsProcessorList, optional
             Of each row; None unless ``slow``.
 
         Returns
         -------
-        tuple of Tensor, float32 (T, V), and PenaltyContext
+        tuple of float32 (T, V), and PenaltyContext
             Scores, and the repetition penalty that verification has to apply. On a CPU it is applied there,
             because most nodes are never visited.
         """

@@ -35,16 +35,16 @@ def usable_previous_text(previous: np.ndarray | None, vocabulary: int, is_eos: n
 
     Parameters
     ----------
-    previous : ndarray, int32 (tokens,), optional
+    previous : int32 (tokens,), optional
     vocabulary : int
         Tokens with an embedding.
-    is_eos : ndarray, bool (V,)
+    is_eos : bool (V,)
         At least ``vocabulary`` entries.
     max_tokens : int
 
     Returns
     -------
-    ndarray, int32 (tokens,)
+    int32 (tokens,)
         The text up to its first end of text, or up to the first token outside the vocabulary.
     """
     if previous is None or max_tokens <= 0:
@@ -70,7 +70,7 @@ def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target) -
 
     Parameters
     ----------
-    prompts, submitted : ndarray, int64 (F,)
+    prompts, submitted : int64 (F,)
         Lengths of prompts, ascending, and of the previous texts after them.
 
     Yields

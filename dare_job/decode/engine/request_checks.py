@@ -29,7 +29,7 @@ class Admission:
         Limits of the text's length in tokens, including the prompt.
     processors : LogitsProcessorList, optional
         The row's own logits processors.
-    previous : ndarray, int32 (tokens,)
+    previous : int32 (tokens,)
         The part of the row's previous text that can be verified.
     """
 
@@ -48,12 +48,12 @@ def admit(request: Request, target: Target, rules: GenerationRules, settings: En
 
     Parameters
     ----------
-    is_eos : ndarray, bool (V,)
+    is_eos : bool (V,)
 
     Raises
     ------
     RowError
-        If the request cannot be decoded, for instance because the prompt exceeds the model's context.
+        The request cannot be decoded, for instance because the prompt exceeds the model's context.
     """
     prompt, traits = np.asarray(request.prompt_ids), target.traits
     if not len(prompt):

@@ -47,8 +47,8 @@ class RequestScheduler:
 
         Returns
         -------
-        list of (ndarray, Prefix or None)
-            For each prefill forward pass: its slots int64 (F,), and the cached prefix of its prompts.
+        list of (int64 (F,), Prefix or None)
+            For each prefill forward pass: its slots, and the cached prefix of its prompts.
         """
         rows, free, admitted = self._rows, self._rows.free(), []
         while len(admitted) < len(free) and (self._waiting or self._read_ahead()):

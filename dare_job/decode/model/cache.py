@@ -91,7 +91,7 @@ class TreeCache(Cache):
         Parameters
         ----------
         tree : Tree
-        lengths : ndarray, int64 (R,)
+        lengths : int64 (R,)
             Entries before each root.
         layout : PaddedLayout, optional
             Of padded rows. None: packed or uniform rows.

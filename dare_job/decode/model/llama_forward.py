@@ -43,7 +43,7 @@ class LlamaForward:
     Raises
     ------
     Unsupported
-        If the model has other parts or is too large, or oneDNN is missing. A model can compute something else
+        The model has other parts or is too large, or oneDNN is missing. A model can compute something else
         with the same parts, so compare the logits before use.
     """
 
@@ -93,12 +93,12 @@ class LlamaForward:
 
         Parameters
         ----------
-        positions : Tensor, int64, in the shape of ``ids``
-        mask : Tensor, optional
+        positions : int64, in the shape of ``ids``
+        mask
             As in ``tree_attention.tree_sdpa``.
         cache : TreeCache
             Prepared for this pass.
-        logits_to_keep : Tensor, int64 (W,), optional
+        logits_to_keep : int64 (W,), optional
             Columns whose logits are returned.
         """
         shape = ids.shape

@@ -30,6 +30,7 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedMod
     Raises
     ------
     ModelError
+        The folder, a file or a weight is missing or damaged, or it is no causal language model.
     """
     options = {"trust_remote_code": trust_remote_code}
     try:
@@ -45,7 +46,13 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedMod
 
 
 def device(name: str) -> torch.device:
-    """Return the device for "auto", "cpu" or "cuda". Raises ConfigError if there is no such device."""
+    """Return the device for "auto", "cpu" or "cuda".
+
+    Raises
+    ------
+    ConfigError
+        There is no such device.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("model.device is 'cuda' but torch finds no GPU; use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -37,9 +37,9 @@ def tree(traits: Traits, layout: PaddedLayout | None, ancestors: torch.Tensor, d
     ----------
     layout : PaddedLayout, optional
         Of rows of different sizes, whose padding sees what the root sees. None: every row has W queries.
-    ancestors, depths : Tensor, bool (T, W) and int64 (T,)
+    ancestors, depths : bool (T, W) and int64 (T,)
         As in ``Tree``.
-    lengths : Tensor, int64 (R,)
+    lengths : int64 (R,)
         Tokens before the root. Query j of the tree has column ``lengths + j``.
     """
     rows, width = len(lengths), ancestors.shape[1]

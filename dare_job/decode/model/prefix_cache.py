@@ -39,8 +39,8 @@ class Prefix:
 
     Attributes
     ----------
-    tokens : ndarray, int32 (N,)
-    entries : sequence of Tensor, (parts, heads, N, dim)
+    tokens : int32 (N,)
+    entries : sequence of float (parts, heads, N, dim)
         Keys and values, as from ``TreeCache.entries``.
     """
 
@@ -68,7 +68,7 @@ class PrefixCache:
 
         Parameters
         ----------
-        prompts : sequence of ndarray, int32 (tokens,)
+        prompts : sequence of int32 (tokens,)
         read : callable
             Computes the ``Prefix.entries`` of tokens by a forward pass.
         """
@@ -91,7 +91,7 @@ class PrefixCache:
 
         Returns
         -------
-        list of (Prefix or None, ndarray, int64)
+        list of (Prefix or None, int64 (n,))
             Prefix and indices of the prompts of each group.
         """
         indices, shared = (np.array(x, np.int64) for x in zip(*map(self._longest, prompts), strict=True))

@@ -28,7 +28,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     Raises
     ------
     ModelError
-        If the model has no ordinary key-value cache.
+        The model has no ordinary key-value cache.
     """
     name = type(model).__name__
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
@@ -48,7 +48,7 @@ def check_logits(target) -> None:
     Raises
     ------
     ModelError
-        If the model is not causal, its logits are NaN, or they differ by more than rounding.
+        The model is not causal, its logits are NaN, or they differ by more than rounding.
     """
     name = type(target.model).__name__
     try:

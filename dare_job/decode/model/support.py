@@ -47,7 +47,13 @@ class Traits:
 
 
 def traits(model: PreTrainedModel) -> Traits:
-    """Return the traits of a loaded model. Raises ModelError if the architecture is not supported."""
+    """Return the traits of a loaded model.
+
+    Raises
+    ------
+    ModelError
+        The architecture is not supported.
+    """
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
 

@@ -68,7 +68,7 @@ class Target:
     Raises
     ------
     ModelError
-        If the architecture is not supported.
+        The architecture is not supported.
     """
 
     def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
@@ -113,9 +113,9 @@ class Target:
         Raises
         ------
         ModelError
-            If the folder, a file or a weight is missing or damaged, or the model is not supported.
+            The folder, a file or a weight is missing or damaged, or the model is not supported.
         ConfigError
-            If the device is not available.
+            The device is not available.
         """
         place = loading.device(device)
         model = loading.load(path, dtype, trust_remote_code)
@@ -125,6 +125,7 @@ class Target:
 
     @property
     def generation_config(self) -> GenerationConfig:
+        """Generation config of the loaded model."""
         return self.model.generation_config
 
     @property
@@ -161,19 +162,19 @@ class Target:
 
         Parameters
         ----------
-        slots : ndarray, int64 (F,)
-        ids : ndarray, int64 (F, P)
+        slots : int64 (F,)
+        ids : int64 (F, P)
             Padded on the right.
-        lengths : ndarray, int64 (F,)
+        lengths : int64 (F,)
             Tokens of each prompt.
-        submitted : ndarray, int64 (F,), optional
+        submitted : int64 (F,), optional
             Tokens to verify after each prompt. None: none.
         prefix : Prefix, optional
             Cached prefix of all prompts, which are longer. Its tokens are not read again.
 
         Returns
         -------
-        Tensor, (T, V)
+        float (T, V)
             Logits of each row's last prompt token and of its submitted tokens, row after row.
         """
         rows, longest = ids.shape
@@ -204,13 +205,13 @@ class Target:
         cache : TreeCache
         tree : Tree
             On the target's device.
-        lengths : ndarray, int64 (R,)
+        lengths : int64 (R,)
             Tokens before each row's root. Under ``traits.max_columns``, a row with drafts must leave as many
             columns as the widest row has queries, and a row without drafts one.
 
         Returns
         -------
-        Tensor, (T, V)
+        float (T, V)
             Logits of every node.
         """
         output = self._run_static(cache, tree, lengths)
@@ -261,12 +262,12 @@ class Target:
         ----------
         cache : TreeCache
         level : Level
-        wanted : ndarray, int64 (W,), optional
+        wanted : int64 (W,), optional
             Nodes whose logits are returned, ascending. None: all.
 
         Returns
         -------
-        Tensor, (T, V) or (W, V)
+        float (T, V) or (W, V)
         """
         tree = level.queries().to(self.device)
         partial = wanted is not None and len(wanted) < len(tree)
@@ -305,7 +306,7 @@ class Target:
 
         Returns
         -------
-        tuple of ndarray, int64 (T,) and bool (T,), or None
+        tuple of int64 (T,) and bool (T,), or None
             Argmax, and whether its logit is finite, on the host. None, without a forward pass, if the target
             does not run in static shapes.
         """
@@ -330,11 +331,11 @@ class Target:
         Parameters
         ----------
         cache : TreeCache
-        lengths : ndarray, int64 (R,)
+        lengths : int64 (R,)
             As in ``forward``.
-        paths : ndarray, int64 (R, D)
+        paths : int64 (R, D)
             Queries of the accepted path, root first.
-        counts : ndarray, int64 (R,)
+        counts : int64 (R,)
             Accepted nodes after the root.
         """
         if paths.shape[1] == 1:  # roots are in place already

@@ -18,16 +18,16 @@ class Tree:
 
     Attributes
     ----------
-    host : tuple of ndarray, int64
-        tokens, parents, depths (T,) and starts (R + 1,). A parent comes before its children; a root is its
+    host : tuple of int64 (T,), (T,), (T,) and (R + 1,)
+        Tokens, parents, depths and starts. A parent comes before its children; a root is its
         own parent and has depth 0. Row r has the queries from ``starts[r]`` to ``starts[r + 1]``.
     width : int
         W, the queries of the widest row.
     depth : int
         Depth of the deepest node.
-    scores : ndarray, float32 (T,)
+    scores : float32 (T,)
         Estimated probability that the path to a node is accepted; 1 for roots.
-    padding : tuple of ndarray, int64 (R * W,) and (T,)
+    padding : tuple of int64 (R * W,) and (T,)
         For rows padded to R x W places: the query in each place (the root in padding), and the place of
         each query.
     uniform : bool
@@ -46,6 +46,7 @@ class Tree:
 
     @property
     def on_cpu(self) -> "Tree":
+        """This tree, or the one on the CPU that it was copied from."""
         return self if self._original is None else self._original
 
     @cached_property
@@ -55,10 +56,12 @@ class Tree:
 
     @cached_property
     def parents(self) -> torch.Tensor:
+        """int64 (T,): index of each query's parent among the T queries; roots are their own."""
         return torch.from_numpy(self.host[1])
 
     @cached_property
     def depths(self) -> torch.Tensor:
+        """int64 (T,): depth of each query below its root; 0 for roots."""
         return torch.from_numpy(self.host[2])
 
     @cached_property
@@ -89,10 +92,10 @@ def build(roots: np.ndarray, drafts: DraftBatch, deepest: np.ndarray) -> Tree:
 
     Parameters
     ----------
-    roots : ndarray, int64 (R,)
+    roots : int64 (R,)
         Root tokens.
     drafts : DraftBatch
-    deepest : ndarray, int64 (R,)
+    deepest : int64 (R,)
         Maximum depth of each row. Deeper nodes are left out.
     """
     rows = len(roots)
@@ -176,9 +179,9 @@ class PaddedLayout:
     ----------
     rows, width : int
         R and W.
-    queries : Tensor, int64 (R * W,)
+    queries : int64 (R * W,)
         Query in each place.
-    places : Tensor, int64 (T,)
+    places : int64 (T,)
         Place of each query.
     uniform : bool
         Whether query t has place t, so that nothing is padded.
@@ -194,6 +197,7 @@ class PaddedLayout:
 
     @classmethod
     def of(cls, tree: Tree) -> "PaddedLayout":
+        """The layout of a tree's queries, on the tree's device, padded to its widest row."""
         queries, places = map(torch.from_numpy, tree.padding)
         if (device := tree.tokens.device).type != "cpu":
             queries, places = queries.to(device), places.to(device)

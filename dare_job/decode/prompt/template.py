@@ -71,7 +71,10 @@ PLAIN = PromptFormat()  # the prompt alone, in the chat template where there is 
 def chat_template(tokenizer, mode: str) -> str | None:
     """Source of the chat template that prompts are rendered with; None: plain text.
 
-    Raises ConfigError if ``mode`` is unknown, or "always" and the tokenizer has no template.
+    Raises
+    ------
+    ConfigError
+        ``mode`` is unknown, or "always" and the tokenizer has no template.
     """
     if mode not in MODES:
         raise ConfigError(f"model.chat_template is {mode!r}; choose {', '.join(MODES[:-1])} or {MODES[-1]}")
@@ -134,7 +137,13 @@ class Renderer:
                                   for opening, closing in THINKING_TAGS)
 
     def text(self, prompt: str) -> str:
-        """The text that the model reads. Raises ConfigError if the chat template cannot be rendered."""
+        """The text that the model reads.
+
+        Raises
+        ------
+        ConfigError
+            The chat template cannot be rendered.
+        """
         if self.template is None:
             return self._front() + prompt
         return self._render([*self._messages(), {"role": "user", "content": prompt}])

@@ -26,7 +26,7 @@ def prompt_ids(tokenizer, prompt: str, prompt_format: PromptFormat = PLAIN) -> n
 
     Returns
     -------
-    ndarray, int32 (tokens,)
+    int32 (tokens,)
 
     Raises
     ------
@@ -73,7 +73,12 @@ class PromptEncoder:
     def ids(self, prompt: str) -> np.ndarray:
         """Token ids, int32 (tokens,), of what the model reads for a prompt.
 
-        Raises RowError if the prompt spells a control token that the tokenizer cannot read as text.
+        Raises
+        ------
+        ConfigError
+            The chat template cannot be rendered.
+        RowError
+            The prompt spells a control token that the tokenizer cannot read as text.
         """
         text = self._renderer.text(prompt)
         ids = self._tokenize(text)

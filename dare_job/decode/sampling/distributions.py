@@ -132,7 +132,13 @@ def enumerate_candidates(distribution: DraftDistribution, q: torch.Tensor,
 
 
 def check_count(distribution: DraftDistribution, n: int) -> None:
-    """Raise ConfigError if the distribution is not defined for n candidates."""
+    """Check n, the number of candidates of a node.
+
+    Raises
+    ------
+    ConfigError
+        The distribution is not defined for n candidates.
+    """
     if n < 1 or distribution.count not in (None, n):
         needs = f"exactly {distribution.count} candidates" if distribution.count else "at least one candidate"
         raise ConfigError(f"draft distribution {distribution.name!r} needs {needs}, not {n}")

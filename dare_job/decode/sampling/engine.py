@@ -54,7 +54,13 @@ class Sampling:
     rule: str = "rrs"
 
     def require(self, widths: Sequence[int]) -> None:
-        """Raise ConfigError if the rule is not exact for as many candidates as the levels of a tree have."""
+        """Check the rule for trees whose levels have these numbers of candidates per node.
+
+        Raises
+        ------
+        ConfigError
+            The rule is not exact for one of them.
+        """
         if self.rule == tree_verification.TRAVERSAL:
             if self.distribution == "iid" and max(widths) > 1:
                 raise ConfigError(f"rule {self.rule!r} needs distinct siblings, but draft distribution "

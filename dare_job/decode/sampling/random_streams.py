@@ -27,7 +27,13 @@ class RowKeys:
     """Derives the Philox key of each row from one seed."""
 
     def __init__(self, seed: int):
-        """Raise ConfigError if the seed is not an integer from 0 to 2**63 - 1."""
+        """Set the seed, which all rows share.
+
+        Raises
+        ------
+        ConfigError
+            The seed is not an integer from 0 to 2**63 - 1.
+        """
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
             raise ConfigError(f"seed is {seed!r}; it must be an integer from 0 to 2**63 - 1")
         self._seed = seed

@@ -49,6 +49,7 @@ class State(NamedTuple):
     extra: torch.Tensor
 
     def rows(self, which: torch.Tensor) -> "State":
+        """The state of rows ``which``, int64 (S,)."""
         return State(*(field[which] for field in self))
 
 

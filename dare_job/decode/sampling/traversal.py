@@ -41,6 +41,7 @@ class TourStep(NamedTuple):
     entering: torch.Tensor
 
     def select(self, which: torch.Tensor) -> "TourStep":
+        """The steps ``which``, bool (M,)."""
         return TourStep(*(field[which] for field in self))
 
 
@@ -146,6 +147,9 @@ class Traversal:
         self.residual, self.s = (p.new_zeros(shape, dtype=torch.float64) for _ in range(2))
 
     def run(self, outcomes: "_SampledOutcomes") -> None:
+        """Traverse all trees. ``outcomes`` accepts or rejects each node that is left; a row ends at the first
+        accepted one.
+        """
         active = torch.ones(len(self.tree.roots), dtype=torch.bool, device=self.p.device)
         for step in self.steps:
             step = step.select(active[step.row])

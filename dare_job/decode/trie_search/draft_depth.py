@@ -23,6 +23,7 @@ class LatencyFit:
         self._forwards, self._sums = 0, (np.zeros((2, 2)), np.zeros(2))
 
     def record(self, queries: int, ms: float) -> None:
+        """Add a forward pass that read ``queries`` tokens and took ``ms`` milliseconds."""
         features, self._forwards = np.array([1.0, queries]), self._forwards + 1
         squares, products = self._sums
         self._sums = (_FIT_DECAY * squares + np.outer(features, features),

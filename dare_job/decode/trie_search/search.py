@@ -95,6 +95,7 @@ class SearchState:
 
     @classmethod
     def of(cls, rows: int, length: int, k: int, device) -> "SearchState":
+        """R = ``rows`` rows with the root as their only beam; L is ``length``, K is ``k``."""
         nodes = torch.full((rows, length + 1, k), NONE, dtype=torch.int64, device=device)
         scores = torch.full((rows, length + 1, k), -torch.inf, device=device)
         nodes[:, 0, 0], scores[:, 0, 0] = ROOT, 0
@@ -125,7 +126,13 @@ class TopK:
     def __init__(self, target: Target, trie: Trie, first_code_token: Sequence[int], k: int,
                  drafter: TrieDrafter | None = None, scores: str = RAW,
                  draft_depth: DraftDepth | None = None):
-        """Raise ConfigError if there are fewer than k ids."""
+        """Set up the search. ``first_code_token`` holds the token of code 0 for each level.
+
+        Raises
+        ------
+        ConfigError
+            k is not from 1 to the number of ids.
+        """
         if not 1 <= k <= trie.leaves:
             raise ConfigError(f"k = {k}: it must be from 1 to {trie.leaves}, the number of ids")
         self.trie, self.k, self.drafter, self.draft_depth = trie, k, drafter, draft_depth

@@ -98,6 +98,7 @@ class Trie:
 
     @property
     def leaves(self) -> int:
+        """Number of leaves, which are distinct ids."""
         return int(self.starts[-1] - self.starts[-2])
 
     @property
@@ -141,7 +142,10 @@ class Vocabulary:
     def __init__(self, trie: Trie, first_code_token: list[int], device: torch.device | str = "cpu"):
         """Take the token of code 0 for each level; the tokens of a level are consecutive.
 
-        Raises ConfigError if the number of tokens differs from the trie's levels.
+        Raises
+        ------
+        ConfigError
+            The number of tokens differs from the trie's levels.
         """
         if len(first_code_token) != trie.length:
             raise ConfigError(f"ids of {trie.length} codes, but the model has tokens for "

@@ -23,7 +23,7 @@ def verifier(settings: EngineSettings, eos: torch.Tensor) -> Callable[..., Verif
     Parameters
     ----------
     settings : EngineSettings
-    eos : Tensor, int64 (E,)
+    eos : int64 (E,)
         End-of-text tokens, on the target's device.
     """
     relaxed = settings.rule != "strict"
@@ -36,10 +36,10 @@ def verifier(settings: EngineSettings, eos: torch.Tensor) -> Callable[..., Verif
 
         Parameters
         ----------
-        scores : Tensor, float32 (T, V)
+        scores : float32 (T, V)
             On the same device as the tree.
         tree : Tree
-        strict_nodes : Tensor, bool (T,), optional
+        strict_nodes : bool (T,), optional
             Nodes that are accepted only if they are the argmax, whatever the rule. None: no node.
         penalty : PenaltyContext
             Repetition penalty that ``scores`` do not include yet. CPU only.

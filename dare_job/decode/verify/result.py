@@ -20,13 +20,13 @@ class NodeVerification:
 
     Attributes
     ----------
-    argmax : Tensor, int64 (T,)
+    argmax : int64 (T,)
         Token with the highest score after each node.
-    passed : Tensor, bool (T,)
+    passed : bool (T,)
         Whether the node's token passes by itself, regardless of its ancestors. Undefined for roots.
-    finite : Tensor, bool (T,)
+    finite : bool (T,)
         Whether the highest score is finite.
-    logp : Tensor, float32 (T,), optional
+    logp : float32 (T,), optional
         Log probability of each node's token. None where at most one path of a tree can pass.
     """
 

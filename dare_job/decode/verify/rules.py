@@ -34,17 +34,17 @@ class DraftTokens:
 
     Attributes
     ----------
-    is_top : Tensor, bool (N,)
+    is_top : bool (N,)
         Whether the token is the argmax of its parent.
-    own : Tensor, float32 (N,)
+    own : float32 (N,)
         Score of the token.
-    logp : Tensor, float32 (N,)
+    logp : float32 (N,)
         Log probability of the token.
-    scores : Tensor, float32 (P, V)
+    scores : float32 (P, V)
         Scores of the nodes.
-    sums : Tensor, float32 (P,)
+    sums : float32 (P,)
         Log-sum-exp of ``scores``.
-    parents : Tensor, int64 (N,)
+    parents : int64 (N,)
         Node of each token.
     """
 
@@ -79,13 +79,13 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
 
     Parameters
     ----------
-    scores : Tensor, float32 (T, V)
+    scores : float32 (T, V)
     tree : Tree
-    strict : Tensor, bool (T,), optional
+    strict : bool (T,), optional
         Nodes that are accepted only as the argmax. None: no node.
     conditions : Thresholds
         Of the rule.
-    eos : Tensor, int64 (E,)
+    eos : int64 (E,)
         End-of-text tokens.
     """
     argmax, finite = argmax_finite(scores)

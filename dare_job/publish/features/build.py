@@ -50,7 +50,10 @@ class Night:
     def make(self, staging: AnyPath) -> dict | None:
         """Write files and codebooks and return the manifest entries; None, with a warning, without texts.
 
-        Raises DataError if the date was published again in the meantime.
+        Raises
+        ------
+        DataError
+            The date was published again in the meantime.
         """
         job = self.job
         rows = inputs.read(job, self.entity)

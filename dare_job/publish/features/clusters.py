@@ -36,6 +36,7 @@ class Codebooks:
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of the sizes and the centroids (float32), as in the manifest."""
         digest = hashlib.sha256(repr(self.sizes).encode())
         for level in self.levels:
             digest.update(repr(level.shape).encode() + np.ascontiguousarray(level, "<f4").tobytes())
@@ -95,7 +96,13 @@ def write(path: AnyPath, codebooks: Codebooks) -> None:
 
 
 def read(path: AnyPath, sha256: str) -> Codebooks:
-    """Read codebooks. Raises DataError if the file is missing or damaged, or differs from the manifest."""
+    """Read codebooks.
+
+    Raises
+    ------
+    DataError
+        The file is missing or damaged, or differs from the manifest.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

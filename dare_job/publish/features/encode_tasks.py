@@ -65,8 +65,14 @@ class EncodeTask:
 def loaded(task: EncodeTask):
     """In a Spark task: the encoder, on the task's GPU or on the device of model.device.
 
-    Raises ModelError if this host has another encoder, ConfigError if it lacks a package, InfrastructureError
-    if it cannot load the encoder.
+    Raises
+    ------
+    ModelError
+        This host has another encoder, or it cannot be loaded.
+    ConfigError
+        This host lacks a package.
+    InfrastructureError
+        The encoder does not fit into memory, its device failed, or its archive cannot be unpacked.
     """
     return _load(task, workers.task_gpu())
 
@@ -154,7 +160,15 @@ def write_chunks(batches: Batches, task: EncodeTask, folder: str) -> Batches:
 
 
 def encoded(encoder: Encoder, texts: list[str]) -> Encoded:
-    """Encode texts. Raises ModelError, or InfrastructureError if memory runs out or a device fails."""
+    """Encode texts, in their order.
+
+    Raises
+    ------
+    ModelError
+        As ``Encoder.encode``.
+    InfrastructureError
+        Memory ran out, or the device failed.
+    """
     try:
         return encoder.encode(texts)
     except (RuntimeError, MemoryError) as error:

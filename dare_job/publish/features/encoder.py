@@ -21,9 +21,14 @@ _POOLER = "pooler."
 
 
 def load(folder: Path, device: str):
-    """Load the encoder of a folder with sentence-transformers. Raises ModelError.
+    """Load the encoder of a folder with sentence-transformers.
 
     Code in the folder is never run, and pickle files (``.bin``) may contain only tensors.
+
+    Raises
+    ------
+    ModelError
+        The encoder cannot be loaded, or it lacks weights.
     """
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -147,7 +152,13 @@ class Encoder:
         self._normalizes = any(type(module).__name__ == "Normalize" for module in model)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Encode texts, in their order. Raises ModelError if encoding fails or a vector is not finite."""
+        """Encode texts, in their order.
+
+        Raises
+        ------
+        ModelError
+            Encoding fails, or a vector is not finite.
+        """
         windows, sizes, owners = [], [], []
         for number, (text, parts) in enumerate(zip(texts, self._split(texts), strict=True)):
             windows += [text[start:end] for start, end, _ in parts]

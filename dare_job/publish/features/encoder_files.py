@@ -19,7 +19,12 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # without one, tr
 def resolve(name: str, setting: str = SETTING) -> Path:
     """Local folder of an encoder: "embedded", a folder, its URL, or a hub name ("owner/model@revision").
 
-    Raises ConfigError if a package is missing, and the errors of ``model_files.resolve``.
+    Raises
+    ------
+    ConfigError
+        A package is missing.
+    ModelError, InfrastructureError
+        As ``models.files.resolve``.
     """
     _require_package("sentence_transformers", setting)
     if name != models_files.EMBEDDED:
@@ -37,7 +42,13 @@ def _require_package(name: str, setting: str) -> None:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of an encoder: those of its folder, then those of its modules. Raises ModelError."""
+    """The files of an encoder: those of its folder, then those of its modules.
+
+    Raises
+    ------
+    ModelError
+        The folder is not an encoder, or it has no weights or no tokenizer.
+    """
     paths = models_files.files(folder) if folder.is_dir() else []
     if not {"config.json", "modules.json"} & {path.name for path in paths}:
         raise ModelError(f"{SETTING}: {folder} is not an encoder (no config.json, no modules.json)")
@@ -57,7 +68,13 @@ def fingerprint(folder: Path) -> str:
 
 
 def parts(folder: Path) -> list[Path]:
-    """Folders of the modules in ``modules.json``, including the encoder's own. Raises ModelError."""
+    """Folders of the modules in ``modules.json``, including the encoder's own.
+
+    Raises
+    ------
+    ModelError
+        ``modules.json`` cannot be read.
+    """
     try:
         entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         return [folder / entry["path"] for entry in entries]

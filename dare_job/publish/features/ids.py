@@ -59,7 +59,10 @@ def extended(root: AnyPath, entity: str, entities: pa.Array, min_rows: int = 0) 
 def read(folder: AnyPath, min_rows: int = 0) -> pa.Table:
     """Read the ids (IDS), ordered by ``id``; empty if the file does not exist yet.
 
-    Raises DataError if the file is damaged, has duplicates or gaps, or fewer than ``min_rows`` rows.
+    Raises
+    ------
+    DataError
+        The file is damaged, or has duplicates, gaps or fewer than ``min_rows`` rows.
     """
     path = folder / "ids.parquet"
     fix = _FIX.format(folder=folder)

@@ -34,7 +34,13 @@ class PreviousFeatures:
         return all(self.manifest["encoder"][name] == encoder[name] for name in ("sha256", "window"))
 
     def codebooks(self) -> Codebooks:
-        """Read the codebooks. Raises DataError if their file is damaged."""
+        """Read the codebooks.
+
+        Raises
+        ------
+        DataError
+            As ``clusters.read``.
+        """
         entry = self.manifest["codebook"]
         return clusters.read(self.folder / entry["file"], entry["sha256"])
 
@@ -46,11 +52,18 @@ class PreviousFeatures:
 
     @property
     def sizes(self) -> list[int]:
+        """Requested size of each level of the codebooks; empty without codebooks."""
         return (self.manifest["codebook"] or {}).get("sizes", [])
 
 
 def previous_features(space: Workspace, entity: str) -> PreviousFeatures | None:
-    """The features that this run starts from. Raises DataError if their manifest is damaged."""
+    """The features that this run starts from; None without any.
+
+    Raises
+    ------
+    DataError
+        Their manifest is damaged.
+    """
     dt = space.feature_source_date(entity)
     if dt is None:
         return None
@@ -75,7 +88,13 @@ def refit_reason(previous: PreviousFeatures | None, encoder: dict, settings: Enc
 
 
 def require(job: Job) -> dict[str, dict]:
-    """The manifests of the published texts by entity type. Raises DataError if they are not of this date."""
+    """The manifests of the published texts by entity type.
+
+    Raises
+    ------
+    DataError
+        They are missing, damaged or not of this date.
+    """
     if not job.space.is_published(job.space.dt):
         raise DataError(f"{job.space.dt} is not published in {job.space.out}: run "
                         f"`dare-job run --from publish --date {job.space.dt}` with the same options first")
@@ -97,7 +116,10 @@ def read(job: Job, entity: str) -> DataFrame:
 def entities(job: Job, entity: str, rows: DataFrame) -> tuple[pa.Array, int]:
     """Ids (n,) of the rows with a text, and the number of rows without one.
 
-    Raises DataError if an id occurs more than once.
+    Raises
+    ------
+    DataError
+        An id occurs more than once.
     """
     table = rows.select("entity_id", F.col("text_sha256").isNotNull().alias("text")).toArrow()
     if twice := repeated(table["entity_id"]):
@@ -129,8 +151,13 @@ class Origin:
 def matrix(rows: pa.Table, key: str, origin: Origin) -> np.ndarray:
     """The column ``vector`` of a table as (n, dim) float32.
 
-    Raises DataError naming the row (column ``key``) and the folder if a vector is missing, has another size,
-    or is not finite; the column ``reused`` tells which folder the row comes from.
+    The column ``reused`` tells from which folder a row comes.
+
+    Raises
+    ------
+    DataError
+        A vector is missing, has another size, or is not finite; the message names its row (column ``key``)
+        and its folder.
     """
     lists = rows["vector"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)

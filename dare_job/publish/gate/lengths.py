@@ -38,6 +38,7 @@ class Sample:
         self._batches.append(pa.RecordBatch.from_arrays(columns, schema=_SAMPLED))
 
     def table(self) -> pa.Table:
+        """The sampled texts: id, tokens, and the first 200 characters of the text."""
         return pa.Table.from_batches(self._batches, _SAMPLED)
 
 
@@ -56,6 +57,7 @@ class Pairs:
         return self.new / self.old
 
     def median_ratio(self) -> float:
+        """Median of new length divided by previous length; NaN without pairs."""
         return float(np.median(self.ratio))
 
     def distance(self) -> float:

@@ -105,7 +105,13 @@ def numbers(job: Job) -> np.ndarray:
 
 
 def readable(batches: Iterable[pa.RecordBatch], folder: AnyPath, fix: str) -> Iterator[pa.RecordBatch]:
-    """Pass batches on. Raises DataError naming the folder and the fix if a file is damaged."""
+    """Pass batches on.
+
+    Raises
+    ------
+    DataError
+        A file is damaged; the message names the folder and the fix.
+    """
     try:
         yield from batches
     except (pa.ArrowException, OSError) as error:

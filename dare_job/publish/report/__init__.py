@@ -30,7 +30,10 @@ _LOG = logging.getLogger("dare_job")
 def write(out: AnyPath, dt: str) -> AnyPath:
     """Write the report of a published date atomically, replacing an older one, then the index of all dates.
 
-    Raises DataError if the date is not published or its manifest is damaged.
+    Raises
+    ------
+    DataError
+        The date is not published, or its manifest is damaged.
     """
     from dare_job.publish.report import date_index
     from dare_job.publish.report.page import render
@@ -46,7 +49,10 @@ def write(out: AnyPath, dt: str) -> AnyPath:
 def write_again(out: AnyPath, dt: str | None) -> AnyPath:
     """Write the report of a date, by default the newest published one. For the command line.
 
-    Raises DataError if no date is published.
+    Raises
+    ------
+    DataError
+        No date is published, or as ``write``.
     """
     from dare_job.errors import DataError
     from dare_job.publish.report import nights

@@ -70,6 +70,7 @@ class Kind:
         self.latency: Histogram = latency_histogram()
 
     def add(self, rows: pa.RecordBatch) -> None:
+        """Count generated texts, as rows of KNOWLEDGE."""
         self.texts += rows.num_rows
         emitted = pc.list_slice(rows["step_tokens"], 1).flatten()  # without the prompt's forward pass
         self.accepted.add(emitted.to_numpy().astype(np.int64) - 1)

@@ -51,6 +51,7 @@ class Row:
 
     @property
     def gate_level(self) -> float | None:
+        """Value over limit of ``gate``; None without a gate."""
         return self.gate and self.gate.level
 
 

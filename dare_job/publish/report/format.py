@@ -11,10 +11,12 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
+    """Two decimals: 1,234.50; None -> a dash."""
     return "–" if value is None else f"{value:,.2f}"
 
 
 def times(value: float | None) -> str:
+    """A factor with two decimals: 1.50×; None -> a dash."""
     return "–" if value is None else f"{value:.2f}×"
 
 
@@ -28,6 +30,7 @@ def share(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
+    """A duration of ``value`` seconds; None -> a dash."""
     return "–" if value is None else duration(value)
 
 
@@ -39,6 +42,7 @@ def money(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
+    """Three significant digits below a second: 12.3 ms; above, a duration; None -> a dash."""
     if value is None:
         return "–"
     return f"{value:.3g} ms" if value < 1000 else seconds(value / 1000)
@@ -69,6 +73,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
+        """Number of values."""
         return int(self.counts.sum())
 
     def quantile(self, share: float) -> float | None:

@@ -30,6 +30,7 @@ class Point:
 
 def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict],
            unusual: list[Unusual]) -> list[Point]:
+    """All points of a date's report, the bad ones first, then warnings, then notes."""
     listed = [*_snapshot(night, collected), *_gates(gates), *_cost(night), *_unusual(night, before, unusual),
              *_input(night)]
     return sorted(listed, key=lambda point: ("bad", "warn", "note").index(point.level))

@@ -39,6 +39,7 @@ class Night:
 
     @property
     def baseline(self) -> dict | None:
+        """What ``baseline.measure_baseline`` returned: tokens per second, and how they were measured."""
         return self.first("baseline")
 
     @property
@@ -53,6 +54,7 @@ class Night:
 
     @property
     def baseline_rate(self) -> float | None:
+        """Tokens per second of the baseline, as ``published.baseline_rate``."""
         return published.baseline_rate({"baseline": self.baseline})
 
     @property
@@ -64,6 +66,7 @@ class Night:
 
     @property
     def speedup(self) -> float | None:
+        """Time of autoregressive decoding divided by worker time."""
         return _ratio(self.autoregressive_s, self.worker_s)
 
     @property
@@ -83,6 +86,7 @@ class Night:
         return sum(seconds.values()) if seconds else None
 
     def share(self, name: str, of: str) -> float | None:
+        """The total ``name`` divided by the total ``of``."""
         return _ratio(self.total("totals", name), self.total("totals", of))
 
 
@@ -131,11 +135,18 @@ MEASURES = (
 
 
 def folder(out: AnyPath, entity: str, dt: str) -> AnyPath:
+    """Folder of the texts of an entity type and date, whether or not it exists."""
     return out / "knowledge" / f"entity={entity}" / f"dt={dt}"
 
 
 def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
-    """Folder of a published date, by default the newest. Raises DataError with similar published dates."""
+    """Folder of a published date, by default the newest.
+
+    Raises
+    ------
+    DataError
+        The date is not published; the message names similar dates.
+    """
     if dt and (folder(out, entity, dt) / MANIFEST).exists():
         return folder(out, entity, dt)
     published_folders = [path for path in dated_folders(out / "knowledge" / f"entity={entity}")
@@ -149,7 +160,13 @@ def snapshot(out: AnyPath, entity: str, dt: str | None) -> AnyPath:
 
 
 def read(out: AnyPath, dt: str) -> Night:
-    """Read a published date. Raises DataError if it is not published or a manifest is damaged."""
+    """Read a published date.
+
+    Raises
+    ------
+    DataError
+        The date is not published, or a manifest is damaged.
+    """
     return Night(dt, {entity: published.read_manifest(snapshot(out, entity, dt)) for entity in ENTITIES})
 
 
@@ -190,6 +207,7 @@ def earlier(out: AnyPath, dt: str) -> list[Night]:
 
 @dataclass(frozen=True)
 class Unusual:
+    """A statistic of a date, and its median over the earlier dates."""
     measure: Measure
     value: float
     median: float  # of the earlier dates

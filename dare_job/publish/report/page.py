@@ -58,7 +58,13 @@ def render_template(name: str, **values) -> str:
 
 
 def render(out: AnyPath, dt: str) -> str:
-    """Return the page of a published date as HTML. Raises DataError if the date is not published."""
+    """Return the page of a published date as HTML.
+
+    Raises
+    ------
+    DataError
+        As ``nights.read``.
+    """
     night, before = nights.read(out, dt), nights.earlier(out, dt)
     collected = [collect(nights.folder(out, entity, dt), entity, dt) for entity in ENTITIES]
     gates, unusual = gate_rows(night), nights.unusual(night, before)

@@ -68,6 +68,7 @@ class Shown:
 
     @property
     def snippet(self) -> str:
+        """The beginning of the text, on one line."""
         return " ".join(self.row["knowledge"][:_SNIPPET].split())
 
 

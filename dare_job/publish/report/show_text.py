@@ -26,7 +26,12 @@ _SEARCHED = 200_000  # ids among which similar ones are searched
 def show_text(out: str | AnyPath, name: str, dt: str | None = None) -> None:
     """Print the text of ``user:ID`` or ``item:ID`` in the snapshot of a date (default: the newest).
 
-    Raises ConfigError for a malformed name, DataError for an unknown date or id, with similar ones.
+    Raises
+    ------
+    ConfigError
+        The name is malformed.
+    DataError
+        The date or id is unknown; the message names similar ones.
     """
     entity, colon, identifier = name.partition(":")
     if entity not in ENTITIES or not colon or not identifier:
@@ -40,7 +45,13 @@ def show_text(out: str | AnyPath, name: str, dt: str | None = None) -> None:
 
 
 def find(folder: AnyPath, entity: str, identifier: str) -> dict:
-    """The row of an id. Raises DataError with similar ids."""
+    """The row of an id.
+
+    Raises
+    ------
+    DataError
+        The id is unknown; the message names similar ids.
+    """
     table = published.dataset(folder)
     rows = table.to_table(filter=pc.field("entity_id") == identifier).to_pylist()
     if rows:

@@ -63,6 +63,7 @@ class Axis:
         return sum(min(max(time - start, 0.0), end - start) for start, end in self.segments)
 
     def x(self, time: float) -> float:
+        """Place of a time, in the chart's units from its left edge."""
         return _LABEL + self.elapsed(time) / self.total_s * (_WIDTH - _LABEL - _FIGURE)
 
     @property

@@ -74,7 +74,12 @@ class Decision:
 def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
     """Remove dates older than the ``keep`` newest published ones; return what was removed or kept, and why.
 
-    Raises DataError if nothing is published, InfrastructureError if another ``clean`` is running.
+    Raises
+    ------
+    DataError
+        Nothing is published.
+    InfrastructureError
+        Another ``clean`` is running.
     """
     if not any(Workspace(out, date.max).published_dates()):
         raise DataError(f"{out} has no published date; name the output folder of a run: --out FOLDER")

@@ -68,7 +68,10 @@ _COUNTS = {
 def diff(out: AnyPath, before: str, after: str, examples: int = 2) -> dict:
     """Compare two dates. ``examples``: number of changed texts of each entity type to return in full.
 
-    Raises DataError for a date that is not published, with similar dates.
+    Raises
+    ------
+    DataError
+        A date is not published (the message names similar dates), or a manifest is damaged.
     """
     atomic_folder.recover(out)
     result: dict = {"out": str(out), "before": before, "after": after}

@@ -23,7 +23,12 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
     """Statistics of each date that is published or started, ascending; ``last``: only the newest ones.
 
     ``status`` is "published", or says what is missing. Values that a manifest lacks are None. ``changes`` are
-    those since the date before. Raises DataError if there is no such date.
+    those since the date before.
+
+    Raises
+    ------
+    DataError
+        No date is published or started.
     """
     atomic_folder.recover(out)
     begun = dated_folders(*(out / "knowledge" / f"entity={entity}" for entity in ENTITIES))

@@ -33,8 +33,8 @@ class StaticOutput:
 
     Attributes
     ----------
-    logits : Tensor, (T, V)
-    argmax : Tensor, int64 (2, T)
+    logits : float (T, V)
+    argmax : int64 (2, T)
         Argmax, and whether its logit is finite.
     """
 
@@ -74,7 +74,7 @@ class StaticForward:
         ----------
         tree : Tree
             With tensors on the CPU.
-        lengths : ndarray, int64 (R,)
+        lengths : int64 (R,)
             Tokens before each root.
 
         Returns
@@ -191,7 +191,13 @@ def side_stream() -> Iterator[None]:
 
 @contextmanager
 def forbid_synchronization() -> Iterator[None]:
-    """Raise RuntimeError for operations that wait for the device."""
+    """Forbid operations that wait for the device while the block runs.
+
+    Raises
+    ------
+    RuntimeError
+        An operation waits for the device.
+    """
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -74,20 +74,20 @@ class Inputs:
 
     Attributes
     ----------
-    tokens : Tensor, int64 (T,)
-    rows : Tensor, int64 (T,)
+    tokens : int64 (T,)
+    rows : int64 (T,)
         Row of each query.
-    depths : Tensor, int64 (T,)
+    depths : int64 (T,)
         Depth in the tree.
-    offsets : Tensor, int64 (T,)
+    offsets : int64 (T,)
         Cache column relative to the end of the row's text, where the query's key and value are written.
-    places : Tensor, int64 (T,)
+    places : int64 (T,)
         Place of each query among R x W.
-    lengths : Tensor, int64 (R,)
+    lengths : int64 (R,)
         Tokens before the root.
-    starts, counts : Tensor, int64 (R,)
+    starts, counts : int64 (R,)
         Query of each root, and number of queries of each row.
-    ancestors : Tensor, bool (T, W)
+    ancestors : bool (T, W)
         As in ``Tree``.
     """
 
