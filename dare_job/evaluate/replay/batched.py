@@ -10,7 +10,6 @@ from dare_job.evaluate.replay.measure import interval, resampled
 from dare_job.evaluate.replay.trials import Objective, Point, Trials
 
 AUTO = "auto"
-MIN_GAIN = 0.02  # for writing a fixed number instead of auto; less is noise of the times
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,13 @@ class Batched:
                     steps.tokens_per_s(curve), steps.text_ms(curve, len(texts)))
 
 
-def fastest(batched: Batched, start: Point, point: Point, nodes: int) -> Rate:
-    """The settings to write: ``start`` with ``auto`` unless others are faster.
+def fastest(batched: Batched, start: Point, point: Point) -> Rate:
+    """The settings to write, the faster of two with ``auto``.
 
-    A fixed number of nodes switches the draft budget off, which adapts to the batch and to the acceptance of
-    the run. So it must be faster by 2 %, and surely so.
+    A fixed number of nodes is never written: it would switch off the draft budget, which adapts to the batch
+    and to the acceptance of the run.
     """
-    best = max((batched(start, AUTO), batched(point, AUTO)), key=lambda rate: rate.tokens_per_s)
-    fixed = batched(point, nodes)
-    sure = ratio_interval(fixed, best)[0] > 1
-    return fixed if sure and fixed.tokens_per_s > (1 + MIN_GAIN) * best.tokens_per_s else best
+    return max((batched(start, AUTO), batched(point, AUTO)), key=lambda rate: rate.tokens_per_s)
 
 
 def ratio_interval(ours: Rate, theirs: Rate) -> list[float]:

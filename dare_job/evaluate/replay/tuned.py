@@ -94,7 +94,7 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
     """
     batched = Batched(trials, objective, chosen.batch)
     default = batched(space.start, space.start_nodes)
-    tuned = fastest(batched, space.start, chosen.point, chosen.nodes)
+    tuned = fastest(batched, space.start, chosen.point)
     nodes = chosen.nodes or EngineSettings().nodes
     by_size = _by_size(trials, chosen, sizes, nodes)
     accepted = {size: trial.accepted_per_step for size, trial in by_size.items()}

@@ -14,6 +14,7 @@ from dare_job.workspace import Workspace, report_page
 _IMBALANCE, _IDLE_S = 1.2, 60.0  # an imbalance of the workers that is worth a line
 _REASONS = {"empty history": "no interactions", "empty title": "no title"}
 _NAMED = 3  # reasons of failures that are named
+_NOISE = 1.25  # two measurements of the same speed can differ by this ratio
 
 
 def show(space: Workspace, manifests: dict, summary: dict, console: Console | None = None) -> None:
@@ -45,7 +46,7 @@ def _result(space: Workspace, manifests: dict, summary: dict) -> list[str]:
     done = f"{summary['written']:,} texts generated for {space.dt}"
     rate, baseline = summary["tokens_per_s"], summary["baseline_tokens_per_s"]
     if rate and baseline:
-        done += f", {rate / baseline:.2f} times as fast as autoregressive decoding"
+        done += f", {_speed_up(rate / baseline)} autoregressive decoding"
     lines = [done]
     for entity in ENTITIES:
         counts = manifests[entity]["counts"]
@@ -54,6 +55,12 @@ def _result(space: Workspace, manifests: dict, summary: dict) -> list[str]:
                  f"{counts['without_text']:,} without text" if counts.get("without_text") else ""]
         lines.append(f"  {entity}s  {', '.join(filter(None, parts))}: {space.knowledge(entity)}")
     return lines
+
+
+def _speed_up(ratio: float) -> str:
+    if 1 / _NOISE < ratio < _NOISE:
+        return "about as fast as"
+    return f"{ratio:.1f} times as fast as"
 
 
 def _next_steps(space: Workspace, row: dict | None) -> list[str]:
