@@ -178,11 +178,11 @@ def test_a_text_says_what_its_prompt_shows():
         for sentence in re.findall(r"The [^.]+", each.text):
             claim = re.search(r" (?:for|of|in) ([^\"]+)$", sentence)[1]
             (title,) = re.findall(r'"([^"]+)"', sentence)
-            genres = [writer_texts._NOUNS[genre] for genre in named[title].genres[:2]
-                      if sum(genre in film.genres for film in each.films) > 1]
+            genres = [writer_texts._NOUNS[genre] for genre in named[title].genres
+                      if sum(genre in film.genres for film in each.films) > 1][:2]
             assert claim == " and ".join(genres)
             said.append(claim)
-        assert len(said) == len(set(said)) >= 3
+        assert len(said) >= 3 and len(set(said)) >= 2
         all_claims.update(said)
     assert {"crime films", "drama", "crime films and drama"} <= all_claims
 
@@ -218,7 +218,7 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
     assert "- Fargo (1996): crime\n" in record["prompt"] and record["text"] == made.text
-    counted = "Of these 10 films: crime 7, drama 3, sci-fi 2, horror 1, thriller 1, action 1"
+    counted = "Of these 10 films: crime 7, drama 3, sci-fi 2"
     assert f"\n{counted}\n" in record["prompt"]
     bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])
     assert "- Heat\n" in bare and "Of these" not in bare

@@ -8,8 +8,9 @@ user, from recorded sentences that the prompt bears out, so that the model learn
   which the prompt counts, and if "several" or "many", where it says so, is right; a sentence of ours says how
   many films have them;
 - the beginning of a sentence that names films and then says what they show ("The user's fondness for ...
-  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with those
-  of its first genres that another film has too. Films whose genres are frequent and not yet named come first.
+  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with
+  the first genres of the film that the prompt shows, which are those that another film has, too. Films whose
+  genres are frequent and not yet named come first.
 
 The claim is about one film and comes after it, because a small model repeats what follows a title in the
 prompt. It does not find a second film of the same genre: of such claims 60 % were true. Nor does it count:
@@ -180,21 +181,13 @@ class _Composer:
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
     def _inferences(self, unnamed: list[Film], counts: Counter[str], rng: random.Random) -> list[str]:
-        """Sentences on films, which are taken out of ``unnamed``, each with other genres."""
-        heads, texts, said = list(self._sentences.heads), [], set()
+        """Sentences on films, which are taken out of ``unnamed``, each with other genres if there are any."""
+        heads, texts = list(self._sentences.heads), []
         rng.shuffle(heads)
-        left = [film for film in unnamed if _shown(film, counts) and title_variants(film.title)]
-        rng.shuffle(left)
-        while left and heads and len(texts) < _INFERENCES[1]:
-            film = max(left, key=lambda film: sum(counts[genre] for genre in {*_shown(film, counts)} - said))
-            left.remove(film)
-            shown = _shown(film, counts)
-            claim = " and ".join(_NOUNS[genre] for genre in shown)
-            if claim not in said:
-                said.update(shown, {claim})
-                unnamed.remove(film)
-                title = re.sub(r"(?<=\S) *\(.*\)", "", film.title)
-                texts.append(f"{heads[len(texts) % len(heads)].format(title)}{claim}.")
+        for film, claim in _cited(unnamed, counts, rng) if heads else ():
+            unnamed.remove(film)
+            title = re.sub(r"(?<=\S) *\(.*\)", "", film.title)
+            texts.append(f"{heads[len(texts) % len(heads)].format(title)}{claim}.")
         return texts
 
 
@@ -208,9 +201,26 @@ def _counted(counts: Counter[str], films: int) -> list[str]:
     return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
 
 
+def _cited(films: Sequence[Film], counts: Counter[str], rng: random.Random) -> list[tuple[Film, str]]:
+    """Films and what they show: at most ``_INFERENCES[1]`` different claims, then repeated ones if these are
+    fewer than ``_INFERENCES[0]``; empty if all would show the same.
+    """
+    left = [film for film in films if _shown(film, counts) and title_variants(film.title)]
+    rng.shuffle(left)
+    said, cited, repeated = set(), [], []
+    while left:
+        film = max(left, key=lambda film: sum(counts[genre] for genre in {*_shown(film, counts)} - said))
+        left.remove(film)
+        claim = " and ".join(_NOUNS[genre] for genre in _shown(film, counts))
+        (repeated if claim in said else cited).append((film, claim))
+        said.update(_shown(film, counts), {claim})
+    few = max(0, _INFERENCES[0] - len(cited)) if len(cited) > 1 else 0
+    return [*cited[:_INFERENCES[1]], *repeated[:few]]
+
+
 def _shown(film: Film, counts: Counter[str]) -> list[str]:
-    """Genres of a film that a sentence names: of its first, those that another film of the prompt has."""
-    return [genre for genre in film.genres[:_GENRES_OF_A_FILM] if counts[genre] > 1 and genre in _NOUNS]
+    """Genres of a film that a sentence names: the first of those that the prompt shows."""
+    return [genre for genre in film.genres if counts[genre] > 1 and genre in _NOUNS][:_GENRES_OF_A_FILM]
 
 
 def sentences(text: str) -> list[str]:
