@@ -217,11 +217,11 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
-    assert "- Fargo (1996): crime\n" in record["prompt"] and record["text"] == made.text
+    assert '- "Fargo" (1996): crime\n' in record["prompt"] and record["text"] == made.text
     counted = "Of these 10 films: crime 7, drama 3, sci-fi 2"
     assert f"\n{counted}\n" in record["prompt"]
     bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])
-    assert "- Heat\n" in bare and "Of these" not in bare
+    assert '- "Heat"\n' in bare and "Of these" not in bare
 
 
 def test_the_bench_writes_what_the_command_reads(tmp_path):
