@@ -6,6 +6,7 @@ import pytest
 
 from dare_job import prompts
 from dare_job.config.settings import JobConfig
+from dare_job.decode.prompt.template import THINKING_TAGS
 from dare_job.generate.copied_words import GAP, MIN_WORDS, RUN, copied_words
 from dare_job.prompts.sets import HistoryItem
 from dare_job.publish.gate import content
@@ -67,6 +68,19 @@ def test_thinking_tags():
     texts = ["<think>\nThe list", "The user.</think>\nDramas.", "<THINKING>", "I think they like drama.",
              "a < b"]
     assert content.thinking(pa.array(texts)).tolist() == [True, True, True, False, False]
+    tags = [f"The user. {tag}Dramas." for pair in THINKING_TAGS for tag in pair]
+    assert len(tags) > 20 and content.thinking(pa.array(tags)).all()
+
+
+@pytest.mark.parametrize(("text", "remains"), [
+    ("analysisWe need to describe the viewer.assistantfinalThe viewer likes noir.", True),
+    ("The user wants a profile.assistantfinalThe viewer likes noir.", True),
+    ("<|channel|>final<|message|>The viewer likes noir.", True),
+    ("<|begin_of_solution|>The viewer likes noir.", True),
+    ("Analysis: the viewer likes noir.", False), ("Analysis of the viewer.", False),
+    ("The reasoning: a final thought on noir.", False), ("An assistant finally helps the hero.", False)])
+def test_remains_of_thinking_blocks(text, remains):
+    assert content.thinking(pa.array([text])).tolist() == [remains]
 
 
 def test_texts_in_another_script_than_the_prompts():
