@@ -87,7 +87,7 @@ KNOWLEDGE = pa.schema([
     pa.field("relaxed_tokens", pa.int32()),  # accepted tokens, reused or drafted, other than the argmax
     pa.field("guarded_tokens", pa.int32()),  # tokens after the length limit, verified strictly
     pa.field("step_tokens", pa.list_(pa.int16())),  # tokens emitted per forward pass: accepted tokens + 1
-    pa.field("copied_words", pa.int32()),  # words in long runs that the text copies from its prompt
+    pa.field("copied_words", pa.int32()),  # words in long passages that the text copies from its prompt
     pa.field("retrieval_ms", pa.float32()),  # part of decode_ms that drafting took
     pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots

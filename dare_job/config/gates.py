@@ -20,7 +20,7 @@ class GateSettings(Section):
         "their defaults. null: no limit. empty: no visible character. short: ended by itself with fewer than "
         "8 tokens. cut_off: by decode.max_new_tokens. loop: repeats itself. unprintable: control characters, "
         "U+FFFD or broken UTF-8. copied: a third of it is copied from the prompt. refusal: 'As an AI'. "
-        "wrong_script: most letters in another script than the prompts. thinking: has a <think> tag. shell: "
+        "wrong_script: most letters in another script than the prompts. thinking: has a thinking tag. shell: "
         "without content, such as 'Preferences: none'. same_text: equals the text of another row with "
         "another prompt. relaxed: share of tokens that are not the model's argmax")
     refusal_patterns: list[str] = Field([], description="Further patterns of the check refusal, for instance "

@@ -7,7 +7,7 @@ from chat_models import CHATML, TEMPLATES, tokenizer_with
 
 from dare_job.decode.prompt import answers
 from dare_job.decode.prompt.answers import add_end_of_turn, end_of_turn
-from dare_job.decode.prompt.template import PromptFormat
+from dare_job.decode.prompt.template import THINKING_TAGS, PromptFormat, Renderer
 
 TOKENIZER = tokenizer_with(CHATML)
 
@@ -42,6 +42,58 @@ def test_tags_that_decoding_leaves_out_are_found():
         ids = tokenizer(text)["input_ids"]
         assert "<thinking>" not in tokenizer.decode(ids, skip_special_tokens=True)
         assert answers.answer(tokenizer, ids, False) == expected
+
+
+CHANNELS = ("<|channel|>", "<|channel|>final<|message|>")
+PAIRS = [pair for pair in THINKING_TAGS if pair != CHANNELS]
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
+def test_the_thinking_block_of_every_family_is_cut(pair, special):
+    """Its tags are special tokens, other added tokens, or ordinary text (None)."""
+    tokenizer, (opening, closing) = tokenizer_with(CHATML), pair
+    if special is not None:
+        tokenizer.add_tokens(list(pair), special_tokens=special)
+    for text, opened, expected in (
+            (f"{opening}Well, Heat.{closing}\nLikes noir.<|im_end|>", False, "\nLikes noir."),
+            (f"Well, Heat.{closing}Likes noir.", True, "Likes noir."), ("Well, Heat.", True, None),
+            (f"{opening}Well, Heat.", False, None), (f"{opening}a{closing}b{opening}c", False, None)):
+        ids = tokenizer(text)["input_ids"]
+        assert (opening in tokenizer.decode(ids, skip_special_tokens=True)) == (
+            opening in text and not special)
+        assert answers.answer(tokenizer, ids, opened) == expected
+
+
+ANALYSIS = "<|channel|>analysis<|message|>We need to describe the viewer.<|end|>"
+COMMENTARY = "<|start|>assistant<|channel|>commentary<|message|>Now I write."
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("text", "opened", "expected"), [
+    (f"{ANALYSIS}{FINAL}Likes noir.", False, "Likes noir."),
+    (f"{ANALYSIS}{COMMENTARY}<|end|>{FINAL}Likes noir.", False, "Likes noir."),
+    (f"We need to.<|end|>{FINAL}Likes noir.", True, "Likes noir."),
+    ("<|channel|>final<|message|>Likes noir.", False, "Likes noir."), ("Likes noir.", False, "Likes noir."),
+    (ANALYSIS, False, None), (f"{ANALYSIS}{COMMENTARY}", False, None), ("We need to", True, None),
+    ("<|channel|>ana", False, None), (f"{ANALYSIS}<|start|>assistant<|channel|>final", False, None),
+    (f"{FINAL}Likes noir.<|end|><|start|>assistant{ANALYSIS}", False, None)])
+def test_only_the_final_channel_is_the_answer(text, opened, expected, special):
+    """If the tokens of channels are special, decoding leaves "analysisWe need to describe"."""
+    tokenizer = tokenizer_with(CHATML)
+    if special:
+        tokenizer.add_tokens(["<|channel|>", "<|message|>", "<|start|>", "<|end|>"], special_tokens=True)
+    assert answers.answer(tokenizer, tokenizer(text)["input_ids"], opened) == expected
+
+
+@pytest.mark.parametrize(("prompt_end", "opened"), [
+    ("<|start|>assistant<|channel|>analysis<|message|>", True), (FINAL, False), ("<|start|>assistant", False),
+    ("<seed:think>", True), ("<seed:think></seed:think>", False), ("<|START_THINKING|>", True),
+    ("<|START_THINKING|><|END_THINKING|>", False), ("<|channel>thought\n<channel|>", False)])
+def test_a_template_opens_the_thinking_block_of_any_family(prompt_end, opened):
+    template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{prompt_end}{{% endif %}}")
+    assert Renderer(tokenizer_with(template), PromptFormat()).opens_thinking == opened
 
 
 @pytest.mark.parametrize(("name", "expected"), [

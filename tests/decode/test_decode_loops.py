@@ -2,6 +2,7 @@
 
 import copy
 import re
+import types
 from collections import Counter
 from functools import cache
 
@@ -76,13 +77,18 @@ def test_real_texts_that_loop_are_found_and_prose_is_not():
     assert ends_of(ids_of(LOOPS[1]), numbers=np.zeros_like(numbers)) == [0]  # whose numbers count
 
 
-def by_definition(ids: list[int], numbers: set[int]) -> bool:
-    """Whether a text ends in a loop, word for word."""
+def units_of(ids: list[int], numbers: set[int]) -> list:
     units = []
     for token in ids:
         unit = "number" if token in numbers else token
         if not (unit == "number" and units and units[-1] == unit):
             units.append(unit)
+    return units
+
+
+def by_definition(ids: list[int], numbers: set[int]) -> bool:
+    """Whether a text ends in a loop, rule by rule."""
+    units = units_of(ids, numbers)
     for window in WINDOWS:
         before, last = units[: -window], units[-window:]
         pairs = list(zip(units, units[1:], strict=False))
@@ -91,7 +97,19 @@ def by_definition(ids: list[int], numbers: set[int]) -> bool:
         if len(units) >= window and set(last) <= set(before) and (
                 len(set(last)) <= window * loops.MAX_DIFFERENT) and new <= window * loops.MAX_NEW_PAIRS:
             return True
-    return has_period(units)
+    return has_period(units) or any(repeats_itself(units_of(ids[:length], numbers)) for length in
+                                    range((len(ids) - 1) // STRIDE * STRIDE + 1, len(ids) + 1))
+
+
+def repeats_itself(units: list) -> bool:
+    for period in range(1, len(units) // 2 + 1):
+        if units[-1] != units[-1 - period]:
+            continue
+        places = range(len(units) - max(loops.MIN_EXACT, period), len(units))
+        if places[0] >= period and all(units[place] == units[place - period] or place == period
+                                       for place in reversed(places)):
+            return True
+    return False
 
 
 def has_period(units: list) -> bool:
@@ -144,13 +162,35 @@ def test_long_loops_are_those_of_the_definition():
     assert 20 < np.count_nonzero(found) < 70
 
 
-@pytest.mark.parametrize("period", [60, 80, 120])
+@pytest.mark.parametrize("period", [20, 30, 45, 60, 80, 120])
 def test_word_for_word_repetition_of_any_period_is_found(period):
     loop = np.tile(np.arange(5, 5 + period, dtype=np.int32), 8)
     end, = ends_of(loop, numbers=np.zeros(800, bool))
-    assert period + loops.MIN_REPEATED <= end < period + loops.MIN_REPEATED + STRIDE
+    first = period + max(loops.MIN_EXACT, period)
+    assert first <= end < first + STRIDE
+    before, after = np.arange(900, 907), np.arange(950, 980)
+    text = np.concatenate([before, loop[:first], after]).astype(np.int32)
+    assert len(before) + first <= ends_of(text, numbers=np.zeros(1, bool))[0] < len(before) + first + STRIDE
+    if period <= 80:  # the rule of periods finds others that lack a token
+        assert ends_of(np.delete(text, len(before) + first - 1), numbers=np.zeros(1, bool)) == [0]
     changed = np.where(np.arange(len(loop)) % 8, loop, np.arange(200, 200 + len(loop))).astype(np.int32)
     assert ends_of(changed, numbers=np.zeros(1200, bool)) == [0]
+
+
+SHORT = "The viewer enjoys quiet dramas about families who live in small towns by the sea."
+LONG = ("The user's fondness for movies like Alien and Blade Runner suggests a preference for science "
+        "fiction films with dark moods and uncertain futures.")
+PARAGRAPH = ("The viewer likes science fiction and action most, as Alien and Blade Runner show. Dark moods "
+             "and uncertain futures run through the list, and Brazil adds satire to them. Heat shows that "
+             "the viewer also enjoys crime films and thrillers in which characters work under pressure.")
+
+
+@pytest.mark.parametrize("text", [" ".join([SHORT] * 4), " ".join([LONG] * 4), f"{PARAGRAPH} {PARAGRAPH}"])
+@pytest.mark.parametrize("ending", ["", " I hope that this summary helps you with your recommendations!"])
+def test_sentences_that_repeat_word_for_word_loop(text, ending):
+    words = re.findall(r" ?\w+|[^\w\s]", text + ending)  # the first one has no space, its repetition does
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    assert ends_of(np.array([numbers[word] for word in words], np.int32), numbers=np.zeros(99, bool)) != [0]
 
 
 SENTENCE = "The viewer enjoys films that explore the unknown and stories of people who find their way."
@@ -167,12 +207,49 @@ def test_counters_of_letters_and_words_loop(text):
     assert ends_of(np.array([numbers[word] for word in words], np.int32), numbers=np.zeros(99, bool)) != [0]
 
 
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+          "November", "December"]
+ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"]
+
+
+@pytest.mark.parametrize("text", [
+    " ".join(f"Film number {word.lower()} is a drama." for word in ORDINALS),
+    " ".join(f"{word}, the film is great." for word in ORDINALS[:10]),
+    " ".join(f"{letter}. The viewer likes dramas." for letter in "ABCDEFGHIJKL"),
+    " ".join(f"{numeral}. The viewer likes dramas." for numeral in ROMAN),
+    " ".join(f"Released on {month} 1, 1999." for month in MONTHS)])
+def test_counters_that_are_spelled_are_numbers(text):
+    words = re.findall(r"\w+|[^\w\s]", text)
+    fill = [f"word{n}" for n in range(16_000)]
+    tokens = {word: number for number, word in enumerate(dict.fromkeys([*words, *fill]))}
+    numbers = number_tokens(types.SimpleNamespace(get_vocab=lambda: tokens))
+    ids = np.array([tokens[word] for word in words], np.int32)
+    assert ends_of(ids, numbers=numbers) != [0] and ends_of(ids, numbers=np.zeros(1, bool)) == [0]
+
+
+def test_adjectives_are_no_counters():
+    genres = ["drama", "comedy", "horror", "action", "romance", "thriller", "western", "musical", "war",
+              "crime"]
+    text = " ".join(f"The viewer also likes {genre} films." for genre in genres)
+    words = re.findall(r"\w+|[^\w\s]", text)
+    tokens = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    numbers = number_tokens(types.SimpleNamespace(get_vocab=lambda: tokens))
+    assert ends_of(np.array([tokens[word] for word in words], np.int32), numbers=numbers) == [0]
+
+
 def test_the_numbers_of_a_tokenizer():
+    """Letters are numbers in a large vocabulary only."""
     tokenizer = AutoTokenizer.from_pretrained(resolve("embedded"))
     numbers = number_tokens(tokenizer)
     words = tokenizer.convert_ids_to_tokens(np.flatnonzero(numbers).tolist())
-    assert words and all(re.fullmatch(r"[\u0120\u2581]?\d+", word) for word in words)
+    assert words and all(re.fullmatch(r"\d+", word) or word.lower() in loops.COUNTERS
+                         for word in (word.lstrip("\u0120\u2581") for word in words))
     assert not numbers[tokenizer("film")["input_ids"]].any()
+    names = ["A", "\u0120B", "IV", "\u2581XII", "Third", "\u0120third", "7", "a", "film", "VIP"]
+    for fill, expected in ((0, 3), (16_000, 7)):
+        tokens = {name: number for number, name in enumerate([*names, *(f"word{n}" for n in range(fill))])}
+        numbers = number_tokens(types.SimpleNamespace(get_vocab=lambda tokens=tokens: tokens))
+        assert np.flatnonzero(numbers).tolist() == list(range(7))[-expected:]
 
 
 @pytest.fixture(scope="module")

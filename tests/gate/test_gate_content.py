@@ -4,8 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dare_job import prompts
 from dare_job.config.settings import JobConfig
-from dare_job.generate.copied_words import RUN, copied_words
+from dare_job.decode.prompt.template import THINKING_TAGS
+from dare_job.generate.copied_words import GAP, MIN_WORDS, RUN, copied_words
+from dare_job.prompts.sets import HistoryItem
 from dare_job.publish.gate import content
 from dare_job.publish.gate.content import SameTexts
 
@@ -65,6 +68,19 @@ def test_thinking_tags():
     texts = ["<think>\nThe list", "The user.</think>\nDramas.", "<THINKING>", "I think they like drama.",
              "a < b"]
     assert content.thinking(pa.array(texts)).tolist() == [True, True, True, False, False]
+    tags = [f"The user. {tag}Dramas." for pair in THINKING_TAGS for tag in pair]
+    assert len(tags) > 20 and content.thinking(pa.array(tags)).all()
+
+
+@pytest.mark.parametrize(("text", "remains"), [
+    ("analysisWe need to describe the viewer.assistantfinalThe viewer likes noir.", True),
+    ("The user wants a profile.assistantfinalThe viewer likes noir.", True),
+    ("<|channel|>final<|message|>The viewer likes noir.", True),
+    ("<|begin_of_solution|>The viewer likes noir.", True),
+    ("Analysis: the viewer likes noir.", False), ("Analysis of the viewer.", False),
+    ("The reasoning: a final thought on noir.", False), ("An assistant finally helps the hero.", False)])
+def test_remains_of_thinking_blocks(text, remains):
+    assert content.thinking(pa.array([text])).tolist() == [remains]
 
 
 def test_texts_in_another_script_than_the_prompts():
@@ -89,8 +105,66 @@ PROMPT = "A viewer liked:\n" + "\n".join(f"{n}. {title} ({1980 + n})" for n, tit
     (f"{PROMPT} and other films.", 2 * len(TITLES) + 3),
     (f"They like {' '.join(TITLES[:9])}, and also {' '.join(TITLES[10:20])}.", 18 + 20),
     (f"They like {', '.join(TITLES[:RUN // 2 - 1])}.", 0), (PROFILE, 0), ("", 0), (None, 0)])
-def test_words_in_long_runs_of_the_prompt_are_copied(text, copied):
+def test_words_in_long_chains_of_the_prompt_are_copied(text, copied):
     assert copied_words(["another prompt", PROMPT], [PROFILE, text]).tolist() == [0, copied]
+
+
+LINES = [f"- {title} ({1980 + n}): drama, crime, thriller, rated five" for n, title in enumerate(TITLES)]
+LEAD_IN = "This person has watched many different movies over time, including: "
+
+
+@pytest.mark.parametrize(("lines", "text", "copied"), [
+    (LINES, f"{LEAD_IN}{', '.join(TITLES[:12])}.", 24),
+    (LINES, f"{LEAD_IN}{', '.join(TITLES[:12])}. All of these movies deserve to be seen more than once.", 24),
+    (LINES, f"{LEAD_IN}{', '.join(TITLES[:6])}, and {', '.join(TITLES[6:20])}.", 28),
+    (LINES, f"{LEAD_IN}{', '.join(TITLES[:7])}.", 0),
+    (LINES, f"{LEAD_IN}{', '.join(reversed(TITLES))}.", 0),
+    ([line + " word" * (GAP - 5) for line in LINES], f"{LEAD_IN}{', '.join(TITLES)}.", 40),
+    ([line + " word" * (GAP - 4) for line in LINES], f"{LEAD_IN}{', '.join(TITLES)}.", 0)])
+def test_titles_after_a_lead_in_are_copied_although_the_prompt_has_words_between_them(lines, text, copied):
+    prompt = "A viewer liked:\n" + "\n".join(lines)
+    assert copied_words([prompt, prompt], [PROFILE, text]).tolist() == [0, copied]
+
+
+@pytest.mark.parametrize("name", ["brief", "kar", "rlmrec", "writer", "once", "trawl"])
+def test_a_list_of_titles_is_a_copy_of_the_prompt_of_each_set(name):
+    prompt_set = prompts.load(name)
+    history = [HistoryItem(f"{title} (1990)", 4.0, {"genre": "drama", "other_genres": "crime, war"})
+               for title in TITLES[:12]]
+    prompt = prompt_set.user({}, history)
+    order = sorted(TITLES[:12], key=prompt.index)
+    assert copied_words([prompt], [f"{LEAD_IN}{', '.join(order)}."])[0] >= 24
+
+
+def copied_by_definition(prompt: list[str], text: list[str]) -> int:
+    if len(text) >= MIN_WORDS and sum(word in prompt for word in text) >= 0.9 * len(text):
+        return sum(word in prompt for word in text)
+    copied = set()
+    for start in range(len(text)):
+        places = {j for j, word in enumerate(prompt) if word == text[start]}
+        for stop in range(start + 1, len(text) + 1):
+            if places and stop - start >= RUN:
+                copied |= set(range(start, stop))
+            if stop < len(text):
+                places = {j for j, word in enumerate(prompt) if word == text[stop]
+                          and any(0 < j - k <= GAP + 1 for k in places)}
+    return len(copied)
+
+
+def test_copied_words_are_those_of_the_definition():
+    """Texts from every n-th word of a prompt of few words, with other words in between."""
+    random, letters = np.random.default_rng(0), np.array(list("abcdefghijkl"))
+    texts, sources = [], []
+    for n in range(200):
+        source = random.choice(letters, 60 + n)
+        part = np.cumsum(random.integers(1, 3 + GAP * (n % 3), 40))
+        text = source[part[part < len(source)]]
+        for _ in range(n % 4):
+            text = np.insert(text, random.integers(0, len(text) + 1), ["x", "y"])
+        texts.append(text.tolist()), sources.append(source.tolist())
+    found = copied_words([" ".join(source) for source in sources], [" ".join(text) for text in texts])
+    assert found.tolist() == list(map(copied_by_definition, sources, texts))
+    assert sum(0 < count < len(text) for count, text in zip(found, texts, strict=True)) > 20
 
 
 SHORT = "A viewer liked: Speed, Casino, Se7en, Jaws, Ronin, Fargo, Alien, Heat. Describe this viewer."

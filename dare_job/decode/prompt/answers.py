@@ -1,6 +1,9 @@
 """Finds the answer of a chat model after its thinking block, and the token with which a turn ends."""
 
+from functools import lru_cache
+
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dare_job.decode.prompt.template import THINKING_TAGS, PromptFormat, Renderer
 from dare_job.decode.prompt.tokens import control_tokens
@@ -16,17 +19,41 @@ def answer(tokenizer, token_ids, opened: bool) -> str | None:
     opened
         Whether the prompt opens a thinking block.
     """
-    ids, inside, added = np.asarray(token_ids), opened, tokenizer.get_added_vocab()
-    for opening, closing in THINKING_TAGS:  # as tokens: decoding without special tokens may drop them
-        ends = np.flatnonzero(ids == added.get(closing, -1))
+    ids, inside = np.asarray(token_ids), opened
+    for opening, closing in _tag_ids(tokenizer):  # decoding without special tokens may drop them
+        ends = _ends(ids, closing)
         if len(ends):
-            ids, inside = ids[ends[-1] + 1:], False
-        inside |= bool((ids == added.get(opening, -1)).any())
+            ids, inside = ids[ends[-1]:], False
+        inside |= len(_ends(ids, opening)) > 0
     text = tokenizer.decode(ids, skip_special_tokens=True)
     for opening, closing in THINKING_TAGS:
         _, found, rest = text.rpartition(closing)
         text, inside = rest, (inside and not found) or opening in rest
     return None if inside else text
+
+
+@lru_cache(maxsize=16)
+def _tag_ids(tokenizer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The token ids, int64 (n,), of the THINKING_TAGS for which the tokenizer has added tokens; a tag that is
+    ordinary text has none.
+    """
+    added = tokenizer.get_added_vocab()
+
+    def ids_of(tag: str) -> np.ndarray:
+        if tag in added:
+            return np.array([added[tag]])
+        ids = np.array(tokenizer(tag, add_special_tokens=False)["input_ids"], np.int64)
+        return ids if np.isin(ids[:1], list(added.values())).any() else ids[:0]
+
+    pairs = [(ids_of(opening), ids_of(closing)) for opening, closing in THINKING_TAGS]
+    return [pair for pair in pairs if any(map(len, pair))]
+
+
+def _ends(ids: np.ndarray, tag: np.ndarray) -> np.ndarray:
+    """The places after each occurrence of a tag, int64 (n,)."""
+    if not 0 < len(tag) <= len(ids):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero((sliding_window_view(ids, len(tag)) == tag).all(1)) + len(tag)
 
 
 def end_of_turn(tokenizer, prompt_format: PromptFormat) -> int | None:

@@ -15,7 +15,15 @@ import jinja2
 
 from dare_job.errors import ConfigError, describe
 
-THINKING_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
+# Opening and closing tag of the thinking blocks of model families. gpt-oss names a channel before each
+# message: only the message in channel final is the answer. Gemma 4 (last pair) thinks in a channel.
+THINKING_TAGS = (
+    ("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"), ("<longcat_think>", "</longcat_think>"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi
+    ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel|>", "<|channel|>final<|message|>"), ("<|channel>", "<channel|>"))
 _PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
 _ANSWER = "\ue000answer\ue001"
 _FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # raised by templates

@@ -4,6 +4,7 @@ They find texts that answer no prompt: refusals, remains of a thinking block, sh
 texts in another script. ``SameTexts`` finds texts that other rows have as well.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 import numba
@@ -11,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from dare_job.decode.prompt.template import THINKING_TAGS
 
 _ASSISTANT = (r"an? (helpful |harmless |honest |responsible )*"
               r"(ai|a\.i\.|artificial intelligence|(large )?language model)")
@@ -26,7 +29,10 @@ REFUSALS = (
     r"\bi (do not|don['’]t) have (the (ability|capability) to|(direct |any )?access to|(any )?personal "
     r"(data|information|preferences|opinions|experiences?))\b",
 )
-_THINKING = r"</?think(ing)?>|\[/?THINK\]"
+# Of gpt-oss, decoding without special tokens leaves the names of channels.
+_THINKING = "|".join([*(re.escape(tag) for pair in THINKING_TAGS for tag in pair),
+                      r"<\|(begin|end)_of_solution\|>", r"^\s*analysis\pL",
+                      "assistant(analysis|commentary|final)"])
 _GAP = r"[\x00-@\[-`{-¿\x{2000}-\x{206f}]*"  # no letters of any script; cheaper to compile than \PL
 _END = rf"{_GAP}$"
 _LABEL = r"[a-z][a-z'’ /&-]{0,40}:"
@@ -69,7 +75,7 @@ def refusals(text: pa.Array, more: Sequence[str]) -> np.ndarray:
 
 
 def thinking(text: pa.Array) -> np.ndarray:
-    """(N,) bool: the text has a tag of a thinking block."""
+    """(N,) bool: the text has a tag of a thinking block, or begins with the name of a channel."""
     return matches(text, [_THINKING])
 
 
