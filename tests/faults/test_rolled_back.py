@@ -25,7 +25,7 @@ def test_a_date_rolled_back_under_a_night_costs_it_no_row(finished, folders, dar
     for stage in ("generate", "gate", "publish"):
         code, said = dare_job("run", "--from", stage, "--to", stage, *options)
         assert code == 4 and "previous text of users (now none, before knowledge/entity=user/dt=" in said
-        assert "`dare-job run --from plan`" in last_line(said) and published(out, NIGHT) == before
+        assert "`dare-job run --from plan --date" in last_line(said) and published(out, NIGHT) == before
     for entity in ENTITIES:
         (out / "away" / entity).rename(out / "knowledge" / f"entity={entity}" / f"dt={BEFORE}")
     assert dare_job(*PUBLISH, *options)[0] == 0 and published(out, NIGHT) == before

@@ -264,14 +264,14 @@ def test_a_failed_gate_stays_failed_without_looking_again(job_of, monkeypatch):
 
 def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_of):
     job = night(job_of(), texts(5))
-    with pytest.raises(errors.DataError, match="has no finished gate: run `dare-job run --from gate`"):
+    with pytest.raises(errors.DataError, match="has no finished gate: run `dare-job run --from gate --date "):
         gate.require_passed(job, stage_inputs.require_generated(job))
     gate.run(job)
     assert set(gate.require_passed(job, stage_inputs.require_generated(job))) == set(ENTITIES)
     for other in (job_of(gates={"max_share": {"short": 0.3}}), night(job_of(), texts(6)),
                   night(job_of(), texts(6), fingerprint="other")):
         with pytest.raises(errors.DataError,
-                           match="does not match the current rows or limits: run `dare-job run --from gate`"):
+                           match="does not match the current rows or limits: run `dare-job run --from "):
             gate.require_passed(other, stage_inputs.require_generated(other))
 
 
@@ -284,7 +284,7 @@ def test_missing_and_damaged_rows_are_named(job_of):
     with pytest.raises(errors.DataError, match="entity=user is damaged .*: remove the file and run"):
         gate.run(job)
     file.unlink()
-    with pytest.raises(errors.DataError, match="0 of 500 finished rows: run `dare-job run --from generate`"):
+    with pytest.raises(errors.DataError, match="0 of 500 finished rows: run `dare-job run --from generate "):
         gate.run(job)
     assert not job.space.stage("gate").exists()
 
