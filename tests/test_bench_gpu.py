@@ -174,15 +174,15 @@ def test_targets_are_held_against_what_was_measured():
     curve = [{"model": "m", "context": c, "rows": 1, "queries": q, "ms": ms, "floor_ms": 4.0}
              for c, q, ms in ((256, 1, 4.8), (256, 64, 6.6), (1024, 1, 9.0))]
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
-             (("plain", 100.0), ("scheduled", 250.0), ("generate", 300.0))]
+             (("plain", 100.0), ("budgeted", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
     found = command.targets(curve, lines, ["m"], [32], "made-up text")
     assert {line["target"]: (line.get("measured"), line["result"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
-        "batch 32: scheduled drafts over plain, at least": (2.5, "met", None),
-        "batch 32: scheduled drafts over generate, above": (0.833, "missed", None),
-        "batch 32: scheduled drafts over generate_batch, above": (
+        "batch 32: drafts with a budget over plain, at least": (2.5, "met", None),
+        "batch 32: drafts with a budget over generate, above": (0.833, "missed", None),
+        "batch 32: drafts with a budget over generate_batch, above": (
             None, "not measured", "generate_batch: it does not run")}
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
     assert markdown_table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
@@ -198,7 +198,8 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         ("m: 64 queries over a step of 1, at most", f"{lacks} 64"),
         ("n: a step of 1 token over its floor, at most", f"{lacks} 1, 64"),
         ("n: 64 queries over a step of 1, at most", f"{lacks} 1, 64"),
-        *((f"batch {batch}: scheduled drafts over {way}", f"scheduled: not run; {way.split(',')[0]}: not run")
+        *((f"batch {batch}: drafts with a budget over {way}",
+           f"budgeted: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
                              (4, "generate, above"), (4, "generate_batch, above")))]
     table = markdown_table(found, ("target", "measured", "result", "why"))

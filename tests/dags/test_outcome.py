@@ -28,8 +28,8 @@ def heard(lines) -> Outcome:
 
 @pytest.mark.parametrize(("code", "words", "retried"), [
     (1, "unexpected error", True), (2, "settings", False), (3, "quality gate", False),
-    (4, "input data", False), (5, "Java, Spark or disk", True), (6, "model", False),
-    (7, "pools", False), (137, "", True), (None, "", True)])
+    (4, "input data", False), (5, "Java, Spark, disk or device", True), (6, "model", False),
+    (7, "pool files", False), (137, "", True), (None, "", True)])
 def test_what_would_fail_again_ends_retries_and_the_rest_does_not(code, words, retried):
     from airflow.sdk.exceptions import AirflowFailException
 

@@ -59,7 +59,7 @@ CASES = {
     "unknown setting": Case(2, ["run", "--set", "gates.max_shares=1"], "did you mean max_share?",
                             inside=True),
     "bad texts": Case(3, only("gate"), "texts are empty", empty_texts, inside=True),
-    "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate`", empty_texts,
+    "bad texts, publish alone": Case(4, only("publish"), "run `dare-job run --from gate --date ", empty_texts,
                                      inside=True),
     "no input": Case(4, only("plan", "--input", "/no/such/folder"), "/no/such/folder", inside=True),
     "no Java": Case(5, only("plan", "--date", "2026-02-01"), "JAVA_HOME=/no/java",

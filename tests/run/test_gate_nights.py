@@ -35,7 +35,7 @@ def test_a_failed_gate_publishes_nothing_and_a_higher_limit_what_is_written(nigh
         assert files(out / "knowledge") == before
     assert {shut.space.previous(entity).name for entity in ENTITIES} == {f"dt={NIGHT_1}"}
 
-    with pytest.raises(errors.DataError, match="run `dare-job run --from gate`"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from gate --date "):
         pipeline.run_stage(job_of(out, NIGHT_2), "publish")
     summary = pipeline.run(job_of(out, NIGHT_2))
     assert generated(out) == texts

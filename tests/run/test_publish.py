@@ -171,7 +171,7 @@ def test_finished_rows_that_went_missing_are_named(prepared, damage):
     gate.run(job)
     damage(job.space.stage("generate") / "entity=user" / "part-0.parquet")
     for stage in (gate, publish):
-        with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job run --from generate`"):
+        with pytest.raises(errors.DataError, match="of 1 finished rows: run `dare-job run --from generate"):
             stage.run(job)
 
 

@@ -25,7 +25,7 @@ def test_a_stage_without_its_files_is_not_done_and_names_the_command(tmp_path, l
     assert is_done(folder, "f")
     lose(folder / "entity=user" / "part-1.parquet")
     assert not is_done(folder, "f")
-    with pytest.raises(DataError, match="lacks files of the stage plan: run `dare-job run --from plan`"):
+    with pytest.raises(DataError, match="lacks files of the stage plan: run `dare-job run --from plan"):
         stage_inputs.require_stage(job, "plan")
     (folder / DONE).unlink()
     with pytest.raises(DataError, match="has no finished plan"):

@@ -59,7 +59,7 @@ def test_history_names_dates_that_were_begun_and_are_not_published(tmp_path):
         (tmp_path / f"_work/dt={day}" / stage).write_text("{}")
     first, second = history(tmp_path)
     assert (first["status"], second["date"], second["rows"]) == ("published", D2, None)
-    assert second["status"] == f"not published: `dare-job run --date {D2}` continues it"
+    assert second["status"] == f"not published: `dare-job run --date {D2}` with the same options continues it"
 
 
 def test_history_goes_on_where_manifests_are_old_or_damaged(tmp_path):

@@ -116,9 +116,9 @@ def test_ready_made_vectors(copied, world, tmp_path):
 def test_each_stage_says_which_command_to_run_first(copied, world, job_in, tmp_path):
     empty = job_in(tmp_path / "empty", world)
     for stage, command in ((embed, "plan"), (group, "plan"), (route, "plan")):
-        with pytest.raises(DataError, match=f"run `dare-job run --from {command}`"):
+        with pytest.raises(DataError, match=f"run `dare-job run --from {command} --date "):
             stage.run(empty)
     job = copied(world)
     shutil.rmtree(job.space.stage("embed"))
-    with pytest.raises(DataError, match="run `dare-job run --from embed`"):
+    with pytest.raises(DataError, match="run `dare-job run --from embed --date "):
         group.run(job)

@@ -22,7 +22,7 @@ from dare_job.errors import ConfigError
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import PromptSet
 from dare_job.training.embedded.corpus import worlds
-from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit_steps, save, schedule
+from dare_job.training.embedded.train import PEAK_RATE_GOING_ON, fit_steps, schedule, write
 
 _LOG = logging.getLogger(__name__)
 _SAME = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
@@ -88,7 +88,7 @@ def _train(name: str, prompt_sets: Sequence[PromptSet], steps: int, out: Path) -
     batches = schedule(examples(prompt_sets, seed), tokenizer, seed, drills=0)
     _LOG.info("%s: training", name)
     _, loss = fit_steps(model, batches, steps, PEAK_RATE_GOING_ON, lambda: None)
-    save(model, tokenizer, out)
+    write(model, tokenizer, out)
     return loss
 
 
