@@ -160,31 +160,39 @@ def test_openings_and_beginnings_that_only_name_films_are_kept():
     assert tuple(kept.heads) == HEADS
 
 
-def test_a_text_says_what_its_prompt_shows():
+def test_a_text_has_a_sentence_for_each_group_of_its_prompt():
     made = writer_texts.examples([recorded(user=str(n)) for n in range(60)], 8, 30)
+    prompt_set = writer_texts.prompts.load(writer_texts.PROMPTS)
     assert len(made) == 30 and len({each.user for each in made}) == 30
     all_claims = set()
     for each in made:
         assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
         counted = re.search(r"Of the (\d) films, (\d) have the genre ([^.]+)\.", each.text)
         pairs = [pair.split(" ", 1) for pair in re.split(", | and ", f"{counted[2]} {counted[3]}")]
-        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 3
+        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 5
         assert all(int(number) == sum(genre in map(str.lower, film.genres) for film in each.films) > 1
                    for number, genre in pairs)
-        named = {film.title.split(" (")[0]: film for film in each.films
-                 if f'"{film.title.split(" (")[0]}"' in each.text}
-        assert len(named) == each.titles and "(Seven)" not in each.text
-        said = []
-        for sentence in re.findall(r"The [^.]+", each.text):
-            claim = re.search(r" (?:for|of|in) ([^\"]+)$", sentence)[1]
-            (title,) = re.findall(r'"([^"]+)"', sentence)
-            genres = [writer_texts._NOUNS[genre] for genre in named[title].genres
-                      if sum(genre in film.genres for film in each.films) > 1][:2]
-            assert claim == " and ".join(genres)
-            said.append(claim)
-        assert len(said) >= 3 and len(set(said)) >= 2
-        all_claims.update(said)
+        lines = re.findall(r"^- (.+): (.+)$", prompt_set.user({}, writer_texts.history(each.films)), re.M)
+        said = re.findall(r'The [^".]+("[^.]+") [^"]+ (?:for|of|in) ([^".]+)\.', each.text)
+        assert len(said) == min(5, len(lines)) and "(Seven)" not in each.text
+        titles = 0
+        for (films, genres), (named, claim) in zip(lines, said, strict=False):
+            assert claim == " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
+            newest = re.findall(r'"([^"]+)"', films)[-(2 if len(said) > 2 else 3):]
+            assert re.findall(r'"([^",]+),?"', named) == newest
+            titles += len(newest)
+            all_claims.add(claim)
+        assert titles == each.titles >= 3
     assert {"crime films", "drama", "crime films and drama"} <= all_claims
+
+
+@pytest.mark.parametrize(("counts", "said"), [
+    ({"Crime": 5, "Drama": 3, "War": 2, "Horror": 1}, "5 have the genre crime, 3 drama and 2 war."),
+    ({"Crime": 5, "Drama": 2, "War": 2, "Sci-Fi": 2}, "5 have the genre crime, 2 drama, 2 war and 2 sci-fi."),
+    ({"Crime": 5, **dict.fromkeys(("Drama", "War", "Sci-Fi", "Musical", "Horror"), 2)},
+     "5 have the genre crime."), (dict.fromkeys("abcdef", 2), None), ({"Crime": 1}, None)])
+def test_genres_that_are_equally_frequent_are_all_counted_or_none_of_them(counts, said):
+    assert writer_texts._counted(Counter(counts), 8) == ([f"Of the 8 films, {said}"] if said else [])
 
 
 @pytest.mark.parametrize(("counts", "said"), [
@@ -217,7 +225,8 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
-    assert '- "Fargo" (1996): crime\n' in record["prompt"] and record["text"] == made.text
+    group = '- "Fargo" (1996), "Se7en" (Seven) (1995), "Heat" (1995), "Gilda" (1946), "Rififi" (1955): '
+    assert f"{group}crime\n" in record["prompt"] and record["text"] == made.text
     counted = "Of these 10 films: crime 7, drama 3, sci-fi 2"
     assert f"\n{counted}\n" in record["prompt"]
     bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])

@@ -7,14 +7,14 @@ user, from recorded sentences that the prompt bears out, so that the model learn
 - a sentence on genres opens the text if its genres are more frequent than all others of the prompt's films,
   which the prompt counts, and if "several" or "many", where it says so, is right; a sentence of ours says how
   many films have them;
-- the beginning of a sentence that names films and then says what they show ("The user's fondness for ...
-  suggests a preference for"), shortened to one film, serves for any film of the prompt, and ends with
-  the first genres of the film that the prompt shows, which are those that another film has, too. Films whose
-  genres are frequent and not yet named come first.
+- the prompt groups films by the most frequent genres that they share, the largest group first. The beginning
+  of a sentence that names films and then says what they show ("The user's fondness for ... suggests a
+  preference for") serves for any group: it names the group's newest films and ends with its genres. Each
+  group has one sentence, so that no sentence says what another one said.
 
-The claim is about one film and comes after it, because a small model repeats what follows a title in the
-prompt. It does not find a second film of the same genre: of such claims 60 % were true. Nor does it count:
-where the prompt did not, three favourite genres in ten were wrong.
+The claim comes after the films, because a small model repeats what follows a title in the prompt. It does not
+find a second film of the same genre where the prompt lists films one by one: of such claims 60 % were true.
+Nor does it count: where the prompt did not, three favourite genres in ten were wrong.
 """
 
 import json
@@ -35,10 +35,12 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_INFERENCES = (3, 5)  # sentences on films of a text, at least and at most
+_MAX_GROUPS = 5  # that a text names
+_MIN_TITLES = 3  # of a text
+_TITLES, _TITLES_OF_FEW_GROUPS = 2, 3  # of a sentence, at most; the second if there are fewer than 3 groups
 _MIN_FILMS = 4  # of a prompt
-_GENRES_OF_A_FILM = 2  # that a sentence names, at most
-_COUNTED = 3  # genres, at most
+_GENRES_OF_A_GROUP = 2  # at most
+_COUNTED, _MAX_COUNTED = 3, 5  # genres, without those that equal the last one, and with them
 _SPARE_WORDS = (0, 10, 20, 40)  # that a prompt allows beyond its text, so that texts end before the limit
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
@@ -47,7 +49,8 @@ _SAYS_MORE = re.compile(
     "considering|one of these|elements|combination|a mix|range|variety|broad|director|sequel|franchise|"
     "both|plot|stor(y|ies)|"
     "narrative|twist|setting|set in|place|location|theme|issue|tone|mood|emotion|humou?r|music|visual|score|"
-    "writing|craft|technique|three of|romantic comed|related|also|touch of|provoking|hollywood", re.I)
+    "writing|craft|technique|three of|(romantic|crime|action|war) (comed|drama|thrill)|related|also|"
+    "touch of|provoking|hollywood", re.I)
 _INFERS = re.compile(
     "(The user's (?P<noun>fondness|love|enjoyment|appreciation|liking|preference) (?:for|of)"
     "|The (?:inclusion|presence) of)(?: both| (?:movies|films)(?: like| such as))? "
@@ -119,8 +122,8 @@ class Sentences:
         genres, quoted = _genres(text), _QUOTED.findall(text)
         if quoted:
             if head := _INFERS.match(_QUOTED.sub(r'"{}\2', text)):
-                one = head[0][:head.start("more")] + '"' + head[0][head.end("more"):]
-                self.heads[one.replace(" both", "")] = None
+                short = head[0][:head.start("more")] + '"' + head[0][head.end("more"):]
+                self.heads[short.replace(" both", "")] = None
         elif (_OPENS.match(text) and 1 <= len(genres) <= 3 and not named(text, films)
               and not _SAYS_MORE.search(text)):
             self.openings[text] = genres
@@ -159,13 +162,13 @@ class _Composer:
         opening = self._opening(counts, count, rng)
         if opening is None:
             return None
-        unnamed = list(films)
-        texts = self._inferences(unnamed, counts, rng)
-        text = " ".join([opening, *_counted(counts, len(films)), *texts])
-        if len(texts) < _INFERENCES[0]:
+        shared = groups(films, counts)[:_MAX_GROUPS]
+        texts, titles = self._inferences(shared, rng)
+        if titles < _MIN_TITLES:
             return None
         self._used[opening] += 1
-        return Example(profile.user, films, text, len(films) - len(unnamed))
+        text = " ".join([opening, *_counted(counts, len(films)), *texts])
+        return Example(profile.user, films, text, titles)
 
     def _opening(self, counts: Counter[str], films: int, rng: random.Random) -> str | None:
         """An opening that names the most frequent genres, the most frequent first."""
@@ -180,47 +183,48 @@ class _Composer:
         true = [text for text, genres in self._sentences.openings.items() if is_true(text, genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
-    def _inferences(self, unnamed: list[Film], counts: Counter[str], rng: random.Random) -> list[str]:
-        """Sentences on films, which are taken out of ``unnamed``, each with other genres if there are any."""
-        heads, texts = list(self._sentences.heads), []
+    def _inferences(self, shared: Sequence[tuple[list[Film], list[str]]], rng: random.Random
+                    ) -> tuple[list[str], int]:
+        """A sentence on each group of ``groups``, and how many titles they name."""
+        heads, texts, titles = list(self._sentences.heads), [], 0
         rng.shuffle(heads)
-        for film, claim in _cited(unnamed, counts, rng) if heads else ():
-            unnamed.remove(film)
-            title = re.sub(r"(?<=\S) *\(.*\)", "", film.title)
-            texts.append(f"{heads[len(texts) % len(heads)].format(title)}{claim}.")
-        return texts
+        most = _TITLES if len(shared) > 2 else _TITLES_OF_FEW_GROUPS
+        for number, (films, genres) in enumerate(shared if heads else ()):
+            *others, last = (re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films[-most:])
+            named = '" and "'.join([*(['", "'.join(others)] if others else []), last])
+            claim = " and ".join(_NOUNS[genre] for genre in genres)
+            texts.append(f"{heads[number % len(heads)].format(named)}{claim}.")
+            titles += len(others) + 1
+        return texts, titles
+
+
+def groups(films: Sequence[Film], counts: Counter[str]) -> list[tuple[list[Film], list[str]]]:
+    """The groups of the prompt, with the genres that they share, in its order."""
+    found: dict[tuple[str, ...], list[Film]] = {}
+    for film in films:
+        shared = sorted((genre for genre in film.genres if counts[genre] > 1),
+                        key=lambda genre: -counts[genre])
+        found.setdefault(tuple(shared[:_GENRES_OF_A_GROUP]), []).append(film)
+    return [(films, list(genres)) for genres, films in
+            sorted(found.items(), key=lambda group: (-len(group[1]), ", ".join(group[0]).lower())) if genres]
 
 
 def _counted(counts: Counter[str], films: int) -> list[str]:
-    """A sentence on the most frequent genres that more than one film has; empty if there are none."""
-    (first, most), *others = counts.most_common(_COUNTED)
-    if most == 1:
-        return []
-    parts = [f"Of the {films} films, {most} have the genre {first.lower()}",
-             *(f"{count} {genre.lower()}" for genre, count in others if count > 1)]
-    return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
+    """A sentence on the most frequent genres that more than one film has; empty if there are none.
 
-
-def _cited(films: Sequence[Film], counts: Counter[str], rng: random.Random) -> list[tuple[Film, str]]:
-    """Films and what they show: at most ``_INFERENCES[1]`` different claims, then repeated ones if these are
-    fewer than ``_INFERENCES[0]``; empty if all would show the same.
+    Genres that equal the last one are named too, or, if there are too many, none of them.
     """
-    left = [film for film in films if _shown(film, counts) and title_variants(film.title)]
-    rng.shuffle(left)
-    said, cited, repeated = set(), [], []
-    while left:
-        film = max(left, key=lambda film: sum(counts[genre] for genre in {*_shown(film, counts)} - said))
-        left.remove(film)
-        claim = " and ".join(_NOUNS[genre] for genre in _shown(film, counts))
-        (repeated if claim in said else cited).append((film, claim))
-        said.update(_shown(film, counts), {claim})
-    few = max(0, _INFERENCES[0] - len(cited)) if len(cited) > 1 else 0
-    return [*cited[:_INFERENCES[1]], *repeated[:few]]
-
-
-def _shown(film: Film, counts: Counter[str]) -> list[str]:
-    """Genres of a film that a sentence names: the first of those that the prompt shows."""
-    return [genre for genre in film.genres if counts[genre] > 1 and genre in _NOUNS][:_GENRES_OF_A_FILM]
+    frequent = [(genre.lower(), count) for genre, count in counts.most_common() if count > 1]
+    last = frequent[:_COUNTED][-1:]
+    named = [each for each in frequent if each[1] >= last[0][1]]
+    if len(named) > _MAX_COUNTED:
+        named = [each for each in frequent if each[1] > last[0][1]]
+    if not named:
+        return []
+    (first, most), *others = named
+    parts = [f"Of the {films} films, {most} have the genre {first}",
+             *(f"{count} {genre}" for genre, count in others)]
+    return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
 
 
 def sentences(text: str) -> list[str]:
