@@ -148,6 +148,14 @@ def test_the_published_rule_keeps_the_most_frequent_of_the_longest_anchor():
     assert figures["steps"] == 1 and figures["accepted_per_step"] == 2.0
 
 
+def test_a_smaller_pool_is_a_sample_of_the_whole_one(corpus):
+    found = run(options(corpus, pool_texts=(1, 3, 10**6)))
+    by_size = {size: figures["8"]["accepted_per_step"] for size, figures in found["pool_texts"].items()}
+    assert by_size["1000000"] == found["nodes"]["8"]["accepted_per_step"]
+    assert by_size["1"] < by_size["3"] < by_size["1000000"]
+    assert found["pool_texts"]["3"]["8"]["steps"] > found["nodes"]["8"]["steps"]
+
+
 def test_peers_are_compared_in_pairs(corpus):
     found = run(options(corpus, against=("published",)))
     peer = found["against"]["published"]["nodes"]["8"]
@@ -161,7 +169,8 @@ def test_peers_are_compared_in_pairs(corpus):
 @pytest.mark.parametrize("change, message", [
     ({"pool": ("near",)}, "--pool near: choose from own, group, global"),
     ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
-    ({"against": ("best",)}, "choose from published, arctic"), ({"nodes": (0,)}, "from 1 to 512"),
+    ({"against": ("best",)}, "choose from published, arctic"), ({"pool_texts": (0,)}, "at least 1"),
+    ({"nodes": (0,)}, "from 1 to 512"),
     ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),
     ({"tokenizer": ["nowhere"]}, "neither tokenizer.json"), ({"text": "nowhere.csv"}, "cannot be read")])
 def test_what_cannot_be_is_named(corpus, change, message):

@@ -38,10 +38,23 @@ def run(options: Options) -> dict:
         by_nodes[str(nodes)] = figures | {"batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes),
                                           "calibration": calibration.deciles()}
         _print("blend", nodes, by_nodes[str(nodes)])
+    sizes = {str(count): _with_pool_of(count, corpus, options) for count in options.pool_texts}
     against = {name: _peer(name, corpus, index, options, per_text) for name in options.against}
     return {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
             "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": by_nodes, **index_figures,
-            "against": against}
+            "pool_texts": sizes, "against": against}
+
+
+def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
+    """Figures by nodes with ``count`` texts of other ids in the pool."""
+    part, by_nodes = sources.sample(corpus, count), {}
+    pools = sources.nearest_first(part, options.pool, Index.build(part.rest))
+    for nodes in options.nodes:
+        figures = replay(part.test, Blend(pools, _SETTINGS), nodes)
+        del figures["per_text"]
+        by_nodes[str(nodes)] = figures
+        _print(f"{count} texts", nodes, figures)
+    return by_nodes
 
 
 def _check(options: Options) -> None:
@@ -49,6 +62,8 @@ def _check(options: Options) -> None:
     for value in options.against:
         if value not in PEERS:
             raise ConfigError(f"--against {value!r} is unknown; choose from {', '.join(PEERS)}")
+    if any(count < 1 for count in options.pool_texts):
+        raise ConfigError(f"--pool-texts {','.join(map(str, options.pool_texts))}: each must be at least 1")
     if not options.nodes or min(options.nodes) < 1 or max(options.nodes) > 512:
         raise ConfigError(f"--nodes {','.join(map(str, options.nodes))}: each must be from 1 to 512")
 
@@ -97,8 +112,8 @@ def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, min_prob
 
 def _print(name: str, nodes: int, figures: dict) -> None:
     low, high = figures["ci95"]
-    line = (f"{name:10} {nodes:4} nodes: {figures['accepted_per_step']:.3f} accepted per step ({low:.3f} to "
-            f"{high:.3f}), {figures['p50_us']} us median, {figures['p99_us']} us p99")
+    line = (f"{name:10} {nodes:4} draft tokens: {figures['accepted_per_step']:.3f} accepted per step "
+            f"({low:.3f} to {high:.3f}), {figures['p50_us']} us median, {figures['p99_us']} us p99")
     if "ratio" in figures:
         line += f"; the blend has {figures['ratio']:.3f} times as much"
     print(line, flush=True)

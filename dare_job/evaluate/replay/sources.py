@@ -1,7 +1,7 @@
 """Replayed texts and the pools that draft for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,6 +71,13 @@ def load(source: Source) -> Corpus:
     groups = texts.read_groups(source.groups) if "group" in source.pool else {}
     return Corpus([tokens[i] for i in test], [read.ids[i] for i in test], list(rest.values()), list(rest),
                   len(set(read.texts)), old, groups)
+
+
+def sample(corpus: Corpus, count: int) -> Corpus:
+    """The corpus with ``count`` of the texts of other ids, chosen by hash. Previous texts are all kept."""
+    chosen = texts.by_digest(corpus.rest_ids)[:count]
+    return replace(corpus, rest=[corpus.rest[place] for place in chosen],
+                   rest_ids=[corpus.rest_ids[place] for place in chosen])
 
 
 def grouped(corpus: Corpus, max_texts: int | None = None) -> dict[str, Index]:
