@@ -50,7 +50,7 @@ def test_the_same_night_again_waits_for_a_lock_and_writes_nothing_but_what_is_ne
                     f"recommend.model={recommender}", "recommend.k=3"]}
     with lock.held(out / "_work" / f"dt={NIGHT}"):  # another dare-job is running
         run = home.start("dags", "test", NIGHTLY, NIGHT, "--conf", json.dumps(more))
-        refused = "plan exited with code 5 (Java, Spark or disk): another"
+        refused = "plan exited with code 5 (Java, Spark, disk or device): another"
         wait(lambda: refused in home.said(), "a refused plan", home, run)
     assert run.wait(DEADLINE_S) == 0, home.said()[-6000:]
     assert chunks(out) == written and files(out / "knowledge") == published

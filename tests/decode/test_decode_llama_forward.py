@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
+from transformers import LlamaForCausalLM
 
 from dare_job.decode.model import llama_forward, prepacked
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
@@ -65,12 +66,17 @@ def test_other_models_run_their_own_code(name):
     assert target.llama is None and target.prepacked is not None
 
 
+class OwnLlama(LlamaForCausalLM):
+    """Code that may do more than transformers', for some prompts only."""
+
+
 @pytest.mark.parametrize("change", [
     lambda model: setattr(model.config, "hidden_act", "relu") or setattr(
         model.model.layers[1].mlp, "act_fn", torch.nn.ReLU()),
     lambda model: model.lm_head.register_forward_hook(lambda *call: call[-1] / 2),
     lambda model: setattr(model.lm_head, "forward", lambda values: values),
-    lambda model: model.half()], ids=["activation", "hook", "replaced", "float16"])
+    lambda model: setattr(model, "__class__", OwnLlama),
+    lambda model: model.half()], ids=["activation", "hook", "replaced", "code of its own", "float16"])
 def test_a_model_with_llamas_parts_that_computes_something_else_runs_its_own_code(change):
     model = tiny("llama")
     change(model)

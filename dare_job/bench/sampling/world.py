@@ -176,7 +176,7 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
         "before": _drafter("before", lambda: teacher.teacher_rows(target, source.foreign), target, source,
                            before, work, tokens),
         "after": _drafter("after", lambda: teacher.teacher_rows(
-            target, texts, settings.kept, settings.temperature), target, source, settings, work, tokens)}
+            target, texts, settings.top_k, settings.temperature), target, source, settings, work, tokens)}
     pool = Index.build([row.text.astype(np.int32) for row in texts])
     requests = [Request(name, prompt, (pool,)) for name, prompt in source.rows.items()]
     return World(target, requests, {name: model for name, (model, _) in trained.items()},

@@ -26,6 +26,7 @@ _HEAD_NORMS = {"q_norm", "k_norm"}  # of Qwen3
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _SILU = {"SiLU", "SiLUActivation"}
 _DTYPES = (torch.float32, torch.bfloat16)
+_PACKAGES = {"torch", "transformers"}
 
 
 class Unsupported(Exception):
@@ -43,8 +44,8 @@ class LlamaForward:
     Raises
     ------
     Unsupported
-        The model has other parts or is too large, or oneDNN is missing. A model can compute something else
-        with the same parts, so compare the logits before use.
+        The model has other parts or code, or is too large, or oneDNN is missing. A model can compute
+        something else with the same parts, so compare the logits before use.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -53,6 +54,8 @@ class LlamaForward:
         _require(base is not None and _children(base) == {"embed_tokens", "layers", "norm", "rotary_emb"},
                  "parts of the model")
         _require(torch.backends.mkldnn.is_available(), "oneDNN")
+        _require(all(type(module).__module__.split(".")[0] in _PACKAGES for module in model.modules()),
+                 "code outside transformers, whose forward functions may do more")
         self._embedding, self._rotary = base.embed_tokens.weight, base.rotary_emb
         size = sum(module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear))
         _require(size <= MAX_BYTES, "size")
