@@ -171,7 +171,7 @@ def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path,
     smaller = {"_TOKENIZER_WORLDS": 1, "_BATCH_TOKENS": 512, "DRILL_STEPS": 1}
     script = ("import typer; from dare_job.training.embedded import train; "
               f"vars(train).update({smaller}); typer.run(train.train)")
-    first = subprocess.run([sys.executable, "-c", script, "--steps", "2", "--out", tmp_path / "a"],
+    first = subprocess.run([sys.executable, "-c", script, "--steps", "2", "--save", tmp_path / "a"],
                            capture_output=True, text=True, check=True).stdout
     for name, value in smaller.items():
         monkeypatch.setattr(train, name, value)

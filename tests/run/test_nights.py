@@ -260,7 +260,7 @@ def test_a_damaged_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tmp_
     names = pipeline.run_stage(job, "pools")["user"]["pools"]
     assert suffixes.read_bytes() == whole and len(list(suffixes.parents[1].glob("*/"))) == names
     shutil.rmtree(suffixes.parent)
-    with pytest.raises(errors.DataError, match="run `dare-job run --from pools`"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from pools --date "):
         pipeline.run_stage(job, "generate")
     shutil.copytree(good, pools, dirs_exist_ok=True)
     suffixes.write_bytes(whole[:-8] + b"\xff" * 8)  # only the checksum tells: found by a worker

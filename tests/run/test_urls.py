@@ -157,7 +157,7 @@ def test_a_failed_gate_names_the_rows_and_leaves_what_is_published(runs, at_url,
     with paths.arrow_source(paths.path(named)) as source:
         listed = pq.read_table(source)
     assert "cut_off" in listed["check"].to_pylist() and len(listed) >= 1
-    with pytest.raises(errors.DataError, match="run `dare-job run --from gate`"):
+    with pytest.raises(errors.DataError, match="run `dare-job run --from gate --date "):
         pipeline.run_stage(job_at(NIGHT_2), "publish")
     pipeline.run_stage(job_at(NIGHT_2), "gate")
     pipeline.run_stage(job_at(NIGHT_2), "publish")
