@@ -155,7 +155,7 @@ class Night:
         if written.rows != len(current):
             raise DataError(f"{job.space.knowledge(self.entity)}: {written.rows} of {len(current)} texts "
                             f"have a vector, because {job.space.dt} was published again in the meantime: run "
-                            "`dare-job run --from encode` with the same options")
+                            f"`dare-job run --from encode --date {job.space.dt}` with the same options")
         return written
 
 
