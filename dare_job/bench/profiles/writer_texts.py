@@ -190,12 +190,18 @@ class _Composer:
         rng.shuffle(heads)
         most = _TITLES if len(shared) > 2 else _TITLES_OF_FEW_GROUPS
         for number, (films, genres) in enumerate(shared if heads else ()):
-            *others, last = (re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films[-most:])
-            named = '" and "'.join([*(['", "'.join(others)] if others else []), last])
-            claim = " and ".join(_NOUNS[genre] for genre in genres)
-            texts.append(f"{heads[number % len(heads)].format(named)}{claim}.")
-            titles += len(others) + 1
+            cited = [re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films[-most:]]
+            claim = _joined([_NOUNS[genre] for genre in genres])
+            head = heads[number % len(heads)].format(_joined(cited, '"'))
+            texts.append(f"{head}{claim}.")
+            titles += len(cited)
         return texts, titles
+
+
+def _joined(parts: Sequence[str], mark: str = "") -> str:
+    """Parts with commas between them and "and" before the last; ``mark`` ends and begins each part inside."""
+    *others, last = parts
+    return f"{mark} and {mark}".join([*([f"{mark}, {mark}".join(others)] if others else []), last])
 
 
 def groups(films: Sequence[Film], counts: Counter[str]) -> list[tuple[list[Film], list[str]]]:
@@ -222,9 +228,8 @@ def _counted(counts: Counter[str], films: int) -> list[str]:
     if not named:
         return []
     (first, most), *others = named
-    parts = [f"Of the {films} films, {most} have the genre {first}",
-             *(f"{count} {genre}" for genre, count in others)]
-    return [" and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + "."]
+    return [_joined([f"Of the {films} films, {most} have the genre {first}",
+                     *(f"{count} {genre}" for genre, count in others)]) + "."]
 
 
 def sentences(text: str) -> list[str]:

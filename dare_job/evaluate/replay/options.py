@@ -60,8 +60,8 @@ class ReplayOptions(Source):
     """Options of ``dare-job lab replay``."""
 
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
-    pool_texts: Sequence[int] = option("Numbers of texts of other ids in the pool, to see from which on it "
-                                       "helps. They are replayed besides all.", (), parse=numbers)
+    pool_texts: Sequence[int] = option("Replay also with only so many texts of other ids in the pool, for "
+                                       "example 24,100,500.", (), parse=numbers)
     against: Sequence[str] = option("Other methods to compare with: published (DARE's code), arctic.", (),
                                     parse=words)
 
