@@ -34,7 +34,14 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
     """Run the stages from ``first`` to ``last``, all by default.
 
     Returns the run's summary, after printing it, if the run includes the stage publish and goes to the end;
-    else the report of the last stage. Raises ConfigError if there is no such range of stages.
+    else the report of the last stage.
+
+    Raises
+    ------
+    ConfigError
+        As ``stages``.
+    DareJobError
+        A stage fails, drafting cannot work with the settings, or another command writes the same date.
     """
     wanted = stages(job, first, last)
     with _writing(job):
@@ -53,7 +60,13 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
 
 
 def stages(job: Job, first: str | None = None, last: str | None = None) -> tuple[str, ...]:
-    """The stages from ``first`` to ``last`` in their order. Raises ConfigError if there is no such range."""
+    """The stages from ``first`` to ``last`` in their order.
+
+    Raises
+    ------
+    ConfigError
+        A stage is unknown, or ``first`` comes after ``last``.
+    """
     order = (*STAGES, *ALONE)
     for option, stage in (("--from", first), ("--to", last)):
         if stage is not None and stage not in order:

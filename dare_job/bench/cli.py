@@ -62,12 +62,24 @@ def bench() -> None:
 
 
 def ints(flag: str, text: str) -> tuple[int, ...]:
-    """Integers separated by commas. Raises ConfigError naming the option."""
+    """Integers separated by commas.
+
+    Raises
+    ------
+    ConfigError
+        A word is not an integer; the message names the option.
+    """
     return tuple(options.numbers(flag, text))
 
 
 def floats(flag: str, text: str) -> tuple[float, ...]:
-    """Numbers separated by commas. Raises ConfigError naming the option."""
+    """Numbers separated by commas.
+
+    Raises
+    ------
+    ConfigError
+        A word is not a number; the message names the option.
+    """
     try:
         return tuple(map(float, options.words(flag, text)))
     except ValueError:

@@ -13,7 +13,13 @@ from dare_job.errors import ConfigError
 
 
 def writable(option: str, path: Path) -> Path:
-    """Create the folder of a file. Raises ConfigError naming the option if the file cannot be written."""
+    """Create the folder of a file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be written; the message names the option.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         reason = "it is a folder" if path.is_dir() else None
@@ -62,7 +68,7 @@ class Night:
 
 
 def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Sequence[str] = (), flags=None):
-    """The job of a date. Raises ConfigError, before anything is written.
+    """The job of a date.
 
     Parameters
     ----------
@@ -72,6 +78,11 @@ def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Se
         More settings, as in ``--set``.
     flags
         More settings by key, each with the name of its flag and its value.
+
+    Raises
+    ------
+    ConfigError
+        A setting, the date or the quality curve is invalid. Nothing has been written.
     """
     from dare_job.config.settings import load
     from dare_job.job import Job
@@ -92,7 +103,13 @@ def job(night: Night, limit: int | None = None, pick: bool = True, overrides: Se
 
 
 def day(text: str, option: str = "--date") -> date:
-    """A date of the command line. Raises ConfigError naming the option."""
+    """A date of the command line.
+
+    Raises
+    ------
+    ConfigError
+        As ``config.options.day``.
+    """
     return option_types.day(option, text)
 
 

@@ -72,7 +72,13 @@ def words(flag: str, text: str) -> list[str]:
 
 
 def numbers(flag: str, text: str) -> list[int]:
-    """Integers separated by commas. Raises ConfigError naming the option."""
+    """Integers separated by commas.
+
+    Raises
+    ------
+    ConfigError
+        A word is not an integer; the message names the option.
+    """
     try:
         return [int(part) for part in words(flag, text)]
     except ValueError:
@@ -80,7 +86,13 @@ def numbers(flag: str, text: str) -> list[int]:
 
 
 def day(flag: str, text: str) -> date:
-    """A date as YYYY-MM-DD. Raises ConfigError naming the option."""
+    """A date as YYYY-MM-DD.
+
+    Raises
+    ------
+    ConfigError
+        The text has another form, or the date has no next day. The message names the option.
+    """
     try:
         parsed = date.fromisoformat(text)
     except ValueError:

@@ -40,7 +40,13 @@ _Loader.add_implicit_resolver(
 
 
 def read(path: Path) -> dict:
-    """Return the file's mapping. Raises ConfigError if it is missing, unreadable, or holds anything else."""
+    """Return the file's mapping.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, cannot be read, is not valid YAML, or holds anything but a mapping.
+    """
     try:
         data = _yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -57,7 +63,13 @@ def read(path: Path) -> dict:
 
 
 def parse(text: str) -> Override:
-    """Parse ``section.key=value`` of the command line. Raises ConfigError if it has another form."""
+    """Parse ``section.key=value`` of the command line.
+
+    Raises
+    ------
+    ConfigError
+        The text has another form, or the value is not valid YAML.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: write it as section.key=value")
@@ -70,7 +82,10 @@ def parse(text: str) -> Override:
 def merge(data: dict, above: dict, file: Path) -> None:
     """Apply another file's values, section by section. Its empty sections change nothing.
 
-    Raises ConfigError if a section of ``above`` is no section in ``data``.
+    Raises
+    ------
+    ConfigError
+        A section of ``above`` is no section in ``data``.
     """
     for name, value in above.items():
         if isinstance(value, dict) and data.get(name) is not None:
@@ -98,7 +113,10 @@ def origins(data: dict, file: Path) -> list[Override]:
 def apply(data: dict, override: Override, root: type[BaseModel]) -> None:
     """Set the value of a key. Below a field that is a mapping, the rest of the key is one name.
 
-    Raises ConfigError if a part of the key before the last one is no section in ``data``.
+    Raises
+    ------
+    ConfigError
+        A part of the key before the last one is no section in ``data``.
     """
     *sections, name = _split(override.key, root)
     for section in sections:

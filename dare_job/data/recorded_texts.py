@@ -25,7 +25,10 @@ class Texts:
 def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
     """Two columns of a jsonl, csv (both gzipped or not) or Parquet file, without rows that have no text.
 
-    Raises DataError naming the file and what is wrong.
+    Raises
+    ------
+    DataError
+        As ``frame``, or a row has text but no id.
     """
     table = frame(path, [name for name in (column, id_column) if name])
     table = table[table[column].notna() & (table[column] != "")]
@@ -39,7 +42,10 @@ def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
 def read_groups(path: str | Path) -> dict[str, str]:
     """Group by id, of a file with columns ``entity_id``, and ``group`` or ``pool``.
 
-    Raises DataError if the file cannot be read or lacks a column.
+    Raises
+    ------
+    DataError
+        As ``frame``, or the file has neither ``group`` nor ``pool``.
     """
     table = frame(path, ["entity_id"])
     column = next((name for name in ("group", "pool") if name in table.columns), None)
@@ -49,7 +55,13 @@ def read_groups(path: str | Path) -> dict[str, str]:
 
 
 def frame(path: str | Path, columns: Sequence[str]):
-    """Read a jsonl, csv or Parquet file with these columns as a pandas table. Raises DataError."""
+    """Read a jsonl, csv or Parquet file with these columns as a pandas table.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, has no rows, or lacks a column. The message names the file.
+    """
     import pandas
 
     path = Path(path)
@@ -83,7 +95,12 @@ def _parquet_files(path: Path) -> list[Path]:
 def load_tokenizer(paths: Sequence[str | Path]) -> Callable[[list[str]], list[np.ndarray]]:
     """Encoder of lists of texts from ``tokenizer.json`` (or its folder), or GPT-2's vocabulary and merges.
 
-    It returns int32 (tokens,) for each text. Raises DataError if there is none of these.
+    It returns int32 (tokens,) for each text.
+
+    Raises
+    ------
+    DataError
+        There is none of these, or a file cannot be read.
     """
     from tokenizers import ByteLevelBPETokenizer, Tokenizer
 

@@ -30,8 +30,12 @@ def write_vectors(path: AnyPath, ids: pa.Array | Sequence[str], vectors: np.ndar
 def read_vectors(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
     """Read ids (n,) and vectors (n, d) float32 from a Parquet file or folder (entity_id, vector).
 
-    Raises DataError with the file and the first invalid row: a missing file or column; an empty, repeated or
-    missing id; a missing vector; a dimension that differs from the first row; a non-finite value.
+    Raises
+    ------
+    DataError
+        The file or a column is missing or cannot be read; an id is missing, empty or repeated; a vector is
+        missing, is empty, has another dimension than the first row, or has a missing or non-finite value.
+        The message names the file and the first invalid row or id.
     """
     try:
         table = paths.parquet_dataset(path, format="parquet")

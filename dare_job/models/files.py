@@ -41,7 +41,13 @@ _REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 
 
 def sha256(file: Path) -> str:
-    """SHA-256 (hex) of a file's content; links are followed. Raises OSError if it cannot be read."""
+    """SHA-256 (hex) of a file's content; links are followed.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    """
     file = Path(os.path.realpath(file, strict=True))
     key = _key(file)
     known = _cached() if key[0] >= _LARGE else {}
@@ -97,9 +103,6 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
             parts: Callable[[Path], list[Path]] = lambda folder: [folder]) -> Path:
     """Local folder of a model, which a setting names.
 
-    Raises ModelError if the folder is missing, a GGUF file cannot be read or the hub knows no such model,
-    InfrastructureError if the hub cannot be reached and there is no local copy.
-
     Parameters
     ----------
     name
@@ -110,6 +113,16 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
         Patterns of files of a hub model that are not downloaded.
     parts
         The folders in a downloaded one that may hold weights.
+
+    Raises
+    ------
+    ConfigError
+        A URL is invalid, as in ``paths.path``, or its bucket does not exist.
+    ModelError
+        The folder is missing, there is no model at the URL, a GGUF file cannot be read, or the model cannot
+        be downloaded from the hub.
+    InfrastructureError
+        The hub cannot be reached and there is no local copy, or the model cannot be copied from a URL.
     """
     if name == EMBEDDED:
         from dare_job.models import embedded_path
@@ -167,9 +180,14 @@ def _snapshot(name: str, revision: str | None, wanted: list[str], unwanted: Sequ
 
 
 def vocabulary(path: str | Path, trust_remote_code: bool = False) -> int:
-    """Vocabulary size in a model's configuration. Raises ModelError if it has none.
+    """Vocabulary size in a model's configuration.
 
     transformers, which is slow to import, is used only for nested configurations and other names.
+
+    Raises
+    ------
+    ModelError
+        The configuration cannot be read or has no vocabulary size.
     """
     try:
         fields = json.loads((Path(path) / "config.json").read_text("utf-8"))
@@ -212,7 +230,11 @@ def fingerprint(path: str | Path) -> str:
 
     Included are weights, configuration, tokenizer, chat template and the model's own Python code, by suffix;
     notes and subfolders are not. Code that the configuration takes from another repository counts by name.
-    Raises ModelError if the folder holds no model, or a file is missing or cannot be read.
+
+    Raises
+    ------
+    ModelError
+        The folder holds no model, or a file is missing or cannot be read.
     """
     path = Path(path)
     _require(path)
@@ -224,7 +246,7 @@ def fingerprint(path: str | Path) -> str:
 def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path], str] = fingerprint) -> None:
     """Check on an executor that a model's files are those of the driver; each folder is checked once.
 
-    Raises ModelError if the host has no model there, or another one: one table would mix texts of two models.
+    Other files would mix texts of two models in one table.
 
     Parameters
     ----------
@@ -232,6 +254,11 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
         The driver's fingerprint; empty: nothing is checked.
     fingerprint
         Of the kind of model that the folder holds.
+
+    Raises
+    ------
+    ModelError
+        The host has no complete model there, or another one.
     """
     if not expected:
         return
@@ -248,7 +275,10 @@ def require_same_files(folder: str, expected: str, fingerprint: Callable[[Path],
 def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
     """SHA-256 (hex) of the names and contents of files in a folder, in the given order.
 
-    Raises ModelError if a file cannot be read.
+    Raises
+    ------
+    ModelError
+        A file cannot be read.
     """
     digest = hashlib.sha256()
     for file in paths:
@@ -259,7 +289,10 @@ def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
 def tokenizer_hash(path: str | Path) -> str:
     """SHA-256 (hex) of the tokenizer's files; equal hashes mean equal token ids.
 
-    Raises ModelError if the folder holds no model, or no tokenizer.
+    Raises
+    ------
+    ModelError
+        The folder holds no model, or no tokenizer.
     """
     path, digest = Path(path), hashlib.sha256()
     _require(path)

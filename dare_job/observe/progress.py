@@ -266,7 +266,13 @@ def describe(totals: Totals, all_tokens_per_s: float | None = None, left_s: floa
 
 
 def duration(seconds: float) -> str:
-    """Seconds in a suitable unit: 0.4 s, 41 s, 12 min, 3.4 h, 5.2 days."""
+    """Seconds in a suitable unit: 0.4 s, 41 s, 12 min, 3.4 h, 5.2 days.
+
+    Raises
+    ------
+    AssertionError
+        ``seconds`` is inf or NaN.
+    """
     for size, unit, end in ((1, "s", 120), (60, "min", 120), (3600, "h", 72), (86400, "days", float("inf"))):
         scaled = seconds / size
         if scaled < end:

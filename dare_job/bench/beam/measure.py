@@ -71,12 +71,17 @@ class Generated:
 
 def generate_rows(world: World, way: Way, max_tokens: int, warp: Warp, seed: int,
                   titles: dict[str, tuple[str, ...]], tokenizer: PreTrainedTokenizerBase) -> Generated:
-    """Generate the rows once. Raises ModelError if one fails.
+    """Generate the rows once.
 
     Parameters
     ----------
     titles
         Titles that the prompt shows, by row.
+
+    Raises
+    ------
+    ModelError
+        A row fails.
     """
     results, joules, seconds, processor = run_metered(world, _engine(world, way, max_tokens, warp, seed),
                                                       way.name)

@@ -40,7 +40,11 @@ class Way:
 class Grid:
     """Settings of DSBD, and the widths of plain beams; with ``fixed`` there is no single cache.
 
-    Raises ConfigError for invalid values.
+    Raises
+    ------
+    ConfigError
+        An option is empty or has a width below 1, or every one of ``min_widths`` exceeds all of
+        ``draft_widths``.
     """
 
     draft_widths: tuple[int, ...] = option("W_S of DSBD.", (2, 3, 4, 5, 6), parse=ints)

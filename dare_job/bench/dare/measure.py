@@ -17,7 +17,11 @@ def cell(task: loading.Task, rows: Sequence[dict], batch: int, nodes: int, repea
     """Figures of each method: medians over ``repeats``, methods taking turns.
 
     Ratios are given by wall-clock and by processor time, which other work on the machine disturbs less.
-    Raises DataError if a row fails.
+
+    Raises
+    ------
+    DataError
+        A row fails.
     """
     reuse = {method: ReuseEstimator() for method in METHODS}
 

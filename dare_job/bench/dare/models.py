@@ -33,7 +33,13 @@ _WINDOW = 384  # tokens of a Mistral layer's sliding window: fewer than the long
 
 
 def find(names: Sequence[str]) -> list[PromptSet]:
-    """Prompt sets by name; without names those of the papers. Raises ConfigError."""
+    """Prompt sets by name; without names those of the papers.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown.
+    """
     known = prompts.set_names()
     if unknown := sorted(set(names) - set(known)):
         raise ConfigError(f"--prompts: no prompt set {', '.join(unknown)}; choose from {', '.join(known)}")
@@ -64,7 +70,13 @@ SHAPES = {
 
 
 def check(names: Sequence[str]) -> None:
-    """Raise ConfigError for an unknown architecture, or none."""
+    """Check that every architecture can be measured.
+
+    Raises
+    ------
+    ConfigError
+        ``names`` is empty, or an architecture is unknown.
+    """
     if not names or (unknown := sorted(set(names) - set(SHAPES))):
         raise ConfigError(f"--architectures: {', '.join(unknown) if names else 'none'} cannot be measured; "
                           f"choose from {', '.join(SHAPES)}")

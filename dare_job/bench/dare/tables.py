@@ -81,7 +81,12 @@ def default() -> str:
 def load(name: str, users: int, work: Path) -> Data:
     """A data set with a sample of ``users`` users.
 
-    Raises ConfigError if DARE_DATA is needed and missing, DataError for invalid files.
+    Raises
+    ------
+    ConfigError
+        DARE_DATA is needed and not set.
+    DataError
+        A file is missing or invalid.
     """
     folder = _tables(name, users, work)
     items = {row["item_id"]: (row["title"], row["attributes"] or [])
@@ -145,8 +150,12 @@ def prompts_of(data: Data, prompts: PromptSet, entity: str, count: int, old_item
     """Old prompts and those of ``count`` test rows, the same rows for every prompt set.
 
     Users: all have a previous text of their old window; test rows have the prompt of their new window. Items:
-    at most ``old_items`` of the existing half have a previous text; test rows are of the new half. Raises
-    ConfigError if a prompt cannot be rendered.
+    at most ``old_items`` of the existing half have a previous text; test rows are of the new half.
+
+    Raises
+    ------
+    ConfigError
+        A prompt cannot be rendered.
     """
     if entity == "user":
         users = sorted(data.users)

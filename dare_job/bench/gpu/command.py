@@ -83,7 +83,13 @@ def _target_row(name: str, bound: float, value: float | None, why: str, upper: b
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options of a command line, by default this process's. Raises ConfigError for invalid numbers."""
+    """Options of a command line, by default this process's.
+
+    Raises
+    ------
+    ConfigError
+        ``--prompt-tokens`` is below 1, or ``--new-tokens`` is below 8.
+    """
     parser = argparse.ArgumentParser(prog="dare_job.bench.gpu", description=HELP)
     add = parser.add_argument
     add("--device", default="auto", help="auto, cpu or cuda.")
@@ -110,7 +116,15 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> dict:
-    """Measure everything. Raises ConfigError or DataError for invalid options and files."""
+    """Measure everything.
+
+    Raises
+    ------
+    ConfigError
+        A shape, a batch size or the device is invalid, ``--tokenizer`` is missing, or as ``texts.from_file``.
+    DataError
+        As ``texts.from_file``.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     transformers.logging.set_verbosity_error()
     names, batches = options.shapes.split(","), _numbers(options.batches)
@@ -192,7 +206,13 @@ def measure(words: Sequence[str] | None = None) -> None:
 
 
 def main() -> None:
-    """``python -m dare_job.bench.gpu``, without typer."""
+    """``python -m dare_job.bench.gpu``, without typer.
+
+    Raises
+    ------
+    SystemExit
+        The measurement raises an error of the project; the message contains it.
+    """
     try:
         measure()
     except DareJobError as error:

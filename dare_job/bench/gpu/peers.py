@@ -30,7 +30,13 @@ def step_ms(target: Target, task, batch: int) -> float:
 
 
 def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
-    """Seconds and joules of one call for all prompts, after a short call."""
+    """Seconds and joules of one call for all prompts, after a short call.
+
+    Raises
+    ------
+    RuntimeError
+        The number of generated tokens differs from that of the recorded texts.
+    """
     ids, new = _ids(target, task, len(task.requests)), len(task.texts[0])
     with target.as_transformers() as model:
         _generate(model, ids, _WARM_UP)
@@ -45,6 +51,11 @@ def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
     """Seconds of continuous batching, from the first prompt's start to the last text's end.
 
     The set-up with memory and graphs comes before that. Joules would include it, so there are none.
+
+    Raises
+    ------
+    RuntimeError
+        A text is missing, or its number of tokens differs from that of the recorded texts.
     """
     new = len(task.texts[0])
     with target.as_transformers() as model:

@@ -46,7 +46,13 @@ def costs(target: Target, batch: int, context: int, max_queries: int, repeats: i
 
 def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
                 draft_budget: DraftBudget | None = None) -> dict:
-    """One way of the engine: the first run records graphs; the last one, which records none, is timed."""
+    """One way of the engine: the first run records graphs; the last one, which records none, is timed.
+
+    Raises
+    ------
+    RuntimeError
+        A row fails, or with drafts a text differs from the recorded one.
+    """
     settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=nodes, depth=DEPTH, score="never")
     if nodes:
         drafter = RetrievalDrafter(DraftSettings(depth=DEPTH))

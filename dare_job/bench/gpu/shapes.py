@@ -37,7 +37,13 @@ TINY = {
 
 
 def large(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of SHAPES without an end-of-text token. Raises ConfigError for an unknown name."""
+    """A model of SHAPES without an end-of-text token.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown.
+    """
     if name not in SHAPES:
         raise ConfigError(f"shape {name!r} is unknown; choose from {', '.join(SHAPES)}")
     kind, sizes = SHAPES[name]

@@ -56,12 +56,18 @@ def made_up(count: int, tokens: int, vocabulary: int, seed: int = 0) -> Recorded
 def from_file(path: Path, column: str, tokenizer: Path, count: int, tokens: int, vocabulary: int) -> Recorded:
     """JSON lines (``.gz`` or not) with a text in ``column``; the last ``count`` long enough ones are new.
 
-    Raises ConfigError or DataError.
-
     Parameters
     ----------
     tokenizer
         As for ``dare-job lab replay``. Token ids are renumbered from 0, as the weights are random.
+
+    Raises
+    ------
+    ConfigError
+        The texts have more than ``vocabulary`` distinct tokens.
+    DataError
+        The file or the tokenizer cannot be read, ``column`` holds a value that is no text, or fewer than
+        ``count`` texts have ``tokens`` tokens.
     """
     from dare_job.data.recorded_texts import load_tokenizer
 

@@ -18,7 +18,13 @@ _DONE = "complete"
 
 
 def python_of(engine: str, work: Path) -> Path:
-    """Return the interpreter of an engine; the first call installs it. Raises InfrastructureError."""
+    """Return the interpreter of an engine; the first call installs it.
+
+    Raises
+    ------
+    InfrastructureError
+        The engine cannot be installed.
+    """
     if engine not in _PACKAGES:
         return Path(sys.executable)
     packages = _PACKAGES[engine]

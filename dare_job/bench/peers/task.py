@@ -24,7 +24,13 @@ _DTYPES = ("float32", "bfloat16")
 
 
 def chosen(valid: Collection[str]) -> Callable[[str, str], tuple[str, ...]]:
-    """Return the parser of an option that takes some of these names."""
+    """Return the parser of an option that takes some of these names.
+
+    Raises
+    ------
+    ConfigError
+        By the parser: a name is not in ``valid``.
+    """
     def parse(flag: str, text: str) -> tuple[str, ...]:
         names = tuple(words(flag, text))
         if unknown := [name for name in names if name not in valid]:

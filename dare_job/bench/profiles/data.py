@@ -69,7 +69,10 @@ class Profile:
 def load(folder: Path) -> list[Profile]:
     """Users with a profile and more than ``LATER`` titles, in the profile file's order.
 
-    Raises DataError naming the file that is missing or damaged.
+    Raises
+    ------
+    DataError
+        A file is missing or damaged, or there is no such user. The message names the file.
     """
     table = read(folder / PROFILES, "plain", "user")
     histories = _histories(folder / "ml-1m")
@@ -84,7 +87,10 @@ def load(folder: Path) -> list[Profile]:
 def split(profiles: Sequence[Profile], test: int) -> tuple[list[Profile], list[Profile]]:
     """Training users, and the ``test`` users whose ids have the smallest SHA-256.
 
-    Raises ConfigError if nobody would be left to train on.
+    Raises
+    ------
+    ConfigError
+        ``test`` is below 1, or no user would be left to train on.
     """
     if not 0 < test < len(profiles):
         raise ConfigError(f"{test} test users must be above 0 and below {len(profiles)}, the users with a "

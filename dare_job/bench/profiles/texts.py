@@ -35,7 +35,12 @@ _LOG = logging.getLogger(__name__)
 def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Greedy text int32 (tokens,) of each prompt by its id, with its end of text; kept in ``work``.
 
-    Texts of earlier rows draft the later ones, which changes no text. Raises ModelError if a row fails.
+    Texts of earlier rows draft the later ones, which changes no text.
+
+    Raises
+    ------
+    ModelError
+        A row fails.
     """
     def fill(folder: Path) -> dict:
         texts = _generate(Target.load(model), encode(model, prompts))

@@ -35,7 +35,13 @@ class Options:
     threads: int = option("torch threads while measuring.", 1)
 
     def check(self, **numbers: int | Sequence[int]) -> None:
-        """Raise ConfigError for numbers below 1, and for more ``rows`` than test users."""
+        """Check a command's numbers and ``threads``.
+
+        Raises
+        ------
+        ConfigError
+            A number is below 1, or ``rows`` exceeds the number of test users.
+        """
         for name, values in (numbers | {"threads": self.threads}).items():
             if (lowest := int(np.min(values))) < 1:
                 raise ConfigError(f"--{name} {lowest} must be at least 1")
@@ -80,14 +86,22 @@ class TwoDates:
 def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) -> TwoDates:
     """Train the model and generate the texts of both dates, each unless ``work`` has it.
 
-    Raises ConfigError if ``pool`` is not above 0 or exceeds the users that the model learns from.
-
     Parameters
     ----------
     pool
         Number of users whose texts are the drafts of the test users' texts.
     rows
         Minimum number of test users; ``likeness`` may need more.
+
+    Raises
+    ------
+    ConfigError
+        ``pool`` is not above 0 or exceeds the number of users that the model learns from, or as
+        ``data.split``.
+    DataError
+        As ``data.load``.
+    ModelError
+        A row fails.
     """
     learned, test = data.split(data.load(folder), settings.test_users)
     if not 0 < pool <= len(learned):

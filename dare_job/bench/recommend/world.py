@@ -55,7 +55,17 @@ class World:
 
 
 def real(data: Path, target: Path, drafts: Mapping[str, Path], users: int, seed: int, device: str) -> World:
-    """A sample of the split's test users. Raises ConfigError if a draft model has other ids."""
+    """A sample of the split's test users.
+
+    Raises
+    ------
+    ConfigError
+        A draft model has other item ids, a folder holds no recommender, or ``data`` has no sequences.
+    ModelError
+        The parts of a recommender do not fit together.
+    DataError
+        A file of ``data`` is invalid.
+    """
     recommender = Recommender.open(target)
     split = sequences.read(data, recommender.ids)
     tests = split.tests()

@@ -36,7 +36,15 @@ class Acceptance:
 
 def measure(world: World, drafter: str, temperature: float, tokens: int, probes: tuple[str, ...],
             levels: int) -> Acceptance:
-    """Run every probe without replacement, verified by rrs. Raises ConfigError if no text takes two steps."""
+    """Run every probe without replacement, verified by rrs.
+
+    Raises
+    ------
+    ConfigError
+        No text takes two steps with the tree of a probe.
+    ModelError
+        A row fails.
+    """
     rates: dict[tuple[int, int], float] = {}
     first, steps = {}, {}
     for probe in probes:

@@ -152,7 +152,13 @@ class Measured(Repeated):
 
 
 def generate_rows(world: World, method: Method, temperature: float, tokens: int) -> Measured:
-    """Generate the rows once. Raises ModelError if one fails."""
+    """Generate the rows once.
+
+    Raises
+    ------
+    ModelError
+        A row fails.
+    """
     engine = make_engine(world, method, Warp(temperature), world.seed, tokens)
     results, joules, seconds, processor = run_metered(world, engine, method.name)
     step_tokens = np.concatenate([result.step_tokens[1:-1] for result in results]).astype(np.int64)
@@ -162,7 +168,13 @@ def generate_rows(world: World, method: Method, temperature: float, tokens: int)
 
 
 def run_metered(world: World, engine, name: str) -> tuple[list[Result], float | None, float, float]:
-    """Results of an engine on the rows, joules, seconds and processor seconds. Raises ModelError."""
+    """Results of an engine on the rows, joules, seconds and processor seconds.
+
+    Raises
+    ------
+    ModelError
+        A row fails.
+    """
     meter = Meter(world.target.device)
     (results, joules), seconds, processor = timed(
         lambda: meter.joules(lambda: list(engine.run(world.requests))), world.target.device)

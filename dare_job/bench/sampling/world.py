@@ -184,7 +184,13 @@ def prepare(source: Source, tokens: int, settings: Settings, work: Path, device:
 
 
 def sample(target: Target, requests: list[Request], tokens: int, temperature: float = 1.0) -> list[Row]:
-    """The target's own texts. Raises ModelError if a row fails."""
+    """The target's own texts.
+
+    Raises
+    ------
+    ModelError
+        A row fails.
+    """
     settings = EngineSettings(max_new_tokens=tokens, batch_size=BATCH, nodes=0, score="never")
     engine = SamplingEngine(target, settings, Sampling(Warp(temperature)))
     results = {result.id: result for result in engine.run(requests)}

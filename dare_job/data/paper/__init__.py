@@ -31,7 +31,14 @@ class Options:
     seed: int = option("Seed of item halves, test samples and splits by user.", 0, min=0)
 
     def require(self) -> None:
-        """Raise ConfigError with the name of an invalid option, or if ``out`` is not empty."""
+        """Check the options.
+
+        Raises
+        ------
+        ConfigError
+            A share is invalid, or ``out`` is a file or a folder that is not empty. The message names the
+            option.
+        """
         if not 0.5 < self.history_share < 1:
             raise ConfigError(f"--history-share {self.history_share} must be over 0.5 and under 1")
         if self.valid_share + self.test_share >= 1:

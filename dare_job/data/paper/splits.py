@@ -151,7 +151,13 @@ def assign_parts(table: DataFrame, options: Options) -> tuple[DataFrame, dict]:
 
 
 def require_parts(counts: dict[str, dict], split: str) -> None:
-    """Raise DataError if the train or test part is empty."""
+    """Check that the train and test parts have rows.
+
+    Raises
+    ------
+    DataError
+        A part is empty.
+    """
     for part in ("train", "test"):
         if not counts[part]["rows"]:
             rows = sum(counts[part]["rows"] for part in PARTS)

@@ -70,7 +70,12 @@ OCCUPATIONS: tuple[str, ...] = (
 def title_facts(title: str) -> tuple[str, str]:
     """The (mood, theme) of a title such as ``"Silent Harbor"`` or ``"Silent Harbor in Oslo"``.
 
-    Raises KeyError if the title is not from the synthetic data set.
+    Raises
+    ------
+    KeyError
+        The title is not from the synthetic data set.
+    ValueError
+        The title has fewer than two words.
     """
     adjective, noun = title.split()[:2]
     return MOOD_OF[adjective], THEME_OF[noun]

@@ -16,7 +16,12 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
     """A user's profile in 110 to 160 tokens of the embedded tokenizer (fewer below five titles).
 
     ``titles`` are those in the prompt, newest first, at least one. The profile names the newest five in order
-    and the oldest. Raises KeyError if attributes or titles are from outside the synthetic data set.
+    and the oldest.
+
+    Raises
+    ------
+    KeyError, ValueError
+        An attribute or title that the profile uses is not from the synthetic data set.
     """
     occupation = OCCUPATIONS.index(attributes["occupation"])
     subject, object_ = phrases.PRONOUNS[attributes["gender"]]
@@ -36,7 +41,13 @@ def profile(attributes: Mapping[str, str], titles: Sequence[str]) -> str:
 
 
 def description(title: str, attributes: Mapping[str, str]) -> str:
-    """An item's description, 50 to 70 tokens. Raises KeyError like ``profile``."""
+    """An item's description, 50 to 70 tokens.
+
+    Raises
+    ------
+    KeyError, ValueError
+        An attribute or the title is not from the synthetic data set.
+    """
     genre = attributes["genre"]
     values = {"c": attributes["country"], "d": attributes["decade"], "g": genre,
               "a": "an" if genre[0] in "aeiou" else "a"}

@@ -129,7 +129,13 @@ class Example:
 
 
 def simulate(users: int, items: int, seed: int) -> World:
-    """Simulate a world reproducibly. Raises ConfigError if a size is out of range."""
+    """Simulate a world reproducibly.
+
+    Raises
+    ------
+    ConfigError
+        ``users`` or ``items`` is out of range.
+    """
     if users < 1:
         raise ConfigError(f"users: must be at least 1, got {users}")
     if not 8 <= items <= catalogues.MAX_ITEMS:

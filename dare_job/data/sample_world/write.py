@@ -39,7 +39,12 @@ def write_world(out: Path, users: int = 400, items: int = 300, seed: int = 0,
     before ``date``. These texts come from the grammar that the embedded model was trained to imitate, applied
     to the world at the end of that day, not from a model.
 
-    Interactions cover ``DAYS`` days and end on ``date``. Raises ConfigError if a size is out of range.
+    Interactions cover ``DAYS`` days and end on ``date``.
+
+    Raises
+    ------
+    ConfigError
+        ``users`` or ``items`` is out of range, or ``text_date`` is not one of these days.
     """
     out = Path(out)
     written = text_date or date - datetime.timedelta(days=1)
