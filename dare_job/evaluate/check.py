@@ -41,7 +41,11 @@ def read_prompts(file: Path) -> list[tuple[str, str]]:
     """(prompt, its place) of a file's lines that are not blank: JSON with "prompt" if the first begins with a
     brace, else plain text.
 
-    Raises DataError naming the file and the line if it cannot be read or has no valid prompt.
+    Raises
+    ------
+    DataError
+        The file cannot be read or has no prompt, or a line has no valid one. The message names the file and,
+        for a line, its number.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").split("\n")  # JSON texts may hold other line ends
@@ -80,8 +84,6 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     scheduler are exercised with every model. Rows are decoded singly, then in batches with fewer slots than
     rows, with and without drafts.
 
-    Raises ModelError, also if the context is too short to compare, DataError or ConfigError.
-
     Parameters
     ----------
     prompts
@@ -101,6 +103,18 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
         tokens without an end-of-text token. ``rows_that_differ`` counts rows with another text than
         ``generate``'s in any of the settings, ``by_batch`` has the number for each. ``first_difference`` is a
         real difference if there is one, else the first near-tie or None.
+
+    Raises
+    ------
+    ModelError
+        The model is missing, damaged or not supported, a prompt cannot be decoded, or the context is too
+        short to compare.
+    DataError
+        The file of prompts is invalid, or a prompt has no token.
+    ConfigError
+        The device is not available, or the chat template cannot be used.
+    RowError
+        A prompt spells a control token that cannot be written as text.
     """
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")

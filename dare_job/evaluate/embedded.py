@@ -51,8 +51,13 @@ def llama_profiles(folder: Path) -> list[list[int]]:
     """GPT-2 token ids of the ML-1M profiles in swapUniba/LLM-user-profiles-for-recsys (Llama 3, 8B).
 
     ``folder`` holds ``knowledge/ml1m_users_llama3chatqa.jsonl.gz`` (keys ``user``, ``plain``) and GPT-2's
-    ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that the first
-    N are a held-out set. Raises DataError when a file is missing.
+    ``tokenizer/gpt2_encoder.json`` and ``gpt2_vocab.bpe``. Order: sha256 of the user id, so that the first N
+    are a held-out set.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged.
     """
     profiles = read(folder / "knowledge/ml1m_users_llama3chatqa.jsonl.gz", "plain", "user")
     ids = load_tokenizer([folder / "tokenizer"])([profiles.texts[i] for i in by_digest(profiles.ids)])

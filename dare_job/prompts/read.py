@@ -98,9 +98,6 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None,
          max_new_tokens: int = 256) -> PromptSet:
     """Load a prompt set, for ``domain`` if it has domains.
 
-    Raises ConfigError with file, key and line if the set or domain does not exist, a key is missing, unknown
-    or of the wrong type, or a template has a syntax error or an unknown variable.
-
     Parameters
     ----------
     name_or_path
@@ -109,6 +106,12 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None,
         "user" or "item", whose template a Jinja file contains.
     max_new_tokens
         From which the variable ``max_words`` follows.
+
+    Raises
+    ------
+    ConfigError
+        The set or domain does not exist, the file cannot be read, a key is missing, unknown or of the wrong
+        type, or a template has a syntax error or an unknown variable. The message names file, key and line.
     """
     packaged = name_or_path in set_names()
     path = _FOLDER / f"{name_or_path}.yaml" if packaged else paths.path(name_or_path, "prompts")

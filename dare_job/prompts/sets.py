@@ -25,8 +25,11 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, k
 def check_template(where: str, template: str, variables: Iterable[str]) -> None:
     """Check a template.
 
-    Raises ConfigError with ``where`` and the line if the template is empty, cannot be compiled, includes
-    another one, or uses a variable that is not in ``variables``.
+    Raises
+    ------
+    ConfigError
+        The template is empty, cannot be compiled, includes another one, or uses a variable that is not in
+        ``variables``. The message begins with ``where`` and names the line.
     """
     if not template.strip():
         raise ConfigError(f"{where}: the template is empty")
@@ -105,7 +108,13 @@ class PromptSet:
         """Prompt for a user's profile.
 
         ``history`` is sorted by time, oldest first; the prompt contains the last ``max_history`` entries.
-        Raises RowError if the history is empty, or ConfigError if the template cannot be rendered.
+
+        Raises
+        ------
+        RowError
+            The history is empty.
+        ConfigError
+            The set has no template for users, or it cannot be rendered.
         """
         if not history:
             raise RowError("empty history")
@@ -113,17 +122,37 @@ class PromptSet:
         return self._render("user", attributes=dict(attributes), history=newest)
 
     def item(self, title: str, attributes: Mapping[str, str]) -> str:
-        """Prompt for an item description. Raises RowError on an empty title, ConfigError like ``user``."""
+        """Prompt for an item description.
+
+        Raises
+        ------
+        RowError
+            The title is empty.
+        ConfigError
+            The set has no template for items, or it cannot be rendered.
+        """
         if not title or not title.strip():
             raise RowError("empty title")
         return self._render("item", title=title, attributes=dict(attributes))
 
     def system_text(self, side: str) -> str:
-        """The system text of a side; empty if it has none. Raises ConfigError if it cannot be rendered."""
+        """The system text of a side; empty if it has none.
+
+        Raises
+        ------
+        ConfigError
+            The text cannot be rendered.
+        """
         return self._fill(f"system of {side}", self.system.get(side, "")).strip()
 
     def example_turns(self, side: str) -> tuple[tuple[str, str], ...]:
-        """Turns (user, assistant) before every prompt of a side. Raises ConfigError like ``system_text``."""
+        """Turns (user, assistant) before every prompt of a side.
+
+        Raises
+        ------
+        ConfigError
+            A turn cannot be rendered.
+        """
         place = f"example of {side}"
         return tuple((self._fill(place, user), self._fill(place, answer).strip())
                      for user, answer in self.examples.get(side, ()))

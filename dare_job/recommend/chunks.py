@@ -108,9 +108,15 @@ def _rows(job: Job, task: RecommendTask, missing: list[int]) -> DataFrame:
 def write_chunks(batches: Batches, task: RecommendTask) -> Batches:
     """In a Spark task: write a file per chunk, and yield its statistics.
 
-    An error that concerns every user (a model that does not load) stops all workers. The driver raises
-    it (``shard_plan.raise_failure``). Raises InfrastructureError if this host lacks something, DeviceError if
-    the device failed; its users are recorded.
+    An error that concerns every user (a model that does not load) stops all workers. The driver raises it
+    (``shard_plan.raise_failure``).
+
+    Raises
+    ------
+    InfrastructureError
+        This host lacks something.
+    DeviceError
+        The device failed; its users are recorded.
     """
     folder, worker = paths.path(task.folder), f"{socket.gethostname()}:{os.getpid()}"
     try:

@@ -67,7 +67,12 @@ class ItemIds:
     def load(cls, path: str | Path) -> "ItemIds":
         """Read JSON, gzipped or not.
 
-        Raises ConfigError if the file does not exist, DataError if its content is invalid.
+        Raises
+        ------
+        ConfigError
+            The file does not exist.
+        DataError
+            It cannot be read, or its content is invalid.
         """
         path = Path(path)
         return _from_table(*_sections(_read(path), path), path)

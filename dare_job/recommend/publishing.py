@@ -27,14 +27,17 @@ Batches = Iterator[pa.RecordBatch]
 def write(job: Job, chunks: AnyPath, folder: AnyPath, users: int, k: int) -> tuple[dict, dict]:
     """Write the table of candidates to a folder.
 
-    Raises DataError if a user is missing, occurs twice, or has neither k items nor an error.
-
     Returns
     -------
     files
         Rows, bytes and sha256 by file name, for the manifest.
     sums
         Totals over all files, by the names in ``SUMS``.
+
+    Raises
+    ------
+    DataError
+        A user is missing, occurs twice, or has neither k items nor an error.
     """
     table = read_parquet(job.spark, chunks, columns=CANDIDATES.names)
     partitioned = table.repartition(1 + users // _USERS_PER_FILE, "user_id")

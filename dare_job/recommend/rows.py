@@ -40,7 +40,7 @@ class BatchRecommender:
 
     def rows(self, users: Sequence[tuple[str, Sequence[str], Sequence[str]]],
              hung: Mapping[str, Sequence[str]]) -> Iterator[dict]:
-        """Yield k rows per user, or one with ``error``; without run_id. Raises DeviceError.
+        """Yield k rows per user, or one with ``error``; without run_id.
 
         Users with prompts of similar length share batches. A user without an item that has an id gets the
         most popular items; a user for whom fewer than k items are left gets an error. Users during whose
@@ -51,6 +51,11 @@ class BatchRecommender:
         users : (user_id, item ids of the history, oldest first, other items the user interacted with)
         hung
             Reasons per user whose batch ended a worker; a user who ended one alone is given up.
+
+        Raises
+        ------
+        DeviceError
+            The device failed.
         """
         waiting, isolated = [], []
         for user, *interacted in users:

@@ -33,7 +33,15 @@ Sequences = Callable[[], Sequence[Sequence[int]]]
 
 
 def open_drafter(recommender: Recommender, folder: Path) -> Recommender:
-    """Open the draft recommender of a folder. Raises ConfigError if its item ids differ."""
+    """Open the draft recommender of a folder.
+
+    Raises
+    ------
+    ConfigError
+        As ``Recommender.open``, or the item ids of the two recommenders differ.
+    ModelError, DataError
+        As ``Recommender.open``.
+    """
     drafter = Recommender.open(folder)
     if not drafter.ids.same_codes(recommender.ids):
         raise ConfigError(f"recommend.drafter = {folder}: its item ids differ from those of "
@@ -54,7 +62,15 @@ def scorer(name: str, trie: Trie, sequences: Sequences, recommender: Recommender
 
 def make_search(settings: RecommendSettings, recommender: Recommender, trie: Trie, sequences: Sequences,
                 drafter: Recommender | None, device: str, seed: int = 0) -> TopK:
-    """Load the models and make the search that the settings ask for. Raises ModelError."""
+    """Load the models and make the search that the settings ask for.
+
+    Raises
+    ------
+    ModelError
+        A model is missing, damaged or not supported.
+    ConfigError
+        The device is not available.
+    """
     target = Target.load(recommender.folder, settings.dtype, device)
     k, drafter_search, draft_depth = min(settings.k, trie.leaves), None, None  # no more beams than ids
     arguments = target, trie, recommender.first_code_token, k
@@ -95,7 +111,15 @@ class ModelSource:
                                                      models_files.files))
 
     def here(self) -> Path:
-        """Return the folder on this host, in a Spark task. Raises ModelError if it holds another model."""
+        """Return the folder on this host, in a Spark task.
+
+        Raises
+        ------
+        ModelError
+            The host has no model or another model under the same path.
+        InfrastructureError
+            The shipped folder cannot be unpacked.
+        """
         if self.archive:
             return Path(shipping.unpack_archive(self.archive))
         models_files.require_same_files(self.folder, self.sha256)

@@ -28,7 +28,7 @@ ITEM_IDS = "item_ids.json"
 
 @dataclass(frozen=True)
 class Recommender:
-    """A recommender's item vocabulary and prompt format. Raises ModelError if the levels do not match.
+    """A recommender's item vocabulary and prompt format.
 
     Attributes
     ----------
@@ -40,6 +40,11 @@ class Recommender:
         Tokens before the history, and tokens between it and the recommended item.
     tokens : int32 (N, L)
         Tokens of each item, in the row order of ``ids``.
+
+    Raises
+    ------
+    ModelError
+        ``ids`` and ``first_code_token`` have different numbers of levels.
     """
 
     folder: Path
@@ -61,7 +66,14 @@ class Recommender:
     def open(cls, folder: str | Path) -> "Recommender":
         """Open a recommender's folder.
 
-        Raises ConfigError if the folder is no recommender's, ModelError if its parts do not fit together.
+        Raises
+        ------
+        ConfigError
+            The folder is no recommender's, or its item ids are missing.
+        ModelError
+            A field of its record is missing or invalid, or its parts do not fit together.
+        DataError
+            Its item ids are invalid.
         """
         folder = Path(folder)
         record = _record(folder)
@@ -98,7 +110,10 @@ class Recommender:
 def extend(tokenizer, ids: ItemIds) -> tuple[int, ...]:
     """Add a token for each code to a tokenizer, in place; return the first token of each level.
 
-    Raises ConfigError if the tokenizer already has some of them, as a level's tokens must be consecutive.
+    Raises
+    ------
+    ConfigError
+        The tokenizer already has some of them; a level's tokens must be consecutive.
     """
     before, names = len(tokenizer), ids.vocabulary()
     tokenizer.add_tokens(names)

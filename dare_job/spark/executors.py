@@ -150,13 +150,25 @@ def one_line_errors() -> Iterator[None]:
 
 
 def raise_task_error(error: Exception) -> None:
-    """If a task failed with one of the project's errors, raise that error."""
+    """Check whether a task failed with one of the project's errors.
+
+    Raises
+    ------
+    DareJobError
+        A task failed with one. The raised error has its class and message.
+    """
     if match := re.search(r"^dare_job\.errors\.(\w+): (.+)$", str(error), re.MULTILINE):
         raise getattr(errors, match[1])(match[2]) from error
 
 
 def raise_if_lost(error: Exception) -> None:
-    """Raise InfrastructureError if the Spark job failed because executors or Python workers were lost."""
+    """Check whether a Spark job failed because executors or Python workers were lost.
+
+    Raises
+    ------
+    InfrastructureError
+        Executors or Python workers were lost.
+    """
     if any(sign in str(error) for sign in _LOST):
         raise InfrastructureError("Spark lost the executors or Python workers of a task too often; finished "
                                   f"chunks are kept, run it again: {failure_cause(error)}") from error

@@ -34,7 +34,10 @@ def session(settings: SparkSettings):
     A local master gets task retries, a quick start and a quiet console. Under ``spark-submit``, master and
     memory are not set here. ``settings.conf`` takes precedence over all defaults.
 
-    Raises InfrastructureError if Java is missing or too old, or Spark does not start.
+    Raises
+    ------
+    InfrastructureError
+        Java is missing or too old, or Spark does not start.
     """
     from pyspark.sql import SparkSession
 
@@ -107,7 +110,13 @@ def with_retries(master: str) -> str:
 
 
 def require_java() -> Path:
-    """Path of a Java runtime for Spark. Raises InfrastructureError if there is none that Spark supports."""
+    """Path of a Java runtime for Spark.
+
+    Raises
+    ------
+    InfrastructureError
+        There is none that Spark supports.
+    """
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
     if home and not java.is_file():

@@ -63,7 +63,10 @@ def ship_model(job, folder: Path, fingerprint: str,
 def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None = None) -> Archive:
     """Pack a folder, or some of its ``files``, for the executors. Packs each ``version`` only once.
 
-    Raises InfrastructureError if the disk of the driver's temporary files is full.
+    Raises
+    ------
+    InfrastructureError
+        The disk of the driver's temporary files is full, or a file cannot be read.
     """
     from pyspark import SparkFiles
 
@@ -93,7 +96,10 @@ def ship_folder(spark, folder: Path, version: str, files: Iterable[Path] | None 
 def unpack_archive(archive: Archive) -> str:
     """Path of a shipped folder on this host. Call it in a Spark task; the first call unpacks the archive.
 
-    Raises InfrastructureError with the hostname if the archive is damaged or the disk is full.
+    Raises
+    ------
+    InfrastructureError
+        The archive is damaged, or the disk is full. The message names the host.
     """
     from pyspark import SparkFiles
 

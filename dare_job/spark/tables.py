@@ -51,7 +51,13 @@ def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> Non
 
 
 def row_count(path: AnyPath) -> int:
-    """Number of rows in a Parquet file's footer. Raises pa.ArrowException or OSError if it is damaged."""
+    """Number of rows in a Parquet file's footer.
+
+    Raises
+    ------
+    pa.ArrowException, OSError
+        The file is missing or damaged.
+    """
     with storage_paths.arrow_source(path) as source:
         return pq.read_metadata(source).num_rows
 

@@ -64,7 +64,12 @@ def run(job: Job) -> dict:
 def require_passed(job: Job, generated: dict) -> dict:
     """The findings by entity type for these rows and limits.
 
-    Raises DataError if the gate has not checked them, or ThresholdError if the gate failed.
+    Raises
+    ------
+    DataError
+        The gate has not checked them.
+    ThresholdError
+        The gate failed.
     """
     record = stage_inputs.require_stage(job, "gate")
     if record["fingerprint"] != _fingerprint(job, generated):

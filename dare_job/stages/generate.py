@@ -34,8 +34,6 @@ _ROUTE_OF_MODE = dict.fromkeys(("resd", *MODES_WITHOUT_POOLS), GLOBAL)  # the mo
 def run(job: Job) -> dict:
     """Generate all rows of the run, wave by wave. A resumed run generates only the missing chunks.
 
-    Raises InfrastructureError if rows are missing after all tasks have ended.
-
     Returns
     -------
     rows, written_now
@@ -46,6 +44,13 @@ def run(job: Job) -> dict:
         Start and end of measuring the baseline, in seconds since 1970.
     ...
         Totals and rates of ``chunk_files.Totals``.
+
+    Raises
+    ------
+    InfrastructureError
+        Rows are missing after all tasks have ended.
+    DataError
+        As ``stage_inputs.require_plan``.
     """
     stage_inputs.require_plan(job)
     work = load_shard_plan(job)

@@ -28,8 +28,12 @@ _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
 def run(job: Job) -> dict:
     """Write GROUPS for users and items; returns counts by entity type.
 
-    Raises DataError if the stages plan or embed have not finished, ConfigError if no row has a configured
-    attribute.
+    Raises
+    ------
+    DataError
+        The stage plan or the stage embed has not finished.
+    ConfigError
+        A configured attribute occurs in no row.
     """
     settings = job.config.group
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "embed")]

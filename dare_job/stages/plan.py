@@ -32,7 +32,14 @@ _LOG = logging.getLogger("dare_job")
 def run(job: Job) -> dict:
     """Write PLAN for users and items; returns counts by entity type.
 
-    Every entity of the input or of the previous snapshot has one row. Raises DataError for invalid input.
+    Every entity of the input or of the previous snapshot has one row.
+
+    Raises
+    ------
+    DataError
+        The input is invalid, or ``input.knowledge`` cannot be used.
+    ModelError
+        The model is missing or incomplete.
     """
     with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
         salts = {entity: text_salt(job.config, job.model_hash, job.draft_hash, entity) for entity in ENTITIES}

@@ -22,7 +22,10 @@ _OUTPUT = ", ".join(f"{name} string" for name in ROUTES.names)
 def run(job: Job) -> dict:
     """Write ROUTES for users and items; returns counts by kind of pool.
 
-    Raises DataError if the stages plan or group have not finished.
+    Raises
+    ------
+    DataError
+        The stage plan or the stage group has not finished.
     """
     settings = job.config.router
     upstream = [require_stage(job, name)["fingerprint"] for name in ("plan", "group")]

@@ -73,7 +73,15 @@ class HdfsFileSystem(NativeFileSystem):
 
     @_as_os_error
     def ls(self, path: str, detail: bool = True, **_) -> list:
-        """List a folder. Retries if it was removed and created again meanwhile."""
+        """List a folder. Retries if it was removed and created again meanwhile.
+
+        Raises
+        ------
+        FileNotFoundError
+            The path does not exist.
+        HdfsError
+            The path exists, but listing its files failed ``_TRIES`` times.
+        """
         for _ in range(_TRIES):
             try:
                 return super().ls(path, detail)

@@ -65,7 +65,13 @@ def parquet_files(folder: AnyPath) -> list[AnyPath]:
 
 
 def read_manifest(folder: AnyPath) -> dict:
-    """A snapshot's manifest; empty if it has none. Raises DataError if it is damaged."""
+    """A snapshot's manifest; empty if it has none.
+
+    Raises
+    ------
+    DataError
+        The manifest is damaged.
+    """
     path = folder / MANIFEST
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -208,7 +214,10 @@ def has_relaxed_tokens():
 def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
     """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; missing columns are null.
 
-    Raises DataError if ``entity_id`` or ``knowledge`` is missing.
+    Raises
+    ------
+    DataError
+        The files cannot be read as Parquet, or the column ``entity_id`` or ``knowledge`` is missing.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F

@@ -28,7 +28,13 @@ def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
 
 
 def require_stage(job: Job, stage: str) -> dict:
-    """The done-record of a stage, with its fingerprint. Raises DataError if the stage has not finished."""
+    """The done-record of a stage, with its fingerprint.
+
+    Raises
+    ------
+    DataError
+        The stage has not finished, or some of its files are missing.
+    """
     folder = job.space.stage(stage)
     try:
         record = done_record(folder)
@@ -43,10 +49,14 @@ def require_stage(job: Job, stage: str) -> dict:
 
 
 def require_plan(job: Job) -> dict:
-    """The done-record of plan. Raises DataError if the model or the previous text has changed since.
+    """The done-record of plan.
 
-    Texts would have the other model's keys. Rows that the plan left out as fresh would be missing from a
-    snapshot that starts from another date's.
+    Raises
+    ------
+    DataError
+        The stage has not finished, or the model or the previous text has changed since. If the run went on,
+        texts would have the other model's keys, and rows that the plan left out as fresh would be missing
+        from a snapshot that starts from another date's.
     """
     record, changed = require_stage(job, "plan"), None
     if record["model"] != job.model_hash:
@@ -94,7 +104,13 @@ def count_generated(job: Job, entity: str) -> int:
 
 
 def require_generated(job: Job) -> dict:
-    """The done-record of generate. Raises DataError if it has not finished or files are damaged."""
+    """The done-record of generate.
+
+    Raises
+    ------
+    DataError
+        The stage has not finished, or some of its files are missing or damaged.
+    """
     generated = require_stage(job, "generate")
     try:
         rows = sum(count_generated(job, entity) for entity in ENTITIES)

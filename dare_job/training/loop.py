@@ -148,8 +148,7 @@ def fit(model: torch.nn.Module, training: Training, schedule: Schedule, checkpoi
         optimizers: Sequence[torch.optim.Optimizer] = (), evaluated: torch.nn.Module | None = None) -> dict:
     """Train a model in place; it ends with the best epoch's weights, or the last ones.
 
-    Returns epochs, best_epoch (None without validation), updates, validation (losses) and seconds. Raises
-    ModelError if a loss is not finite.
+    Returns epochs, best_epoch (None without validation), updates, validation (losses) and seconds.
 
     Parameters
     ----------
@@ -160,6 +159,11 @@ def fit(model: torch.nn.Module, training: Training, schedule: Schedule, checkpoi
     evaluated
         Module that is validated and whose weights are kept, such as a moving average of the model; None: the
         model.
+
+    Raises
+    ------
+    ModelError
+        The loss is not finite.
     """
     optimizers = optimizers or [adamw(model, schedule.rate, schedule.weight_decay)]
     run = _Run(model, training, schedule, checkpoint, optimizers,

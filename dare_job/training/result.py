@@ -17,13 +17,15 @@ TRAINING = "training.json"
 def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | None]) -> None:
     """Check that a result may replace the folder ``to``.
 
-    Raises ConfigError if the folder is one of ``made_of``, or holds anything except an earlier result of this
-    kind.
-
     Parameters
     ----------
     made_of
         Models that the result is made from, by option; they must not be replaced.
+
+    Raises
+    ------
+    ConfigError
+        ``to`` is a file, is one of ``made_of``, or holds anything except an earlier result of this kind.
     """
     if to.exists() and not to.is_dir():
         raise ConfigError(f"--save {to} is a file; name a folder")

@@ -47,7 +47,13 @@ def _shapes(flag: str, text: str) -> list:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job lab acceptance``. Raises ConfigError if there is only one value to plot."""
+    """Options of ``dare-job lab acceptance``.
+
+    Raises
+    ------
+    ConfigError
+        ``plot`` is given, but there is only one value to plot.
+    """
 
     target: str = option("Target model, named as model.name.", flag="--model")
     draft: str = option("Draft model with the same tokenizer, named as model.name.")

@@ -43,8 +43,13 @@ def rate(rule: str, distribution: str, p: torch.Tensor, q: torch.Tensor, n: int,
     tuples some rates are unbiased seeded estimates instead: ``rrs`` of ``without_replacement`` from five
     candidates on, ``rrs`` of ``distinct`` from four, ``greedy`` of ``without_replacement`` from four. They
     use 20,000 samples for ``without_replacement``, or ``samples`` samples for ``distinct`` and where a few
-    tokens have nearly all of q; the standard error then ignores events rarer than a sample. Raises
-    ConfigError if the rule is not exact for the distribution.
+    tokens have nearly all of q; the standard error then ignores events rarer than a sample.
+
+    Raises
+    ------
+    ConfigError
+        The rule or the distribution is unknown, or the rule is not exact for n candidates of the
+        distribution.
     """
     rule_for(rule, distribution_for(distribution), n)
     closed_form = _closed_form("rrs" if rule == "mcss" else rule, distribution, p, q, n)

@@ -31,8 +31,6 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
          seed: int, chat_template: ChatMode | None = None) -> list[Row]:
     """Return up to ``count`` rows with a text.
 
-    Raises DataError if there is no text.
-
     Parameters
     ----------
     source
@@ -45,6 +43,11 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
         Prompt column of a file; None for "prompt" if the file has it.
     model
         Folder of the target.
+
+    Raises
+    ------
+    DataError
+        The source cannot be read, lacks a column, or has no text with at least one token.
     """
     rows = []
     if source is None:
@@ -67,7 +70,10 @@ def read(source: str | None, column: str, prompt_column: str | None, tokenizer, 
 def truncate(rows: list[Row], context: int | None) -> list[Row]:
     """Truncate rows to the context of both models.
 
-    Raises DataError if every prompt fills the context.
+    Raises
+    ------
+    DataError
+        Every prompt fills the context.
     """
     if context is None:
         return rows
@@ -143,7 +149,10 @@ def read_positions(target: Target, draft: Target, rows: list[Row],
                    positions: list[np.ndarray]) -> Iterator[Positions]:
     """Run both models over every text with a position; ``positions`` as from ``sample_positions``.
 
-    Raises ModelError if logits are non-finite.
+    Raises
+    ------
+    ModelError
+        Logits are non-finite.
     """
     for number, (row, row_positions) in enumerate(zip(rows, positions, strict=True)):
         if not len(row_positions):

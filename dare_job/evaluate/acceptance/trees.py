@@ -35,7 +35,10 @@ class SparseShape:
     def parse(cls, text: str) -> "SparseShape":
         """Parse ``4x2x1``, or ``4x2x1:12`` for 12 of its nodes.
 
-        Raises ConfigError if the text is not such a shape.
+        Raises
+        ------
+        ConfigError
+            The text is not such a shape.
         """
         widths, colon, nodes = text.partition(":")
         shape = TreeShape.parse(widths)
@@ -83,8 +86,12 @@ def measure(target: Target, draft: Target, rows: Sequence[Row], trees: Sequence[
     """Yield a record for each temperature, tree and rule that is exact for the tree.
 
     Texts of up to ``new_tokens`` tokens are generated for the rows' prompts, ``batch`` at a time. ``delta``
-    is the tokens per step, the target's own included, relative to the first of ``RULES``. Raises ModelError
-    if a text cannot be generated, or no tree is drafted.
+    is the tokens per step, the target's own included, relative to the first of ``RULES``.
+
+    Raises
+    ------
+    ModelError
+        A text cannot be generated, or no tree is drafted.
     """
     for temperature in temperatures:
         for tree in trees:

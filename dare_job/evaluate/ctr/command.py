@@ -19,8 +19,14 @@ _MIN_SEEDS = 5  # fewer give a warning
 def run(options: Options) -> dict:
     """Train and compare; returns the JSON object that the command prints last.
 
-    Raises ConfigError if options are invalid; DataError if data or texts are invalid, or a text may leak a
-    label.
+    Raises
+    ------
+    ConfigError
+        The options are invalid.
+    DataError
+        The data or the texts are invalid, or a text may leak a label.
+    ModelError
+        The encoder cannot be loaded.
     """
     _check(options)
     data = source.load(options.data, options.min_rating)

@@ -57,13 +57,16 @@ class Examples:
 def make(source: Source, labels_from: int | pd.Series | None, length: int) -> Examples:
     """Make label rows with histories of L = ``length``. Rows are split by time unless the files have a split.
 
-    Raises DataError if a split has no row, or labels of one kind only.
-
     Parameters
     ----------
     labels_from
         First second of labels, or one by user_id (others: the earliest); earlier interactions are history
         only. None: labels are the later half, or all rows of split files that belong to a part.
+
+    Raises
+    ------
+    DataError
+        A split has no row, or labels of one kind only.
     """
     rows = source.interactions.sort_values(["timestamp", "user_id", "item_id"], kind="stable")
     users, items = (_entities(source, entity) for entity in _KEYS)

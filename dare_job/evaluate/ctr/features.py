@@ -45,8 +45,10 @@ def maker(table: pa.Table) -> Maker | None:
 def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
     """Ids and their vectors (T, d) float32, without rows that have no vector.
 
-    Raises DataError if the column ``vector`` is missing, or does not hold lists of finite numbers of one
-    size.
+    Raises
+    ------
+    DataError
+        The column ``vector`` is missing, or does not hold lists of finite numbers of one size.
     """
     _require(table, "vector", folder)
     table = table.filter(pc.is_valid(table["vector"]))
@@ -67,7 +69,14 @@ def vectors(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
 
 
 def clusters(table: pa.Table, folder: AnyPath) -> tuple[list[str], np.ndarray]:
-    """Ids and their cluster ids (T, L) int32, coarse levels first. Raises DataError as ``vectors``."""
+    """Ids and their cluster ids (T, L) int32, coarse levels first.
+
+    Raises
+    ------
+    DataError
+        The column ``cluster_0`` is missing, or a column of cluster ids does not hold an integer from 0 to
+        ``_MAX_CODE`` in each row.
+    """
     names = sorted(filter(_CLUSTER.fullmatch, table.column_names), key=lambda name: int(name[8:]))
     _require(table, "cluster_0", folder)
     codes = np.column_stack([table[name].to_numpy() for name in names])
@@ -85,8 +94,12 @@ def _require(table: pa.Table, name: str, folder: AnyPath) -> None:
 def read(folder: AnyPath, columns: Sequence[str] = ()) -> pa.Table | None:
     """Read all rows of a folder's files; None if there is no file.
 
-    The ids and ``columns`` are cast to text. Raises DataError if a file is damaged, a column is missing or
-    cannot be cast, or an id is missing or duplicated.
+    The ids and ``columns`` are cast to text.
+
+    Raises
+    ------
+    DataError
+        A file is damaged, a column is missing or cannot be cast, or an id is missing or duplicated.
     """
     parts = []
     try:

@@ -28,8 +28,12 @@ _LOG = logging.getLogger("dare_job")
 def choose(out: AnyPath, dt: str | None, entities: list[str]) -> tuple[str, list[str]]:
     """Choose the date (by default the newest that all entity types have), and the entity types with texts.
 
-    Warns of an entity type without texts. Raises DataError if there is no text, or if an entity type has
-    texts of other dates only.
+    Warns of an entity type without texts.
+
+    Raises
+    ------
+    DataError
+        There is no text, or an entity type has texts of other dates only.
     """
     dates = {entity: days for entity in entities if (days := _dates(out, entity))}
     if not dates:
@@ -57,7 +61,10 @@ def _dates(out: AnyPath, entity: str) -> list[str]:
 def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: str) -> pa.Table | None:
     """The texts that features were made from; None if the features do not name their texts.
 
-    Raises DataError if a vector belongs to a text that is not published.
+    Raises
+    ------
+    DataError
+        A vector belongs to a text that is not published.
     """
     if texts is None or "text_sha256" not in table.column_names:
         return None
@@ -75,7 +82,10 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
 def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
     """(T,) end of the day on which each text was generated; if unknown, of the table's day.
 
-    Raises DataError for an invalid day.
+    Raises
+    ------
+    DataError
+        A day is not a valid date.
     """
     generated = features.by_id(texts, "generated_dt")
     days = [generated.get(entity, dt) for entity in ids]
@@ -134,8 +144,7 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
          ) -> list[Knowledge]:
     """Read the texts of a published date; they are usable from the day after they were generated.
 
-    Raises DataError if there is no such date or no text, a file or column is damaged, an id is duplicated, or
-    vectors differ in size. An entity type without texts is a warning.
+    Warns of an entity type without texts.
 
     Parameters
     ----------
@@ -143,6 +152,12 @@ def read(out: AnyPath, dt: str | None, entities: list[str], clusters: bool, enco
         Date; None: the newest.
     clusters
         Read cluster ids, which only features have, instead of vectors.
+
+    Raises
+    ------
+    DataError
+        There is no such date or no text, a file or column is damaged, an id is duplicated, or vectors differ
+        in size.
     """
     chosen, present = choose(out, dt, entities)
     read_tables = [_entity(out, entity, chosen, clusters, encode) for entity in present]

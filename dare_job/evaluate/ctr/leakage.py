@@ -147,7 +147,13 @@ def first_labels(tables: list[Knowledge]) -> int | pd.Series | None:
 
 
 def refuse(name: str, table: Knowledge, examples: Examples) -> None:
-    """Raise DataError if a label row would use a text from a history that may contain its label."""
+    """Check that no label row would use a text from a history that may contain its label.
+
+    Raises
+    ------
+    DataError
+        A label row would use such a text.
+    """
     if table.entity != "user" or not len(table.usable_from):
         return
     text = rows_of(table, examples)

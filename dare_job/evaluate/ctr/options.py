@@ -34,7 +34,13 @@ def _entities(flag: str, text: str) -> list[str]:
 
 
 def ctr_models(flag: str, text: str) -> list[str]:
-    """Names of CTR models, separated by commas. Raises ConfigError naming the option."""
+    """Names of CTR models, separated by commas.
+
+    Raises
+    ------
+    ConfigError
+        There is no name, or a name is unknown. The message names the option.
+    """
     models = words(flag, text)
     if not models or set(models) - set(MODELS):
         raise ConfigError(f"{flag} {text!r}: choose from {', '.join(MODELS)}")

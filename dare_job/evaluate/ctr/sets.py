@@ -23,8 +23,15 @@ _CLUSTERS = "cluster"  # a set whose name begins so is read as cluster ids
 def read(options: Options) -> dict[str, list[Knowledge]]:
     """Texts by set.
 
-    Warns if vectors differ in size or encoder. Raises DataError if sets are of several dates, or if a pair of
-    ``equivalent`` differs in more than its texts.
+    Warns if vectors differ in size or encoder.
+
+    Raises
+    ------
+    DataError
+        As ``knowledge.read``, or the sets are of several dates, or a pair of ``equivalent`` differs in more
+        than its texts.
+    ConfigError, ModelError
+        The encoder cannot be used.
     """
     encode = TextEncoder(options.encoder)
     sets = {name: knowledge.read(paths.path(out, "--knowledge"), options.dt, list(options.entities),

@@ -45,12 +45,15 @@ def load(data: str, min_rating: float) -> Source:
     """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder written by
     ``dare-job data prepare``, or an input folder of the job.
 
-    Raises DataError naming the file and what is wrong with it.
-
     Parameters
     ----------
     min_rating
         Lowest rating of a click; split and prepared files have labels.
+
+    Raises
+    ------
+    DataError
+        The data is missing, damaged or invalid. The message names what is wrong.
     """
     if data == SAMPLE:
         with tempfile.TemporaryDirectory() as folder:

@@ -45,8 +45,13 @@ class Target:
 def chosen(job: Job) -> Job:
     """The job with the setting that meets ``verify.target``; ``choice`` says which and why.
 
-    Without a target it is the same job. Raises ConfigError for a curve that is missing, damaged, or measured
-    with another model, prompt or limit.
+    Without a target it is the same job.
+
+    Raises
+    ------
+    ConfigError
+        The curve is missing or damaged, was measured with another model, prompt or limit, or has no AUC
+        although ``verify.target`` is one.
     """
     verify = job.config.verify
     if verify.target is None:

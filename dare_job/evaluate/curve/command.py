@@ -29,7 +29,12 @@ _LOG = logging.getLogger("dare_job")
 def run(job: Job, options: Options) -> QualityCurve:
     """Measure, write ``curve.json`` and ``curve.svg`` in ``options.work``, and return the curve.
 
-    Raises DataError if there is nothing to generate or to draft from.
+    Raises
+    ------
+    DataError
+        There is nothing to generate or to draft from, or all rows of a setting failed.
+    ConfigError, ModelError, InfrastructureError
+        As ``preflight.check_drafting``, or the encoder cannot be used.
     """
     preflight.check_drafting(job)
     encoder = job.config.encode.model or EMBEDDED

@@ -57,12 +57,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job curve`` beside those of the run. Raises ConfigError for an invalid level.
+    """Options of ``dare-job curve`` beside those of the run.
 
     Attributes
     ----------
     rows
         Number of timed rows; with ``check.data`` all rows are generated and compared.
+
+    Raises
+    ------
+    ConfigError
+        The level is not from 0.5 to below 1.
     """
 
     work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")

@@ -126,7 +126,14 @@ def identity(job: Job) -> dict:
 
 
 def read(path: AnyPath, job: Job) -> QualityCurve:
-    """Read a curve of this job's model, prompts and limits. Raises ConfigError, naming what is wrong."""
+    """Read a curve of this job's model, prompts and limits.
+
+    Raises
+    ------
+    ConfigError
+        The curve is missing, damaged, or was measured with another model, prompt or limit. The message names
+        what is wrong.
+    """
     again = "measure one with `dare-job curve`"
     try:
         curve = QualityCurve.model_validate_json(path.read_text(encoding="utf-8"))

@@ -91,7 +91,10 @@ def name(setting: Setting) -> str:
 def prepared(job: Job, work: Path) -> Job:
     """The job after its stage pools, in ``work``.
 
-    Raises DataError if there is no previous text to draft from.
+    Raises
+    ------
+    DataError
+        There is no previous text to draft from.
     """
     config = job.config
     verify = {"rule": "strict", "refresh_nights": 0, "target": None, "curve": None}

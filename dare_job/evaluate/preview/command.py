@@ -26,12 +26,17 @@ class Variant:
 
 
 def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[Variant]:
-    """The variants of the options. Raises ConfigError if models and prompts vary at once.
+    """The variants of the options.
 
     Parameters
     ----------
     make_job
         Makes the job with additional settings: (name of the option, value) by key.
+
+    Raises
+    ------
+    ConfigError
+        Models and prompts vary at once.
     """
     if options.models and options.prompts:
         raise ConfigError("--models and --prompts cannot be combined: compare one of them at a time")
@@ -47,8 +52,14 @@ def variants(options: PreviewOptions, make_job: Callable[[dict], Job]) -> list[V
 def run(chosen: Sequence[Variant], options: PreviewOptions) -> dict:
     """Preview the variants; returns ``date``, ``variants`` with a summary and rows each.
 
-    Raises ConfigError if ``--ids`` names an entity type without prompts; the errors of
-    ``preflight.check_drafting``; and DataError if the input has no such rows.
+    Raises
+    ------
+    ConfigError
+        As ``preflight.check_drafting``, or ``--ids`` is malformed or names an entity type without prompts.
+    ModelError, InfrastructureError
+        As ``preflight.check_drafting``.
+    DataError
+        The input has no such rows, or no prompt can be rendered or tokenized.
     """
     first = chosen[0].job
     named = [_named(name) for name in options.ids]

@@ -93,12 +93,15 @@ def make_task(job: Job) -> Task:
 def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str], None]) -> Written:
     """Generate the texts of rows with a prompt, first without drafts, then with them.
 
-    Raises DataError if no prompt can be tokenized.
-
     Parameters
     ----------
     show
         Called with each row, its prompt, its result and its text as soon as it is generated.
+
+    Raises
+    ------
+    DataError
+        No prompt can be tokenized.
     """
     began, task = time.perf_counter(), make_task(job)
     with progress.doing(f"loading {job.config.model.name}"):

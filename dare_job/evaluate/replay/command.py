@@ -23,7 +23,12 @@ _SETTINGS = DraftSettings()
 def run(options: Options) -> dict:
     """Replay a file; returns the JSON object that the command prints last.
 
-    Raises ConfigError for invalid options, DataError for invalid files.
+    Raises
+    ------
+    ConfigError
+        An option is invalid, or the package of a peer is not installed.
+    DataError
+        A file is invalid.
     """
     _check(options)
     corpus = sources.load(options)

@@ -12,7 +12,14 @@ _QUERIES = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 257, 513)
 
 
 def read(path: Path) -> LatencyCurve:
-    """The curve under ``latency_ms`` of a JSON file. Raises DataError naming the file and what is wrong."""
+    """The curve under ``latency_ms`` of a JSON file.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or its curve is missing or invalid. The message names the file and what is
+        wrong.
+    """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -27,7 +34,12 @@ def measure(model: str, batches: Sequence[int], nodes: int, dtype: str = "float3
             device: str = "auto") -> dict[str, dict[str, float]]:
     """{batch: {queries per row: ms}} of a model on this machine, up to ``nodes`` draft tokens per row.
 
-    Raises ModelError or ConfigError if the model does not load.
+    Raises
+    ------
+    ModelError
+        The model is missing, damaged or not supported.
+    ConfigError
+        The device is not available.
     """
     from dare_job.decode.engine.latency import latency_ms
     from dare_job.decode.model.target import Target

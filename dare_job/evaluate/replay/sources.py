@@ -35,7 +35,13 @@ class Corpus:
 
 
 def check(source: Source) -> None:
-    """Raises ConfigError for pools that are unknown or lack their file."""
+    """Check the pools to draft from.
+
+    Raises
+    ------
+    ConfigError
+        A pool is unknown or lacks its file, or there is no pool.
+    """
     if not source.pool or set(source.pool) - set(POOLS):
         raise ConfigError(f"--pool {','.join(source.pool)}: choose from {', '.join(POOLS)}")
     if "group" in source.pool and source.groups is None:
@@ -48,7 +54,12 @@ def check(source: Source) -> None:
 def load(source: Source) -> Corpus:
     """Held-out texts, and the texts of the pools: those of other ids in the file, or in ``--old`` if given.
 
-    Raises ConfigError if the file has too few texts, DataError for a duplicate id.
+    Raises
+    ------
+    ConfigError
+        The file has too few texts.
+    DataError
+        A file cannot be read, an id is duplicated, or no held-out text has two tokens.
     """
     encode, old = texts.load_tokenizer(source.tokenizer), {}
     if source.old:

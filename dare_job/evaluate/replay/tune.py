@@ -18,7 +18,12 @@ from pools.draft import warm_up
 def run(options: Options) -> dict:
     """Search, write ``options.out`` and return the JSON object that the command prints last.
 
-    Raises ConfigError for invalid options, DataError for invalid files.
+    Raises
+    ------
+    ConfigError
+        An option is invalid, or too few texts are held out.
+    DataError
+        A file is invalid.
     """
     config = load(options.config)
     batches = sorted(set(options.batch)) or list(options.curve.batches)

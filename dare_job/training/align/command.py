@@ -47,8 +47,16 @@ class AlignmentData:
 def run(options: Options) -> dict:
     """Align the draft, replace the folder ``to`` atomically, and return the training's record.
 
-    A killed run resumes from its last checkpoint if it is started with the same options. Raises ConfigError
-    for invalid options or if the recommenders' item ids differ, ModelError if a tokenizer cannot be read.
+    A killed run resumes from its last checkpoint if it is started with the same options.
+
+    Raises
+    ------
+    ConfigError
+        The options are invalid, or the recommenders' item ids differ.
+    ModelError
+        A recommender or a tokenizer cannot be read, or the loss is not finite.
+    DataError
+        The data or the item ids are invalid.
     """
     began, settings = time.monotonic(), options.settings
     require_replaceable(options.to, KIND, {"--recommender": options.target, "--draft": options.draft})

@@ -26,14 +26,17 @@ def _alpha(flag: str, text: str) -> float | None:
 class Settings:
     """The defaults take about ten minutes on one core for Amazon Beauty.
 
-    Raises ConfigError for invalid values.
-
     AtSpeed: Lin et al., "Efficient inference for large language model-based generative recommendation".
 
     Attributes
     ----------
     alpha
         None: searched among ``SEARCHED_ALPHAS``.
+
+    Raises
+    ------
+    ConfigError
+        A value is invalid. The message names the option.
     """
 
     loss: Loss = option(

@@ -108,12 +108,15 @@ def load_or_make(file: Path | None, own: Path, fingerprint: str,
                  make_paths: Callable[[], TeacherPaths]) -> TeacherPaths:
     """Load teacher paths that were saved with this fingerprint, or make and save them.
 
-    Raises ConfigError if ``file`` holds something else.
-
     Parameters
     ----------
     file
         File that the user named; None: ``own``, which may be replaced.
+
+    Raises
+    ------
+    ConfigError
+        ``file`` holds something else.
     """
     if saved := load_tensors(file or own, fingerprint):
         return TeacherPaths(**saved[0])

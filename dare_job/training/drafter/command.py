@@ -29,7 +29,14 @@ _LOG = logging.getLogger("dare_job")
 def run(options: Options) -> dict:
     """Train and write the folder whole, or leave what was there. Returns its manifest, and where it is.
 
-    Raises ConfigError for invalid options, DataError if no text is shorter than the context.
+    Raises
+    ------
+    ConfigError
+        The options are invalid.
+    DataError
+        The date is not published, there are too few texts, or none is shorter than the context.
+    ModelError
+        The target is missing, damaged or not supported, or the loss is not finite.
     """
     began, settings = time.monotonic(), options.settings
     _require_place(options.to)

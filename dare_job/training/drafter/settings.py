@@ -16,7 +16,10 @@ _MODEL, _TRAINING = "Draft model", "Training"
 class Settings:
     """The defaults take a few minutes on one core for a target with a vocabulary of a few thousand tokens.
 
-    Raises ConfigError for invalid values.
+    Raises
+    ------
+    ConfigError
+        A value is invalid. The message names the option.
     """
 
     width: int = option("Size of the hidden states.", 256, panel=_MODEL)

@@ -80,7 +80,10 @@ def network(tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int,
 def train(model: LlamaForCausalLM, rows: list[TeacherRow], settings: Settings, device: str) -> dict:
     """Train in place. Returns steps, tokens (padding included), moving averages of loss and kl, seconds.
 
-    Raises ModelError if the loss is not finite.
+    Raises
+    ------
+    ModelError
+        The loss is not finite.
     """
     averages, tokens = MovingAverages(), 0
 
@@ -167,8 +170,12 @@ def greedy(target: Target, model: LlamaForCausalLM, rows: list[Row], max_new_tok
     """Generate the rows greedily with a chain of ``CHAIN`` drafted tokens per step.
 
     Returns rows, tokens, accepted (share of the drafted tokens), tokens_per_step (per row, the target's own
-    token included), first_choice (share of the text's tokens that are the draft model's argmax). Raises
-    ModelError if a row fails.
+    token included), first_choice (share of the text's tokens that are the draft model's argmax).
+
+    Raises
+    ------
+    ModelError
+        A row cannot be generated.
     """
     draft = Target(copy.deepcopy(model).to(target.device), check=False)
     settings = EngineSettings(batch_size=8, nodes=CHAIN, depth=CHAIN, score="never",

@@ -33,12 +33,16 @@ def reassigned(codes: np.ndarray, distances: np.ndarray) -> np.ndarray:
     """Make all codes (n, L) distinct by changing last codes below prefixes where items collide.
 
     Below such a prefix, the items get different last codes with the lowest sum of distances (Kuhn-Munkres).
-    Raises ConfigError if a prefix has more items than a level has codes.
 
     Parameters
     ----------
     distances : (n, C)
         Cost of each last code for each item.
+
+    Raises
+    ------
+    ConfigError
+        A prefix has more items than a level has codes.
     """
     distinct = codes.copy()
     _, owners, sizes = np.unique(codes[:, :-1], axis=0, return_inverse=True, return_counts=True)
@@ -62,7 +66,14 @@ def with_collision_level(codes: np.ndarray) -> np.ndarray:
 def run(options: Options) -> dict:
     """Train a quantizer, write the file of ids atomically, and return the training's record.
 
-    Raises ConfigError for invalid options, DataError if there are no items.
+    Raises
+    ------
+    ConfigError
+        The options are invalid, or a prefix has more items than a level has codes.
+    DataError
+        The file cannot be read, there are no items, or an item occurs twice.
+    ModelError
+        The encoder cannot be loaded, or the loss is not finite.
     """
     if (options.vectors is None) == (options.texts is None):
         raise ConfigError("give either --vectors or --text")

@@ -47,7 +47,12 @@ def fit(vectors: np.ndarray, settings: Settings) -> tuple[Quantiser, dict]:
 
     Code vectors start as k-means centroids of the residuals. Code vectors that no item uses after an epoch
     move to the residuals of random items. The record: unexplained (share of variance), codes_used (per
-    level), seconds. Raises ModelError if the loss is not finite.
+    level), seconds.
+
+    Raises
+    ------
+    ModelError
+        The loss is not finite.
     """
     torch.manual_seed(settings.seed)
     data = standardize(vectors)

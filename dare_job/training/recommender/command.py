@@ -81,7 +81,13 @@ def train(model: torch.nn.Module, recommender: Recommender, data: Sequences, set
 
 
 def validation_rows(data: Sequences, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(history, targets) of at most ``count`` users with validation items. Raises ConfigError without any."""
+    """(history, targets) of at most ``count`` users with validation items.
+
+    Raises
+    ------
+    ConfigError
+        No user has validation items.
+    """
     rows = sample(data.tests("valid"), count, seed)
     if not rows:
         raise ConfigError("no user has items for validation: use more data, or --split leave-one-out")

@@ -65,7 +65,14 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> dict[str, float]:
 def run(options: EvaluationOptions) -> dict:
     """Means and intervals of each method and of its differences from the other methods.
 
-    Raises ConfigError for invalid options, or if no user has items to test on.
+    Raises
+    ------
+    ConfigError
+        The options are invalid, or no user has items to test on.
+    DataError
+        The data or the item ids are invalid.
+    ModelError
+        A recommender is damaged or not supported.
     """
     if unknown := set(options.baselines) - set(BASELINES):
         raise ConfigError(f"--baselines: {', '.join(sorted(unknown))} is not known; there are "

@@ -32,7 +32,10 @@ _DROPPED = ("mlp", "self_attn")  # modules of a layer whose output is dropped fr
 def add_lora(model, rank: int, recommender: Recommender):
     """Add low-rank updates to all linear layers; only they and the codes' embeddings are trained.
 
-    Raises ConfigError if peft is not installed.
+    Raises
+    ------
+    ConfigError
+        peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -66,8 +69,14 @@ def existing_model(name: str, ids: ItemIds,
                    settings: Settings) -> tuple[torch.nn.Module, object, Recommender]:
     """Model, tokenizer and record of a model from a folder or the hub.
 
-    A recommender whose ids have these sizes keeps its code tokens. Raises ConfigError if the model has too
-    few positions for the history.
+    A recommender whose ids have these sizes keeps its code tokens.
+
+    Raises
+    ------
+    ConfigError
+        The model has too few positions for the history.
+    ModelError
+        The model is missing or damaged.
     """
     folder = resolve(name, setting="--base")
     tokenizer = AutoTokenizer.from_pretrained(folder)

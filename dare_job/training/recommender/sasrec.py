@@ -45,7 +45,13 @@ class Settings:
 
 
 class SasRec:
-    """Scores all items after a history. Raises ConfigError if torch-rechub is missing."""
+    """Scores all items after a history.
+
+    Raises
+    ------
+    ConfigError
+        torch-rechub is not installed.
+    """
 
     def __init__(self, items: int, settings: Settings):
         self.settings = settings

@@ -36,8 +36,12 @@ _LOG = logging.getLogger("dare_job")
 def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
     """Read Parquet interactions: user and item (text), time (seconds), rating (NaN: none).
 
-    Also returns the number of invalid rows, which are left out. Raises DataError if a file cannot be read or
-    lacks a column.
+    Also returns the number of invalid rows, which are left out.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read or lacks a column.
     """
     parts = [_file(path) for path in files]
     whole = pd.concat(parts, ignore_index=True)
@@ -129,8 +133,13 @@ class Sequences:
 def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float | None = None) -> Sequences:
     """Read sequences, split by the files or by time.
 
-    Raises ConfigError if ``path`` has no sequences; DataError if a file is invalid, or a number in a text
-    file is not an item (numbering may start elsewhere).
+    Raises
+    ------
+    ConfigError
+        ``path`` has no sequences, or ``min_rating`` is given and they have no ratings.
+    DataError
+        A file is missing or invalid, a number in a text file is not an item (numbering may start elsewhere),
+        most interactions have items without an id, or no user has two items to train on.
     """
     path = Path(path)
     if _text_file(path, "train"):

@@ -65,7 +65,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``dare-job recommender train``. Raises ConfigError for ``--lora`` without ``--base``."""
+    """Options of ``dare-job recommender train``.
+
+    Raises
+    ------
+    ConfigError
+        ``--lora`` is given without ``--base``.
+    """
 
     data: Source
     ids: Path = option("Item ids, JSON, from `dare-job recommender item-ids`.")

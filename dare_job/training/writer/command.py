@@ -45,7 +45,15 @@ def run(options: Options) -> dict:
     """Fine-tune all weights, replace the folder ``to`` atomically, and return the training's record.
 
     A training that was killed continues from its last checkpoint if it is started with the same options.
-    Raises ConfigError for invalid options, DataError if the texts cannot be read or are too few.
+
+    Raises
+    ------
+    ConfigError
+        The options are invalid.
+    DataError
+        The texts cannot be read or are too few.
+    ModelError
+        The model is missing or damaged, or the loss is not finite.
     """
     began, settings = time.monotonic(), options.settings
     if options.threads:
@@ -74,8 +82,13 @@ def run(options: Options) -> dict:
 def read_rows(file: Path, tokenizer: PreTrainedTokenizerBase, context: int) -> tuple[list[Row], int]:
     """The rows of a file of JSON lines, in order, and the number of those with more than ``context`` tokens.
 
-    Raises DataError naming the file and the line that cannot be used, ConfigError if the tokenizer has no
-    chat template.
+    Raises
+    ------
+    DataError
+        The file cannot be read, or a line cannot be used. The message names the file and, for a line, its
+        number.
+    ConfigError
+        The tokenizer has no chat template.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError("--base has no chat template: choose an instruction-tuned model")
