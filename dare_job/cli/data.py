@@ -1,4 +1,4 @@
-"""The commands under ``dare-job data``: a synthetic data set, and the paper's data sets."""
+"""The commands under ``dare-job data``: a look at an input, a synthetic data set, the paper's data sets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
-app = typer.Typer(no_args_is_help=True, help="Make a synthetic data set, or the paper's data sets.")
+app = typer.Typer(no_args_is_help=True, help="Look at an input; make a synthetic data set, or the paper's "
+                  "data sets.")
 prepare = typer.Typer(no_args_is_help=True)
 app.add_typer(prepare, name="prepare")
 
@@ -84,19 +85,50 @@ def sample(args: SampleOptions) -> None:
           "and items")
 
 
+@dataclass(frozen=True)
+class InspectOptions:
+    """Options of ``dare-job data inspect``."""
+
+    input: str | None = option("Folder, file or zip of the input (input.path).", None)
+    config: list[Path] | None = options.config_option()
+    set_: list[str] | None = options.set_option("input.tables.items.attributes=[genre]")
+    on: date | None = option("Date of the prompts that are shown. Default: that of the last interaction.",
+                             None,
+                             parse=day, metavar="YYYY-MM-DD", flag="--date")
+    save: Path | None = option("File for the proposed mapping (YAML), for --config.", None)
+
+
+@app.command()
+@takes(InspectOptions)
+def inspect(args: InspectOptions, as_json: bool) -> None:
+    """Show what an input holds before a run: tables, columns, dates, rejected rows, prompts. Without Spark.
+
+    If the input is not recognized, propose a mapping of its columns.
+    """
+    from dare_job.cli.inspect_screen import show
+    from dare_job.config.settings import load
+    from dare_job.data.inspect import inspect as facts_of
+
+    flags = {} if args.input is None else {"input.path": ("--input", args.input)}
+    settings = load(args.config or [], args.set_, flags)
+    result = print_result(as_json, lambda: facts_of(settings, args.on), show)
+    if args.save is not None and result["proposal"] is not None:
+        args.save.write_text(result["proposal"], "utf-8")
+
+
 @prepare.command("movielens-10m")
 @takes(MovieLens)
 def movielens_10m(args: MovieLens, as_json: bool) -> None:
     """MovieLens-10M: labels, windows, halves and splits; by default no filter."""
     from dare_job.config.settings import load
-    from dare_job.data import readers
+    from dare_job.data.input import prepare
 
     path = args.input
     settings = load(args.settings.config or [], args.settings.set_,
                     {"input.path": ("--input", str(path)), "input.format": ("movielens-10m", "movielens")})
     _require(path, "--input", "ml-10m.zip or a folder with ratings.dat and movies.dat",
              path.is_dir() or path.suffix == ".zip")
-    _run("movielens-10m", [path], lambda into, spark: readers.read_input(settings.input, into, spark),
+    _run("movielens-10m", [path], lambda into, spark: prepare.read_input(settings.input, into, spark),
          args.prepared, settings, as_json)
 
 
@@ -105,14 +137,14 @@ def movielens_10m(args: MovieLens, as_json: bool) -> None:
 def amazon_books(args: AmazonBooks, as_json: bool) -> None:
     """Amazon-Books: KAR's filters (DARE's are not published), labels, windows, halves and splits."""
     from dare_job.config.settings import load
-    from dare_job.data import readers
+    from dare_job.data.input import prepare
 
     settings, reviews, meta = load(args.settings.config or [], args.settings.set_), args.reviews, args.meta
     share = settings.input.max_reject_share
     _require(reviews, "--reviews", "a file such as Books.json.gz", reviews.is_file())
     _require(meta, "--meta", "a file such as meta_Books.json.gz", meta.is_file())
     _run("amazon-books", [reviews, meta],
-         lambda into, spark: readers.read_amazon(reviews, meta, into, share, spark), args.prepared, settings,
+         lambda into, spark: prepare.read_amazon(reviews, meta, into, share, spark), args.prepared, settings,
          as_json)
 
 

@@ -23,6 +23,7 @@ from dare_job.config.decoding import (
 from dare_job.config.errors import explain
 from dare_job.config.gates import GateSettings
 from dare_job.config.source import Override
+from dare_job.config.tables import InputTables
 from dare_job.decode.settings import EngineSettings, check_widths
 from dare_job.errors import ConfigError
 from dare_job.prompts import PromptSet
@@ -32,8 +33,12 @@ class InputSettings(Section):
     """Interactions, users and items, and earlier texts."""
 
     path: str | None = Field(None, description="Folder or file with interactions, users and items, or a URL")
-    format: Literal["auto", "parquet", "movielens", "amazon"] = Field(
-        "auto", description="Format of the input. auto: recognized from its files")
+    format: str = Field("auto", description="Format of the input: parquet (tables with the usual names), "
+                        "movielens, amazon, recbole, or another public data set. auto: recognized from its "
+                        "files")
+    tables: InputTables | None = Field(None, description="Tables with other names, columns or formats than "
+                                       "the "
+                                       "usual ones")
     knowledge: str | None = Field(None, description="Folder of earlier texts (Parquet) for a first run, when "
                                   "OUT has none yet. null: none")
     max_reject_share: float = Field(0.01, ge=0, le=1, description="Maximum share of malformed input rows; "

@@ -1,4 +1,7 @@
-"""Removes secrets from what is logged, printed or stored: by names of settings and patterns of values."""
+"""Removes secrets from what is logged, printed or stored: by names of settings and patterns of values.
+
+Also removes control characters from what a terminal shows.
+"""
 
 import re
 
@@ -30,3 +33,8 @@ def values(value, name: str = ""):
     if not isinstance(value, str):
         return value
     return HIDDEN if value and _NAMES.search(name) else text(value)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which could move the cursor or change the state of a terminal."""
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else "\ufffd" for letter in text)

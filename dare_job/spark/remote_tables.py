@@ -4,8 +4,6 @@ This needs no Hadoop connector and no separate credentials. Splits consist of wh
 large files. Callers must name the columns, as Spark cannot push a projection down to Python.
 """
 
-import gzip
-import io
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
@@ -28,16 +26,14 @@ Batches = Iterable[pa.RecordBatch]
 _Piece = tuple[str, range | None]  # a file and some of its row groups; None: all
 
 
-def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collection[str] | None = None,
-                 located: bool = False) -> DataFrame:
+def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collection[str] | None = None
+                 ) -> DataFrame:
     """Read Parquet files or folders at URLs as one table with the types of the first file.
 
     Parameters
     ----------
     columns
         Columns to read, if the table has them; None: all.
-    located
-        Add column ``_metadata`` (file_name, row_index), like Spark's reader.
 
     Raises
     ------
@@ -49,18 +45,14 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet files found")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
     splits = _splits(files, spark.sparkContext.defaultParallelism)
-    output = schema.append(pa.field("_metadata", _METADATA)) if located else schema
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
                 for piece in splits[number]:
-                    yield from _rows(piece, schema, located)
+                    yield from _rows(piece, schema)
 
-    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(output))
-
-
-_METADATA = pa.struct([("file_name", pa.string()), ("row_index", pa.int64())])
+    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(schema))
 
 
 def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
@@ -118,26 +110,17 @@ def _row_groups(file: AnyPath) -> list[range | None]:
         return [range(group, group + 1) for group in range(pq.read_metadata(source).num_row_groups)] or [None]
 
 
-def _rows(piece: _Piece, schema: pa.Schema, located: bool) -> Iterator[pa.RecordBatch]:
+def _rows(piece: _Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a piece in a Spark task, with the types of the table. Columns that the file lacks are null."""
     file, groups = piece
-    path = storage_paths.path(file)
-    with path.open("rb") as source:
+    with storage_paths.path(file).open("rb") as source:
         table = pq.ParquetFile(source, pre_buffer=True)
-        groups = groups or range(table.num_row_groups)
-        index = sum(table.metadata.row_group(group).num_rows for group in range(groups.start))
         present = [name for name in schema.names if name in table.schema_arrow.names]
-        for batch in table.iter_batches(_ROWS, row_groups=list(groups), columns=present):
+        for batch in table.iter_batches(_ROWS, row_groups=list(groups or range(table.num_row_groups)),
+                                        columns=present):
             columns = [_cast(batch[name], kind) if name in present else pa.nulls(len(batch), kind)
                        for name, kind in zip(schema.names, schema.types, strict=True)]
-            names = list(schema.names)
-            if located:
-                rows = pa.array(range(index, index + len(batch)), pa.int64())
-                columns.append(pa.StructArray.from_arrays([pa.array([path.name] * len(batch)), rows],
-                                                          fields=list(_METADATA)))
-                names.append("_metadata")
-            index += len(batch)
-            yield pa.RecordBatch.from_arrays(columns, names=names)
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -187,32 +170,3 @@ def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             group = []
     if group:
         yield pa.Table.from_batches(group)
-
-
-def read_lines(spark: SparkSession, path: AnyPath) -> DataFrame:
-    """Columns ``value`` (binary, a line without its end) and ``line`` (from 1) of a text or gzip file."""
-    name = str(path)
-
-    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield from _lines(storage_paths.path(name))
-
-    return spark.range(0, 1, 1, 1).mapInArrow(read, "value binary, line long")
-
-
-def _lines(path: AnyPath) -> Iterator[pa.RecordBatch]:
-    """Read lines like Hadoop: a line ends with a line feed, a carriage return, or both."""
-    with path.open("rb") as stored, gzip.open(stored) if path.suffix == ".gz" else stored as stream:
-        values: list[bytes] = []
-        before = 0
-        for line in io.TextIOWrapper(stream, encoding="latin-1", newline=None):
-            values.append(line.removesuffix("\n").encode("latin-1"))
-            if len(values) == _ROWS:
-                yield _numbered(values, before)
-                before, values = before + len(values), []
-        yield _numbered(values, before)
-
-
-def _numbered(values: list[bytes], before: int) -> pa.RecordBatch:
-    numbers = pa.array(range(before + 1, before + 1 + len(values)), pa.int64())
-    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), numbers], names=["value", "line"])

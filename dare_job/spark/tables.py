@@ -20,16 +20,14 @@ def escape_glob(path: Path | str) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(Path(path).absolute()))
 
 
-def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection[str] | None = None,
-                 located: bool = False) -> DataFrame:
+def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection[str] | None = None
+                 ) -> DataFrame:
     """Read Parquet files or folders as one table.
 
     Parameters
     ----------
     columns
         The required columns, if known; from a URL only these are read.
-    located
-        Add column ``_metadata`` (file_name, row_index).
     """
     if all(map(storage_paths.is_local, map(storage_paths.path, paths))):
         schema = _schema(Path(paths[0]))
@@ -37,7 +35,7 @@ def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection
         return reader.parquet(*[escape_glob(path) for path in paths])
     from dare_job.spark import remote_tables
 
-    return remote_tables.read_parquet(spark, [storage_paths.path(path) for path in paths], columns, located)
+    return remote_tables.read_parquet(spark, [storage_paths.path(path) for path in paths], columns)
 
 
 def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> None:

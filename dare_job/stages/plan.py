@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dare_job import prompts
 from dare_job.data import render
 from dare_job.data.history import end_of_day, user_histories
-from dare_job.data.readers import prepare_input
+from dare_job.data.input.prepare import prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED

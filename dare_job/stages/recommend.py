@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from dare_job.data.readers import prepare_input
+from dare_job.data.input.prepare import prepare_input
 from dare_job.errors import ConfigError, DataError, InfrastructureError, ModelError, ThresholdError
 from dare_job.generate import hangs
 from dare_job.generate.shard_plan import RETRY

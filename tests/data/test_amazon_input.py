@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import amazon, read_input
+from dare_job.data.input.formats import MAX_CHARACTERS
+from dare_job.data.input.prepare import read_input
 from dare_job.errors import DataError
 
 OLD_REVIEW = {"reviewerID": "A2", "asin": "0001", "overall": 5.0, "reviewText": 'said "it"',
@@ -47,7 +48,7 @@ def test_python_notation_with_none_true_unicode_and_escapes(spark, tmp_path):
         r"{u'asin': u'2', u'title': u'caf\xe9 \u2603 \ud83d\ude00', 'brand': 'A\'s \d'}",
         '{"asin": "3", "title": "plain"}',
         "{'asin': '4', 'title': __import__('os').getcwd()}",
-        "{'asin': '5', 'title': '" + "x" * (amazon.MAX_CHARACTERS + 1) + "'}",
+        "{'asin': '5', 'title': '" + "x" * (MAX_CHARACTERS + 1) + "'}",
         "{'asin': '6', 'title': " + "[" * 5000 + "]" * 5000 + "}"])
     settings = InputSettings(path=str(tmp_path / "old"), max_reject_share=0.9)
     assert read_input(settings, tmp_path / "into", spark).broken == 3

@@ -8,7 +8,7 @@ import pytest
 
 from dare_job import schemas
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import read_input
+from dare_job.data.input.prepare import read_input
 from dare_job.errors import DataError
 
 RATINGS_1M = ["1::1::5::978300760", "1::2::3::978302109", "2::1::4::978300275", "2::3::1::978824291"]
@@ -70,12 +70,12 @@ def test_bad_rows_are_kept_with_line_and_reason(spark, tmp_path):
     assert (len(interactions), counts.broken, counts.duplicates) == (4, 7, 1)
     found = {(row["source"], row["line"]): row["reason"] for row in rejects}
     assert found == {
-        ("ratings.dat", 5): "expected 4 fields between '::', found 2",
+        ("ratings.dat", 5): "expected 4 fields, found 2",
         ("ratings.dat", 6): "user_id is missing",
         ("ratings.dat", 7): "rating is not a number",
         ("ratings.dat", 8): "rating is outside 0.5 to 5",
-        ("ratings.dat", 9): "timestamp is not a whole number",
-        ("ratings.dat", 10): "timestamp is not a whole number",
+        ("ratings.dat", 9): "timestamp is neither a number nor a date as 2026-01-31 10:00:00",
+        ("ratings.dat", 10): "timestamp is missing",
         ("ratings.dat", 12): "timestamp is not in seconds from 1970 to 2100",
         ("movies.dat", 4): "item_id is a duplicate: the first row is kept"}
     assert {row["item_id"]: row["title"] for row in items}["1"] == "Toy Story (1995)"
@@ -85,7 +85,7 @@ def test_bad_rows_are_kept_with_line_and_reason(spark, tmp_path):
 def test_too_many_bad_rows_stop_the_run(spark, tmp_path):
     folder = put(put(tmp_path / "ml", "ratings.dat", [*RATINGS_1M, "nonsense"]), "movies.dat", MOVIES_1M)
     with pytest.raises(DataError, match=r"1 of 5 rows of interactions .* = 0.01: expected 4 fields.*"
-                                        r"\(1 rows, first ratings.dat:5\)"):
+                                        r"\(1 rows, first ratings.dat:5: 'nonsense'\)"):
         read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
 
 
@@ -168,7 +168,7 @@ def test_a_damaged_zip_and_a_strange_folder_are_refused(spark, tmp_path):
     with pytest.raises(DataError, match="not a readable zip"):
         read_input(InputSettings(path=str(tmp_path / "x.zip")), tmp_path / "into", spark)
     put(tmp_path / "strange", "notes.txt", ["hello"])
-    with pytest.raises(DataError, match="none of the supported formats"):
+    with pytest.raises(DataError, match="no format is recognized"):
         read_input(InputSettings(path=str(tmp_path / "strange")), tmp_path / "into", spark)
     with pytest.raises(DataError, match="no such file"):
         read_input(InputSettings(path=str(tmp_path / "absent")), tmp_path / "into", spark)

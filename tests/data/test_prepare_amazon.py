@@ -6,7 +6,7 @@ import random
 import pytest
 from paper_files import prepare, prepared, product, review, table, text_file
 
-from dare_job.data import readers
+from dare_job.data.input.prepare import read_amazon
 from dare_job.data.paper import splits
 
 DAY = 86_400
@@ -134,7 +134,7 @@ def test_every_year_and_shape_of_the_reviews_is_read(spark, tmp_path, year):
     suffix = ".csv" if year.endswith("csv") else ".jsonl.gz"
     reviews = text_file(tmp_path / f"Books{suffix}", lines)
     meta = text_file(tmp_path / "meta_Books.json", metadata)
-    counts = readers.read_amazon(reviews, meta, tmp_path / "out", 0.0, spark)
+    counts = read_amazon(reviews, meta, tmp_path / "out", 0.0, spark)
     assert (counts.interactions, counts.items, counts.broken) == (len(ROWS), len(ITEMS), 0)
     assert interactions(tmp_path / "out") == set(ROWS)
     assert {row["title"] for row in table(tmp_path / "out", "items")} == {"Café"}
@@ -153,8 +153,8 @@ def test_files_given_for_one_another_and_broken_ones_are_named(tmp_path):
             ((meta, reviews), f"{reviews} is not Amazon metadata"),
             ((meta, meta), f"{meta} has no Amazon reviews"),
             ((strange, meta), f"{strange} is not a csv of Amazon ratings"),
-            ((torn, meta), f"{torn} cannot be read"),
-            ((cut, meta), f"{cut} could not be read"),
+            ((torn, meta), f"{torn} is damaged"),
+            ((cut, meta), f"{cut} is damaged"),
             ((tmp_path / "none.json", meta), "none.json: no such file or folder; give a file such as Books"),
             ((tmp_path, meta), f"--reviews {tmp_path} is not a file such as Books.json.gz")):
         code, _, err = prepare("amazon-books", "--reviews", given[0], "--meta", given[1],

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import schemas
-from dare_job.data.readers.parquet import parquet_files
+from dare_job.data.input.files import files_below
 from dare_job.spark.tables import read_parquet, write_parquet
 
 
@@ -65,7 +65,7 @@ def test_hidden_folders_are_no_part_of_a_table(tmp_path):
                  "_change_data/part-4.parquet", "genre=Drama/_x/part-5.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert parquet_files(tmp_path) == [tmp_path / name for name in kept]
+    assert files_below(tmp_path) == [(tmp_path / kept[0], {"genre": "Drama"}), (tmp_path / kept[1], {})]
 
 
 def test_a_hidden_file_lends_a_table_no_types(spark, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dare_job.data.readers import movielens
+from dare_job.data.input import movielens
 from dare_job.data.titles import natural_order
 
 TITLES = {

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.readers import read_input
+from dare_job.data.input.prepare import read_input
 from dare_job.errors import DataError
 
 

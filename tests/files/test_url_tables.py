@@ -14,9 +14,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
-from dare_job.data import readers
-from dare_job.data.readers import input_identity, read_input
-from dare_job.data.readers.text import lines
+from dare_job.data.input import source
+from dare_job.data.input.archive import unpack
+from dare_job.data.input.prepare import read_input
+from dare_job.data.input.scan import Piece, line_blocks
+from dare_job.data.input.source import input_identity
 from dare_job.errors import DataError
 from dare_job.spark import remote_tables
 from dare_job.spark.tables import read_parquet, write_parquet
@@ -67,18 +69,15 @@ def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
     assert rows_of(remote_) == rows_of(local)
 
 
-def test_file_and_row_are_told(spark, folder, tmp_path, monkeypatch):
+def test_a_large_file_is_read_by_several_tasks(spark, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(remote_tables, "_SPLIT_BYTES", 1000)
     monkeypatch.setattr(remote_tables, "_FILE_COSTS_BYTES", 1)
     many = pa.table({"n": pa.array(np.arange(3000))})
     put(folder / "t" / "part-1.parquet", many, row_group_size=700)
     put(folder / "t" / "_hidden" / "part-2.parquet", many)
-    frame = read_parquet(spark, folder / "t", located=True)
+    frame = read_parquet(spark, folder / "t")
     assert frame.rdd.getNumPartitions() > 1
-    found = frame.select("n", "_metadata.file_name", "_metadata.row_index").collect()
-    assert sorted(row.n for row in found) == list(range(3000))
-    assert {row.file_name for row in found} == {"part-1.parquet"}
-    assert all(row.n == row.row_index for row in found)
+    assert sorted(row.n for row in frame.collect()) == list(range(3000))
 
 
 def test_only_the_columns_asked_for_are_there_and_missing_ones_are_null(spark, folder):
@@ -109,13 +108,14 @@ def test_no_file_and_a_damaged_file_are_named(spark, folder):
 
 
 @pytest.mark.parametrize("name", ["x.dat", "x.txt.gz"])
-def test_lines_are_those_of_a_disk(spark, folder, tmp_path, name):
+def test_lines_are_those_of_a_disk(folder, tmp_path, name):
     text = "\ufeffone\r\ntwo\n\n   \nthr\u00e9e\rfour".encode() + "\ncaf\u00e9\n".encode("latin-1") + b"last"
     content = gzip.compress(text) if name.endswith(".gz") else text
     (tmp_path / name).write_bytes(content)
     (folder / name).write_bytes(content)
-    local, there = (rows_of(lines(spark, path / name)) for path in (tmp_path, folder))
-    assert there == local and len(local) == 6
+    local, there = ([line for _, lines in line_blocks(Piece(str(path / name)), None) for line in lines]
+                    for path in (tmp_path, folder))
+    assert there == local == ["one", "two", "", "   ", "thr\u00e9e", "four", "caf\u00e9", "last"]
 
 
 def test_a_zip_at_a_url_is_unpacked_there_and_goes_with_the_reading(folder):
@@ -124,7 +124,7 @@ def test_a_zip_at_a_url_is_unpacked_there_and_goes_with_the_reading(folder):
         archive.writestr("ml/ratings.csv", "userId,movieId,rating,timestamp\n1,10,4.0,100\n")
         archive.writestr("README.txt", "x")
     (folder / "ml.zip").write_bytes(content.getvalue())
-    unpacked = readers.unpack(folder / "ml.zip", folder / "there")
+    unpacked = unpack(folder / "ml.zip", folder / "there", source.detected)
     assert unpacked == folder / "there" / "ml"
     assert (unpacked / "ratings.csv").read_text().endswith("\n1,10,4.0,100\n")
     with pytest.raises(DataError, match=r"movies.csv is missing \(found ratings.csv\)"):

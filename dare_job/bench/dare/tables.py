@@ -16,7 +16,7 @@ from dare_job.bench.kept import keep
 from dare_job.config.settings import HistorySettings, JobConfig
 from dare_job.data import render
 from dare_job.data.history import window_size
-from dare_job.data.readers import prepare_input
+from dare_job.data.input.prepare import prepare_input
 from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError
 from dare_job.job import Job

@@ -10,7 +10,7 @@ import numpy as np
 from dare_job.bench.cli import ints
 from dare_job.cli import options as night_options
 from dare_job.config.options import option, words
-from dare_job.data.without_spark import rows as input_rows
+from dare_job.data.input import preview_rows as input_rows
 from dare_job.decode.engine.generation_config import read_rules
 from dare_job.decode.request import Request
 from dare_job.errors import ConfigError, DataError

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dare_job import schemas
+from dare_job.data.input.prepare import InputCounts
 from dare_job.data.paper import Options, report, splits
-from dare_job.data.readers import InputCounts
 from dare_job.errors import DataError
 from dare_job.models import files as models_files
 from dare_job.observe.progress import doing

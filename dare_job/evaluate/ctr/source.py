@@ -72,13 +72,13 @@ def load(data: str, min_rating: float) -> Source:
 
 
 def _read(data: str, into: Path) -> None:
-    """Write the contract tables with the job's readers, which check every row."""
+    """Write the contract tables as the job reads its input: every row is checked."""
     from dare_job.config.settings import InputSettings, SparkSettings
-    from dare_job.data import readers
+    from dare_job.data.input import prepare
     from dare_job.spark.session import session
 
     spark = session(SparkSettings(conf={"spark.driver.memory": "1g"}))
-    readers.read_input(InputSettings(path=data), into, spark)
+    prepare.read_input(InputSettings(path=data), into, spark)
 
 
 def _contract(folder: Path, min_rating: float) -> Source:

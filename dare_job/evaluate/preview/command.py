@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dare_job.config.settings import JobConfig
-from dare_job.data.without_spark import rows as input_rows
-from dare_job.data.without_spark.rows import Row
+from dare_job.data.input import preview_rows as input_rows
+from dare_job.data.input.preview_rows import Row
 from dare_job.decode.request import Result
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.preview import PreviewOptions, decode, results, screen

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from dare_job.data.without_spark.rows import Row
+from dare_job.data.input.preview_rows import Row
 from dare_job.decode.request import Request, Result
 from dare_job.errors import DataError, RowError
 from dare_job.evaluate.preview import drafts

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.data.without_spark.rows import Row
+from dare_job.data.input.preview_rows import Row
 from dare_job.generate.previous_text import tokenize_batches
 from dare_job.generate.task import Task
 from dare_job.job import Job

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dare_job.config.gates import MAX_SHARE
 from dare_job.config.settings import JobConfig
 from dare_job.data import titles
-from dare_job.data.without_spark.rows import Row
+from dare_job.data.input.preview_rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview.decode import GENEROUS, Rate, Written
 from dare_job.generate.copied_words import copied_words

@@ -6,10 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dare_job.data import titles
-from dare_job.data.without_spark.rows import Row
+from dare_job.data.input.preview_rows import Row
 from dare_job.decode.request import Result
 from dare_job.evaluate.preview import results
 from dare_job.observe.progress import counted
+from dare_job.observe.redact import printable
 from dare_job.publish.gate.findings import CHECKS
 from dare_job.publish.gate.scan import MIN_FAILING_ROWS
 from dare_job.publish.report.page import render_template
@@ -28,18 +29,18 @@ def show_heading(variant) -> None:
 
 
 def _title(row: Row, variant: str | None) -> str:
-    return clean(f"{row.entity}:{row.entity_id}{f', {variant}' if variant else ''}")
+    return printable(f"{row.entity}:{row.entity_id}{f', {variant}' if variant else ''}")
 
 
 def show_error(row: Row, error: str, variant: str | None) -> None:
-    _console().print(Text(f"{_title(row, variant)}  no text: {clean(error)}", style="red"))
+    _console().print(Text(f"{_title(row, variant)}  no text: {printable(error)}", style="red"))
 
 
 def show_text(row: Row, prompt: str, result: Result, text: str, limit: int, variant: str | None) -> None:
     """A row's prompt and text, and one line of facts."""
     console = _console()
     console.print(Text(_title(row, variant), style="bold"))
-    left, right = Text(clean(prompt), style="dim"), Text(clean(result.error or text))
+    left, right = Text(printable(prompt), style="dim"), Text(printable(result.error or text))
     if console.width >= _SIDE_BY_SIDE:
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(ratio=1)
@@ -57,16 +58,11 @@ def show_text(row: Row, prompt: str, result: Result, text: str, limit: int, vari
     console.print(Text(f"{', '.join(facts)}\n", style="italic"))
 
 
-def clean(text: str) -> str:
-    """Replace control characters, which could move the cursor or change the terminal's state."""
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else "\ufffd" for letter in text)
-
-
 def show_summary(summary: dict) -> None:
     """Finish reasons, tokens, speed, gates and advice."""
     console = _console()
     for line in [*facts(summary), *results.advice(summary)]:
-        console.print(Text(clean(line)), soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def facts(summary: dict) -> list[str]:
@@ -143,7 +139,7 @@ def show_comparison(summaries: list[dict]) -> None:
     columns, lines = comparison(summaries)
     table = Table(*columns, box=None, pad_edge=False)
     for line in lines:
-        table.add_row(*[Text(clean(cell)) for cell in line])
+        table.add_row(*[Text(printable(cell)) for cell in line])
     _console().print(table)
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dare_job.errors import ConfigError, DareJobError, DataError
+from dare_job.observe.redact import printable
 from dare_job.publish.report import nights
 from dare_job.publish.report.collect import Collected
 from dare_job.schemas import ENTITIES, ROUTES
@@ -65,9 +66,9 @@ def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -
     """Print a row: heading, pool and why it was chosen, marked text, legend, statistics."""
     written = row["generated_dt"] or dt
     age = f", generated {written}" if written != dt else ""
-    console.print(Text(f"{entity}:{row['entity_id']}  {dt}{age}", style="bold"))
+    console.print(Text(printable(f"{entity}:{row['entity_id']}  {dt}{age}"), style="bold"))
     if row["error"]:
-        console.print(Text(f"error: {row['error']}", style="red"))
+        console.print(Text(printable(f"error: {row['error']}"), style="red"))
     if row["pool"]:
         reason = _reason(out, entity, row, written)
         console.print(Text(f"drafts from {row['pool']} ({row['pool_kind']}){reason}"), soft_wrap=True)
@@ -81,7 +82,7 @@ def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -
         console.print(marked(steps, reused, console.is_terminal), soft_wrap=True)
         console.print(legend(reused, console.is_terminal), soft_wrap=True)
     else:
-        console.print(Text(row["knowledge"]), soft_wrap=True)
+        console.print(Text(printable(row["knowledge"])), soft_wrap=True)
     console.print(figures(row), soft_wrap=True)
 
 
@@ -95,7 +96,7 @@ def decoding_steps(row: dict, tokenizer) -> Iterator[tuple[str, str]]:
             pieces.append(text[len(shown):])
             shown = text if len(text) > len(shown) else shown
         position += emitted
-        yield pieces[0], pieces[1]
+        yield printable(pieces[0]), printable(pieces[1])
 
 
 def marked(steps: list[tuple[str, str]], reused: bool, colour: bool) -> Text:

@@ -2,39 +2,37 @@
 
 Two inputs are supported. A folder with ``sequential_train|valid|test.txt[.gz]`` has one line per user: its
 name and the numbers of its items, which start at 1 while the names in the id file start at 0 (AtSpeed
-publishes Amazon Beauty in this form). Parquet ``interactions`` (user_id, item_id, timestamp) are split 8:1:1
-at two points in time.
-
-``interactions`` are read like the job's (``data/readers``), but without Spark: columns may have different
-types in different files, ids may be numbers, times are seconds or timestamps. Rows without a user, an item or
-a time, rows with a rating that is not a number, and items without an id are left out.
+publishes Amazon Beauty in this form). The interactions of any input of the job (``data/input``) are split
+8:1:1 at two points in time. Rows without a user, an item or a time, rows with a rating that is not a number,
+and items without an id are left out.
 """
 
 import gzip
 import logging
+import tempfile
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from dare_job.data.readers.checks import LATEST_S
-from dare_job.data.readers.parquet import parquet_files, table_path
+from dare_job.config.settings import InputSettings
+from dare_job.data.input import sample
+from dare_job.data.input.source import detected, opened
 from dare_job.errors import ConfigError, DataError, describe
 from dare_job.recommend.item_ids import ItemIds
+from dare_job.schemas import INTERACTIONS
 
-_NEEDED = ("user_id", "item_id", "timestamp")
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
 _MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
 _LOG = logging.getLogger("dare_job")
 
 
-def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
-    """Read Parquet interactions: user and item (text), time (seconds), rating (NaN: none).
+def read_interactions(path: Path) -> tuple[pd.DataFrame, int]:
+    """Read interactions: user and item (text), time (seconds), rating (NaN: none).
 
     Also returns the number of invalid rows, which are left out.
 
@@ -43,54 +41,14 @@ def read_interactions(files: Iterable[Path]) -> tuple[pd.DataFrame, int]:
     DataError
         A file cannot be read or lacks a column.
     """
-    parts = [_file(path) for path in files]
-    whole = pd.concat(parts, ignore_index=True)
-    complete = whole["user"].notna() & whole["item"].notna() & whole["time"].between(0, LATEST_S)
-    valid = whole[complete & ~whole["wrong_rating"]].drop(columns="wrong_rating")
-    return valid.reset_index(drop=True), len(whole) - len(valid)
-
-
-def _file(path: Path) -> pd.DataFrame:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if missing := [name for name in _NEEDED if name not in names]:
-                raise DataError(f"{path}: column {missing[0]} is missing")
-            table = file.read(columns=[*_NEEDED, *(["rating"] if "rating" in names else [])])
-            column = table["rating"] if "rating" in names else pa.nulls(len(table), pa.float64())
-            rating = _numbers(column)
-            return pd.DataFrame({
-                "user": _text(table["user_id"]), "item": _text(table["item_id"]),
-                "time": _seconds(table["timestamp"]), "rating": rating,
-                "wrong_rating": column.is_valid().to_numpy(zero_copy_only=False) & ~np.isfinite(rating)})
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {describe(error)}") from error
-
-
-def _text(column: pa.ChunkedArray) -> pd.Series:
-    """Ids as text, or None; a whole number stored as a float is written without decimals."""
-    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
-        number = _numbers(column)
-        whole = np.isfinite(number) & (number == np.floor(number))
-        texts = [str(int(value)) if valid else None for value, valid in zip(number, whole, strict=True)]
-        return pd.Series(texts, dtype=object)
-    text = column.cast("string").to_pandas()
-    return text.where(text.notna() & text.str.strip().ne(""), None)
-
-
-def _seconds(column: pa.ChunkedArray) -> np.ndarray:
-    """Times as float64 seconds, NaN if invalid."""
-    if not pa.types.is_timestamp(column.type):
-        return np.floor(_numbers(column))
-    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-    return np.floor(_numbers(column.cast("int64")) / per_second)
-
-
-def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Values as float64, NaN if invalid."""
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        return np.asarray(column.cast("float64", safe=False).fill_null(np.nan))
-    return pd.to_numeric(pd.Series(column.to_pylist(), dtype=object), errors="coerce").to_numpy(np.float64)
+    kept, rows = [], 0
+    with tempfile.TemporaryDirectory() as temporary, opened(InputSettings(path=str(path)),
+                                                            Path(temporary)) as source:
+        for batch in sample.batches(source.tables["interactions"]):
+            rows += len(batch)
+            kept.append(batch.filter(pc.is_null(batch["problem"])).select(INTERACTIONS.names))
+    table = pa.Table.from_batches(kept, INTERACTIONS)
+    return table.rename_columns(["user", "item", "rating", "time"]).to_pandas(), rows - len(table)
 
 
 @dataclass(frozen=True)
@@ -100,7 +58,7 @@ class Sequences:
     Attributes
     ----------
     counts
-        Number of Parquet interactions, and of those left out by reason.
+        Number of interactions, and of those left out by reason.
     """
 
     users: tuple[str, ...]
@@ -146,10 +104,9 @@ def read(path: str | Path, ids: ItemIds, first_item: int = 1, min_rating: float 
         if min_rating is not None:
             raise ConfigError(f"--min-rating: the sequences of {path} have no ratings; omit the option")
         return _from_text(path, ids, first_item)
-    table = path if path.is_file() else table_path(path, "interactions") if path.is_dir() else None
-    if table is None:
-        raise ConfigError(f"--data {path}: found neither sequential_train.txt nor Parquet interactions")
-    return _from_parquet(table, ids, min_rating)
+    if not path.exists() or detected(path) is None:
+        raise ConfigError(f"--data {path}: found neither sequential_train.txt nor interactions")
+    return _from_interactions(path, ids, min_rating)
 
 
 def _text_file(folder: Path, part: str) -> Path | None:
@@ -189,9 +146,9 @@ def _numbered(items: list[str], ids: ItemIds, first_item: int, where: str) -> np
                         "(--first-item), those of the id file at 0") from None
 
 
-def _from_parquet(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
+def _from_interactions(path: Path, ids: ItemIds, min_rating: float | None) -> Sequences:
     _LOG.info("reading the interactions of %s", path)
-    table, invalid = read_interactions(parquet_files(path))
+    table, invalid = read_interactions(path)
     liked = table[~(table["rating"] < (-np.inf if min_rating is None else min_rating))]
     known = liked[liked["item"].isin(ids.rows)]
     counts = {"interactions": len(table) + invalid, "broken": invalid,

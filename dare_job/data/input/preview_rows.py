@@ -3,7 +3,8 @@
 import logging
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job.config.settings import JobConfig
-from dare_job.data import render, without_spark
+from dare_job.data import render
 from dare_job.data.history import end_of_day
-from dare_job.data.without_spark import sample
-from dare_job.data.without_spark.sample import Entity
-from dare_job.data.without_spark.source import InputTables
+from dare_job.data.input import sample
+from dare_job.data.input.sample import Entity
+from dare_job.data.input.source import InputSource, opened
 from dare_job.errors import DataError
 from dare_job.schemas import ENTITIES, ITEMS
 
@@ -74,7 +75,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
         The input cannot be read, has no such rows, or lacks one in ``named``.
     """
     ids = {entity: [name for kind, name in named if kind == entity] for entity in ENTITIES}
-    with without_spark.opened(config.input) as source:
+    with opened_without_spark(config) as source:
         chosen = _choose(source, config, day, 0 if named else count, ids)
     for entity, known in (("user", chosen.histories), ("item", chosen.items)):
         missing = [name for name in ids[entity] if name not in known]
@@ -87,12 +88,32 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
     return chosen
 
 
-def _choose(source: InputTables, config: JobConfig, day: date, count: int, ids: dict) -> Chosen:
+@contextmanager
+def opened_without_spark(config: JobConfig) -> Iterator[InputSource]:
+    """The input's tables, read in this process. Only queries start Spark, which a log line says."""
+    settings = config.input
+    queries = {name: table.query for name,
+               table in settings.tables or () if table is not None and table.query}
+    with tempfile.TemporaryDirectory(prefix="dare-job-") as temporary:
+        results = {name: Path(temporary) / f"{name}.parquet" for name in queries}
+        if queries:
+            from dare_job.data.input.prepare import write_query
+            from dare_job.spark.session import session
+
+            _LOG.info("starting Spark for the query of %s", ", ".join(queries))
+            spark = session(config.spark)
+            for name, query in queries.items():
+                write_query(query, results[name], f"input.tables.{name}.query", spark)
+        with opened(settings, Path(temporary), results) as source:
+            yield source
+
+
+def _choose(source: InputSource, config: JobConfig, day: date, count: int, ids: dict) -> Chosen:
     seed, sampled = config.seed, _SPARE * count
     while True:
         past = sample.interactions(source, end_of_day(day), sampled, seed, ids["user"])
         needed = {item for events in past.events.values() for _, item, _ in events}
-        items = sample.entities(source.items(), count, seed, [*needed, *ids["item"]]) if source.items else {}
+        items = sample.entities(source.tables.get("items"), count, seed, [*needed, *ids["item"]])
         titled = {name for name, item in items.items() if item.title and item.title.strip(" ")}
         histories = {user: sample.history(events, titled, config.history)
                      for user, events in past.events.items()}
@@ -102,7 +123,7 @@ def _choose(source: InputTables, config: JobConfig, day: date, count: int, ids: 
         sampled *= _MORE
     _warn_of_broken_rows(past, config)
     users = list(dict.fromkeys([*able, *ids["user"]]))
-    known = sample.entities(source.users(), 0, seed, users) if source.users else {}
+    known = sample.entities(source.tables.get("users"), 0, seed, users)
     found = {user: histories.get(user, []) for user in users if user in histories or user in known}
     described = list(dict.fromkeys([*[name for name in items if name in titled][:count], *ids["item"]]))
     return Chosen(known, found, items, described)

@@ -5,18 +5,17 @@ import json
 from datetime import date, datetime
 from decimal import Decimal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.data import without_spark
-from dare_job.data.readers import read_input
-from dare_job.data.without_spark import rows, sample, values
-from dare_job.data.without_spark.source import valid_interactions
+from dare_job.data.input import preview_rows as rows
+from dare_job.data.input import sample, values
+from dare_job.data.input.prepare import read_input
+from dare_job.data.input.source import opened
 from dare_job.errors import DataError
-from dare_job.schemas import ENTITIES, PLAN
+from dare_job.schemas import ENTITIES, INTERACTIONS, PLAN
 from dare_job.stages import plan
 from dare_job.tables import published, stage_inputs
 
@@ -92,15 +91,17 @@ def parquet_files(folder):
     return folder
 
 
-def tables(settings):
-    """Interactions, users and items as the reader without Spark gives them."""
-    with without_spark.opened(settings) as source:
-        events = [row for raw in source.interactions()
-                  for row in valid_interactions(raw, source.rating_range).to_pylist()]
+def tables(settings, temporary):
+    """Interactions, users and items as they are read without Spark."""
+    with opened(settings, temporary) as source:
+        events = [{name: row[name] for name in INTERACTIONS.names}
+                  for batch in sample.batches(source.tables["interactions"])
+                  for row in batch.to_pylist() if row["problem"] is None]
         found = []
-        for part in (source.users, source.items):
-            ids = [name for batch in part() for name in batch.ids.to_pylist() if name] if part else []
-            found.append(sample.entities(part(), 0, 0, ids) if part else {})
+        for part in (source.tables.get("users"), source.tables.get("items")):
+            ids = [name for batch in sample.batches(part) for name in batch.column(0).to_pylist() if name] \
+                if part else []
+            found.append(sample.entities(part, 0, 0, ids))
     return events, *found
 
 
@@ -110,7 +111,7 @@ def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
     read_input(settings, tmp_path / "into", spark)
     expected = {name: pq.read_table(tmp_path / "into" / f"{name}.parquet").to_pylist()
                 for name in ("interactions", "users", "items")}
-    events, users, items = tables(settings)
+    events, users, items = tables(settings, tmp_path)
 
     def order(row):
         return row["user_id"], row["item_id"], row["timestamp"], row["rating"] or 0
@@ -190,7 +191,7 @@ def test_1m_sequences_and_100k(tmp_path):
     put(folder, "user_list.txt", ["org_id remap_id", "2 0", "1 1"])
     put(folder, "item_list.txt", ["org_id remap_id title", "3 0 x", "1 1 y"])
     put(folder, "sequences_full.txt.gz", ["0 1 0", "1 0 9"])
-    events, _, items = tables(InputSettings(path=str(folder)))
+    events, _, items = tables(InputSettings(path=str(folder)), tmp_path)
     assert [(row["user_id"], row["item_id"], row["timestamp"]) for row in events] == [
         ("2", "1", 0), ("2", "3", 1), ("1", "3", 0)]
     assert items["3"].attributes == {"genre": "Action", "year": "1986"}
@@ -198,7 +199,7 @@ def test_1m_sequences_and_100k(tmp_path):
     put(folder, "u.user", ["196|49|M|writer|55105", "186|17|F|student|00000"])
     flags = "|".join("1" if place in (5, 14) else "0" for place in range(19))
     put(folder, "u.item", [f"242|Café (1996)|01-Jan-1996||http://x|{flags}"], "latin-1")
-    events, users, items = tables(InputSettings(path=str(folder)))
+    events, users, items = tables(InputSettings(path=str(folder)), tmp_path)
     assert events == [{"user_id": "196", "item_id": "242", "rating": 3.0, "timestamp": 881250949}]
     assert {name: user.attributes for name, user in users.items()} == {
         "196": {"gender": "male", "age": "45-49", "occupation": "writer"},
@@ -207,8 +208,9 @@ def test_1m_sequences_and_100k(tmp_path):
 
 
 @pytest.mark.parametrize(("value", "text"), [
-    (1.5, "1.5"), (7.0, "7.0"), (1e7, "1.0E7"), (1.234e-5, "1.234E-5"), (-0.001, "-0.001"), (True, "true"),
-    (np.float32(0.1), "0.1"), (b"\xff", "\ufffd"), (Decimal("1E+2"), "100"), (date(2020, 1, 2), "2020-01-02"),
-    (datetime(2020, 1, 2, 3, 4, 5), "2020-01-02 03:04:05"), (float("nan"), "NaN"), (12, "12")])
+    (1.5, "1.5"), (7.0, "7"), (1e7, "10000000"), (1.234e-5, "1.234e-05"), (-0.001, "-0.001"), (True, "true"),
+    (b"\xff", "\ufffd"), (Decimal("1E+2"), "100"), (date(2020, 1, 2), "2020-01-02"),
+    (datetime(2020, 1, 2, 3, 4, 5), "2020-01-02 03:04:05"), (datetime(2020, 1, 2), "2020-01-02"),
+    (float("nan"), ""), (12, "12"), (["a", ["b", "a"], None], "a, b"), ({"id": 1, "name": "Drama"}, "Drama")])
 def test_values_as_text(value, text):
     assert values.as_text(value) == text

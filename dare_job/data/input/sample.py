@@ -1,4 +1,4 @@
-"""Draws users with a history and items with a title, in one pass over each table and bounded memory.
+"""Draws users with a history and items with a title, in one pass over each table, without Spark.
 
 The sample is that of the smallest seeded hashes of ids, so it does not depend on the order of the files.
 """
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from dare_job.config.settings import HistorySettings
 from dare_job.data.history import window_size
-from dare_job.data.without_spark import values
-from dare_job.data.without_spark.source import Entities, InputTables, valid_interactions
+from dare_job.data.input.source import InputSource
+from dare_job.data.input.table import Table
 
 _NARROWED_AFTER = 8  # batches
 Event = tuple[int, str, float | None]  # timestamp, item id, rating
@@ -77,12 +77,18 @@ class _SmallestHashes:
         return (hashes <= self._limit) & bool(self._n)
 
 
-def interactions(source: InputTables, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
+def batches(table: Table) -> Iterator[pa.RecordBatch]:
+    """All batches of a table, in order."""
+    for part in table.parts():
+        yield from table.read(part)
+
+
+def interactions(source: InputSource, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
     """Interactions before ``end_s`` of n users, chosen by hash, and of the users in ``named``."""
     smallest, found, kept = _SmallestHashes(n, seed), Interactions(), []
     names = pa.array(named, pa.string())
-    for raw in source.interactions():
-        batch = valid_interactions(raw, source.rating_range)
+    for raw in batches(source.tables["interactions"]):
+        batch = raw.filter(pc.is_null(raw["problem"])).select(["user_id", "item_id", "rating", "timestamp"])
         found.rows, found.broken = found.rows + len(raw), found.broken + len(raw) - len(batch)
         batch = batch.filter(pc.less(batch["timestamp"], end_s))
         new = smallest.of(batch["user_id"])
@@ -105,30 +111,25 @@ def _narrowed(parts: list[tuple], smallest: _SmallestHashes, names: pa.Array) ->
     return batch.filter(pa.array(kept)), hashes[kept]
 
 
-def entities(batches: Iterator[Entities], n: int, seed: int, named: Sequence[str]) -> dict[str, Entity]:
+def entities(table: Table | None, n: int, seed: int, named: Sequence[str]) -> dict[str, Entity]:
     """The n titled entities of the smallest hashes in their order, then those in ``named``.
 
     As in the run, the first row of an id counts, and the id is dropped if that row is broken.
     """
     smallest, found = _SmallestHashes(n, seed), {}
     names = pa.array(named, pa.string())
-    for part in batches:
-        hashes = smallest.of(pc.fill_null(part.ids, ""))
-        titled = values.present(part.ids)
-        if part.titles is not None:
-            titled = pc.and_(titled, values.present(part.titles))
+    for batch in batches(table) if table else ():
+        ids = pc.fill_null(batch.column(0), "")
+        hashes, known = smallest.of(ids), pc.not_equal(pc.utf8_trim_whitespace(ids), "")
+        titled = pc.and_(known, batch["title"].is_valid()) if "title" in batch.schema.names else known
         smallest.add(hashes[titled.to_numpy(zero_copy_only=False)])
-        wanted = smallest.keeps(hashes) | pc.is_in(part.ids, names).to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(wanted & values.present(part.ids).to_numpy(zero_copy_only=False)):
-            name = part.ids[place].as_py()
+        wanted = smallest.keeps(hashes) | pc.is_in(ids, names).to_numpy(zero_copy_only=False)
+        rows = batch.filter(pa.array(wanted & known.to_numpy(zero_copy_only=False)))
+        for name, row in zip(rows.column(0).to_pylist(), rows.to_pylist(), strict=True):
             if name not in found:
-                found[name] = None if part.broken[place].as_py() else _entity(part, int(place))
+                found[name] = None if row["problem"] else Entity(row.get("title"),
+                                                                 dict(row["attributes"] or ()))
     return {name: found[name] for name in smallest.ordered(found) if found[name] is not None}
-
-
-def _entity(part: Entities, place: int) -> Entity:
-    title = None if part.titles is None else part.titles[place].as_py()
-    return Entity(title, part.attributes(part.rows.slice(place, 1).to_pylist()[0]))
 
 
 def history(events: list[Event], titled: set[str], settings: HistorySettings
@@ -143,5 +144,3 @@ def history(events: list[Event], titled: set[str], settings: HistorySettings
     end = window if settings.window == "old" else n
     chosen = ordered[:end][-min(window, settings.max_items):] if n else []
     return [(item, rating) for _, item, rating in chosen]
-
-

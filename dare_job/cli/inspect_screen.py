@@ -1,0 +1,78 @@
+"""Shows what ``dare-job data inspect`` found."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dare_job.observe.progress import counted
+from dare_job.observe.redact import printable
+
+_SHOWN_TEXT = 60  # characters of a value
+_SHOWN_COLUMNS = 30
+
+
+def show(facts: dict) -> None:
+    """Tables, orphans, prompts and the proposed mapping."""
+    console = Console(highlight=False, markup=False)
+    console.print(f"{facts['path']}: {facts['format']}")
+    for name, table in facts["tables"].items():
+        console.print()
+        console.print(Text(_headline(name, table), style="bold"))
+        console.print(_columns(table["columns"]))
+        console.print(_rows(table["sample"]))
+        for reason, rejected in table["rejected"].items():
+            console.print(Text(f"rejected: {reason} ({counted(rejected['rows'], 'row')})", style="red"))
+            for example in rejected["examples"]:
+                console.print(f"  {_short(example)}")
+    for name, orphans in facts["orphans"].items():
+        if orphans["unknown"]:
+            console.print(f"\n{orphans['unknown']} of {orphans['of']} {name} of interactions are not in the "
+                          f"table "
+                          f"{name}, such as {_short(', '.join(orphans['examples']))}")
+    for prompt in facts["prompts"]:
+        console.print(Text(f"\nprompt of {prompt['entity']}:{_short(prompt['id'])}", style="bold"))
+        console.print(printable(prompt["prompt"] or prompt["error"]))
+    if facts["proposal"]:
+        console.print(Text("\nThe columns have other names than ours. Proposed mapping (--save FILE, then "
+                           "--config "
+                           "FILE):", style="bold"))
+        console.print(facts["proposal"])
+
+
+def _headline(name: str, table: dict) -> str:
+    counts = [counted(table["rows"], "row") + ("" if table["all_rows_read"] else " read, there are more")]
+    counts += [counted(table[key], key[:-1]) for key in ("users",
+                                                         "items") if key in table and name == "interactions"]
+    if table["duplicates"]:
+        counts.append(f"{counted(table['duplicates'], 'repeated id')}")
+    if table["first"]:
+        counts.append(f"{table['first']} to {table['last']} (UTC)")
+    return f"{name} ({counted(table['files'], 'file')}): {', '.join(counts)}"
+
+
+def _columns(columns: dict[str, dict]) -> Table:
+    table = Table("column", "type", "taken for", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, column in list(columns.items())[:_SHOWN_COLUMNS]:
+        table.add_row(*map(_short, (name, column["type"], column["use"])))
+    if len(columns) > _SHOWN_COLUMNS:
+        table.add_row(f"and {len(columns) - _SHOWN_COLUMNS} more", "", "")
+    return table
+
+
+def _rows(rows: list[dict]) -> Table:
+    names = list(rows[0]) if rows else []
+    table = Table(*names, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*[_short(_value(row[name])) for name in names])
+    return table
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"{name}: {text}" for name, text in value)
+    return "" if value is None else str(value)
+
+
+def _short(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT - 1] + "…"

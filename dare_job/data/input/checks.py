@@ -1,0 +1,151 @@
+"""Writes the contract tables of an input with Spark, and the rows that are rejected to a table of rejects."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dare_job.data.input.source import InputSource
+from dare_job.data.input.table import CONTRACT, Part, Table, schema_of
+from dare_job.errors import DataError
+from dare_job.schemas import REJECTS
+from dare_job.spark.tables import write_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+_REPORTED_REASONS = 5
+_SHOWN_CHARACTERS = 60  # of the first row of a reason
+_TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own readers
+
+
+@dataclass
+class TableCounts:
+    """Rows of one table: written, broken and duplicated (the last two are in the rejects)."""
+
+    written: int = 0
+    broken: int = 0
+    duplicates: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, spark: SparkSession
+                  ) -> dict[str, TableCounts]:
+    """Write ``interactions users items rejects`` (Parquet folders) to ``into``; returns counts by table.
+
+    A repeated user or item id is rejected too but does not count as broken.
+
+    Raises
+    ------
+    DataError
+        More than ``max_reject_share`` of a table's rows are broken.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    _write_empty(into / "rejects.parquet", REJECTS)
+    counts = {}
+    for name, schema in CONTRACT.items():
+        table = source.tables.get(name)
+        if table is None:
+            _write_empty(into / f"{name}.parquet", schema)
+            counts[name] = TableCounts()
+            continue
+        rows = _rows(table, spark)
+        checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
+            if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
+        counts[name] = _write(checked, schema, name, into, max_reject_share)
+    return counts
+
+
+def _rows(table: Table, spark: SparkSession) -> DataFrame:
+    """The rows of a table, read by tasks."""
+    tasks = list(_tasks(table.parts(), spark.sparkContext.defaultParallelism))
+    reader = replace(table, files=())
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                for part in tasks[number]:
+                    yield from reader.read(part)
+
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(read, from_arrow_schema(schema_of(table.name)))
+
+
+def _tasks(parts: list[Part], slots: int) -> Iterator[list[Part]]:
+    """Parts of each task: about 128 MB, or less if some task slots would have no work."""
+    total = sum(part.piece.size + _FILE_COSTS_BYTES for part in parts)
+    most = min(_TASK_BYTES, max(_FILE_COSTS_BYTES, total // slots))
+    task, size = [], 0
+    for part in parts:
+        task.append(part)
+        size += part.piece.size + _FILE_COSTS_BYTES
+        if size >= most:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:
+    """Mark all rows of an id but the first: as duplicates, or with ``distinct`` leave them out."""
+    # partition rows without an id by line, so that they are not all in one window
+    order = Window.partitionBy(key, F.when(F.col(key).isNull(), F.col("line"))).orderBy("part", "line")
+    numbered = rows.withColumns({"broken": F.col("problem").isNotNull(), "_copy": F.row_number().over(order)})
+    if distinct:
+        return numbered.where((F.col("_copy") == 1) | F.col("broken")).withColumn("reason", F.col("problem"))
+    copy = F.when(F.col("_copy") > 1, F.lit(f"{key} is a duplicate: the first row is kept"))
+    return numbered.withColumn("reason", F.coalesce("problem", copy))
+
+
+def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float) -> TableCounts:
+    observation = Observation(name)
+    observed = checked.observe(
+        observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
+        F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
+    write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names), into / f"{name}.parquet")
+    rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
+    counts = TableCounts(rows - rejected, broken, rejected - broken)
+    if rejected:
+        invalid = checked.where(F.col("reason").isNotNull())
+        counts.reasons = _reasons(invalid, name, counts, rows, max_share)
+        rejects = invalid.select("source", "line", "reason", "raw")
+        write_parquet(rejects, into / "rejects.parquet", mode="append")
+    return counts
+
+
+def _reasons(invalid: DataFrame, name: str, counts: TableCounts, rows: int,
+             max_share: float) -> dict[str, int]:
+    grouped = invalid.groupBy("reason").agg(
+        F.count("*").alias("rows"), F.min_by(F.struct("source", "line", "raw"), "line").alias("first"),
+        F.first("broken").alias("broken"))
+    reasons = sorted(grouped.collect(), key=lambda row: -row["rows"])
+    if counts.broken > max_share * rows:
+        worst = "; ".join(f"{row['reason']} ({row['rows']} rows, first {_shown(row['first'])})"
+                          for row in reasons if row["broken"])
+        raise DataError(f"{counts.broken} of {rows} rows of {name} are unusable, more than "
+                        f"input.max_reject_share = {max_share:g}: {worst}{_hint(name, reasons)}")
+    return {row["reason"]: row["rows"] for row in reasons[:_REPORTED_REASONS]}
+
+
+def _shown(row) -> str:
+    return f"{row['source']}:{row['line']}: {row['raw'][:_SHOWN_CHARACTERS]!r}"
+
+
+def _hint(name: str, reasons: list) -> str:
+    """The setting that mends the most frequent reason, if one does."""
+    worst = next(row["reason"] for row in reasons if row["broken"])
+    if worst.startswith("timestamp is n"):
+        return (f". Set their unit or format: input.tables.{name}.time=ms, or '%d.%m.%Y'; the right column: "
+                f"input.tables.{name}.columns={{timestamp: COLUMN}}")
+    if worst.startswith("rating is outside"):
+        return f". Another range of ratings: input.tables.{name}.rating_range=[LOW, HIGH]"
+    return ""
+
+
+def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
+    folder.mkdir()
+    with paths.arrow_sink(folder / "part-empty.parquet") as sink:
+        pq.write_table(schema.empty_table(), sink)

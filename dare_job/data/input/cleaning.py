@@ -1,0 +1,72 @@
+"""Cleans text for prompts: one line, without markup, entities and characters that are not text.
+
+A title must not be able to end its line: a line break in it would begin a line of the prompt that nobody
+wrote. HTML entities (also those encoded twice) are replaced, tags of HTML are removed, and text that was
+decoded with a wrong encoding is repaired: bytes of cp1252 that were read as Latin-1, and UTF-8 that was read
+as cp1252.
+"""
+
+import html
+import re
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TAGS = ("a|abbr|b|big|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|ol|p|"
+         "pre|s|script|small|span|strike|strong|style|sub|sup|table|tbody|td|th|tr|tt|u|ul")
+_TAG = re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,500}})?/?>", re.IGNORECASE)
+# control characters but not space, line and paragraph separators, directions of writing, marks of byte order
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb"
+                        "\U000e0000-\U000e007f]+")
+_C1 = re.compile("[\x80-\x9f]")
+# UTF-8 that was read as cp1252
+_MISREAD = re.compile("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]{1,3}")
+# any character that a rule above may change; the others are left alone without a look at each text
+_SUSPECT = ("[\\x00-\\x1f&<\\x7f-\\x9f\\xad\\x{200b}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2060}-\\x{2069}"
+            "\\x{feff}\\x{fff9}-\\x{fffb}\\x{e0000}-\\x{e007f}]|  |^ | $|"
+            "[\\xc2-\\xf4][\\x80-\\xbf\\x{0152}-\\x{2122}]")
+
+
+def clean_texts(column: pa.Array) -> pa.Array:
+    """``clean`` of each text; empty texts are null."""
+    suspect = pc.fill_null(pc.match_substring_regex(column, _SUSPECT), False)
+    if pc.any(suspect).as_py():
+        encoded = column.filter(suspect).dictionary_encode()
+        cleaned = pa.array(map(clean, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+        column = pc.replace_with_mask(column, suspect, cleaned)
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+
+
+def clean(text: str) -> str:
+    """One line of text without markup, entities, control characters and spaces at its ends."""
+    for _ in range(2):
+        if "&" in text:
+            text = html.unescape(text)
+    text = _repaired(text)
+    if "<" in text:
+        text = _TAG.sub(" ", text)
+    text = _INVISIBLE.sub("", _NOT_TEXT.sub(" ", text))
+    return " ".join(text.split())
+
+
+def _repaired(text: str) -> str:
+    text = _MISREAD.sub(_decoded, text)
+    return _C1.sub(lambda found: found[0].encode("latin-1").decode("cp1252", "ignore") or " ", text)
+
+
+def _decoded(found: re.Match) -> str:
+    """The longest beginning of some characters whose bytes in cp1252 are UTF-8, decoded; else the characters."""
+    for end in range(len(found[0]), 1, -1):
+        with suppress(UnicodeError):
+            return b"".join(map(_byte, found[0][:end])).decode("utf-8") + found[0][end:]
+    return found[0]
+
+
+def _byte(letter: str) -> bytes:
+    """A character's byte in cp1252, in which five bytes have no character of their own."""
+    try:
+        return letter.encode("cp1252")
+    except UnicodeEncodeError:
+        return letter.encode("latin-1")

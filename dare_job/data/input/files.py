@@ -1,0 +1,181 @@
+"""Finds the files of a table, with what the names of folders say.
+
+Hidden files and folders, whose names begin with ``.`` or ``_``, are not part of a table: other programs keep
+temporary and deleted rows there. Links are followed. A folder ``genre=Drama`` gives its files a column.
+"""
+
+import logging
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+from dare_job.data.input.scan import COMPRESSED, bare_suffix, first_bytes
+from dare_job.errors import DataError
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+_LOG = logging.getLogger("dare_job")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".inter",
+                 ".user", ".item")
+_LAKES = {"_delta_log": "delta", ".hoodie": "hudi"}
+Found = tuple[AnyPath, dict[str, str | None]]  # a file, and columns that names of folders give
+
+
+def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
+    """The files of a table, by name.
+
+    Parameters
+    ----------
+    text
+        File, folder or pattern, relative to ``root``, or an absolute path or URL. None: ``root``.
+    key
+        Setting that holds ``text``, for messages.
+
+    Raises
+    ------
+    DataError
+        There is no such file.
+    """
+    path = locate(root, text)
+    if text and any(mark in text for mark in "*?[") and not path.exists():
+        return _matches(root, text, key)
+    if not path.exists():
+        entries = root.iterdir() if root.is_dir() else ()
+        beside = sorted(entry.name for entry in entries if not hidden(entry.name))
+        found = f" (found: {', '.join(beside)})" if beside else ""
+        raise DataError(f"{key} = {text}: {path} does not exist{found}")
+    if not path.is_dir():
+        return [(path, {})]
+    found = files_below(path)
+    if not found:
+        raise DataError(f"{path} has no file that can be read")
+    return found
+
+
+def locate(root: AnyPath, text: str | None) -> AnyPath:
+    """The path of a table."""
+    if not text:
+        return root
+    return paths.path(text) if "://" in text or os.path.isabs(text) else root / text
+
+
+def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
+    anchor = Path(text).anchor
+    base, pattern = (anchor or root), text[len(anchor):]
+    if "://" in text or not paths.is_local(root):
+        raise DataError(f"{key} = {text}: patterns are read on disks only; name a folder")
+    names = sorted(path for path in Path(base).glob(pattern)
+                   if not any(hidden(part) for part in path.relative_to(base).parts))
+    files = [file for path in names for file in (files_below(path) if path.is_dir() else [(path, {})])]
+    if not files:
+        raise DataError(f"{key} = {text}: no file matches")
+    return files
+
+
+def hidden(name: str) -> bool:
+    return name.startswith((".", "_"))
+
+
+def files_below(folder: AnyPath) -> list[Found]:
+    """The data files of a folder, by name; others are named in a warning.
+
+    Data files are Parquet files, whatever they are called, and text files with a usual suffix. Where there
+    are Parquet files, only they are.
+    """
+    names = _names(folder)
+    files = [folder / name for name in names]
+    kinds = paths.map_paths(_kind, files)
+    chosen = "parquet" if "parquet" in kinds else "text"
+    others = [name for name, kind in zip(names, kinds, strict=True) if kind != chosen]
+    if others and len(others) < len(names):
+        _LOG.warning("%s: %d files are not read, because they are not %s: %s", folder, len(others),
+                     "Parquet" if chosen == "parquet" else "data", ", ".join(others[:5]))
+    return [(folder / name, _partition(name)) for name, kind in zip(names, kinds, strict=True)
+            if kind == chosen]
+
+
+def _names(folder: AnyPath) -> list[str]:
+    """Relative names of the files below a folder, without hidden ones and links that lead back."""
+    if not paths.is_local(folder):
+        names = list(paths.listing(folder))
+        return [name for name in names if not any(map(hidden, name.split("/")))]
+    found, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        place = os.stat(parent)
+        if (place.st_dev, place.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((place.st_dev, place.st_ino))
+        folders[:] = [name for name in folders if not hidden(name)]
+        found += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not hidden(name)]
+    return sorted(name.replace(os.sep, "/") for name in found)
+
+
+def _kind(file: AnyPath) -> str:
+    if file.suffix == ".parquet":
+        return "parquet"
+    if bare_suffix(file) in TEXT_SUFFIXES:
+        return "text"
+    if file.suffix in COMPRESSED:
+        return "text" if b"\0" not in first_bytes(file, 1000) else "other"
+    if file.suffix in ("", ".parq", ".pq", ".snappy") or file.suffix[1:].isdigit():
+        return "parquet" if _magic(file) else "other"
+    return "other"
+
+
+def _magic(file: AnyPath) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(4) == b"PAR1"
+
+
+def _partition(name: str) -> dict[str, str | None]:
+    pairs = (part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
+    return {column: None if value == _NO_VALUE else unquote(value) for column, value in pairs}
+
+
+def lake_format(folder: AnyPath) -> str | None:
+    """delta, iceberg or hudi for a folder with such a table's log; else None."""
+    if not folder.is_dir():
+        return None
+    for mark, kind in _LAKES.items():
+        if (folder / mark).exists():
+            return kind
+    logs = folder / "metadata"
+    return "iceberg" if logs.is_dir() and next(logs.glob("*.metadata.json"), None) else None
+
+
+def single_subfolder(path: AnyPath) -> AnyPath:
+    """Descend while a folder contains nothing but a single folder that is not a table or a partition."""
+    if path.is_dir():
+        entries = [entry for entry in path.iterdir() if not entry.name.startswith((".", "__"))]
+        if len(entries) == 1 and entries[0].is_dir() and "=" not in entries[0].name \
+                and entries[0].name.partition(".")[0] != "interactions":
+            return single_subfolder(entries[0])
+    return path
+
+
+def named_table(folder: AnyPath, name: str) -> AnyPath | None:
+    """Path of a table with its usual name: ``NAME``, ``NAME.parquet``, ``NAME.csv`` and others.
+
+    Raises
+    ------
+    DataError
+        There are several, such as a file and a folder of one name.
+    """
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    found = [entry for entry in entries if _is_table(entry, name)]
+    if len(found) > 1:
+        raise DataError(f"{folder} has both {found[0].name} and {found[1].name}; say which is the table: "
+                        f"input.tables.{name}.path={found[0].name}")
+    return found[0] if found else None
+
+
+def _is_table(entry: AnyPath, name: str) -> bool:
+    if not entry.name.startswith(name):
+        return False
+    rest = entry.name.removeprefix(name)
+    compressed = entry.suffix if entry.suffix in COMPRESSED else ""
+    if rest.removesuffix(compressed) not in ("", ".parquet", *TEXT_SUFFIXES):
+        return False
+    return entry.is_file() or lake_format(entry) is not None or bool(_names(entry))

@@ -1,0 +1,378 @@
+"""Formats of files: Parquet, fields between separators, JSON lines, and tables of Delta and Iceberg.
+
+``read(piece, form, columns)`` yields raw batches with the columns of a piece, or those of ``columns`` that it
+has.
+"""
+
+import ast
+import csv
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dare_job.data.input.scan import Piece, Raw, bare_suffix, first_bytes, line_blocks, text_pieces
+from dare_job.errors import DataError
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+_ROWS = 1 << 16
+_GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
+_MOST_LINES = 1000  # of a record in quotes
+MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
+_FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
+_SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How files of a table are read.
+
+    Attributes
+    ----------
+    kind
+        parquet, delimited or json.
+    separator, header, quotes
+        Of delimited files: what separates fields; their names where the file has no line with them; how
+        quotes in fields are written (doubled, escaped with a backslash, or none: quotes are text).
+    """
+
+    kind: str
+    separator: str = ","
+    header: tuple[str, ...] | None = None
+    quotes: str = "doubled"
+    encoding: str | None = None
+
+
+def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | None = None,
+           quotes: str = "doubled", encoding: str | None = None, kind: str | None = None) -> Form:
+    """The form of a file by its content. Raises DataError if it is not recognized."""
+    start = first_bytes(file)
+    if kind == "parquet" or (kind is None and start[:4] == b"PAR1"):
+        return Form("parquet")
+    if kind == "json" or (kind is None and not separator and re.match(rb"\s*\{", start)):
+        return Form("json", encoding=encoding)
+    if start[:4] == b"PAR1" or b"\0" in start[:1000]:
+        raise DataError(f"{file} is neither Parquet, nor text with separators, nor JSON lines")
+    if re.match(rb"\s*\[\s*\{", start):
+        raise DataError(f"{file} is one JSON array: write one object per line (JSON lines)")
+    separator = separator or {"csv": ",", "tsv": "\t"}.get(kind or "") or _separator(file, start)
+    return Form("delimited", separator, tuple(header) if header else None, quotes, encoding)
+
+
+def _separator(file: AnyPath, start: bytes) -> str:
+    """The separator of the first line: that of the suffix if the line has it, or the most frequent one."""
+    line = start.split(b"\n", 1)[0].decode("utf-8", "replace")
+    usual = _SEPARATORS.get(bare_suffix(file))
+    if usual and usual in line:
+        return usual
+    counts = {mark: line.count(mark) for mark in ("::", "\t", ";", "|", ",")}
+    best = max(counts, key=counts.get)
+    return best if counts[best] else usual or ","
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file of a table: how it is read, its columns (with types in a Parquet file, else None), its parts."""
+
+    path: AnyPath
+    form: Form
+    types: dict[str, pa.DataType | None]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        """The file's name, after the folders that give columns."""
+        partition = self.pieces[0].partition if self.pieces else {}
+        return "/".join([*(f"{column}={value}" for column, value in partition.items()), self.path.name])
+
+
+def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> FileInfo:
+    """Columns and parts of a file.
+
+    Raises
+    ------
+    DataError
+        The file is damaged.
+    """
+    if form.kind == "parquet":
+        table = _metadata(file)
+        schema = table.schema.to_arrow_schema()
+        return FileInfo(file, form, dict(zip(schema.names, schema.types, strict=True)),
+                        tuple(_row_groups(file, table, partition)))
+    names = (form.header or header(file, form)) if form.kind == "delimited" else _keys(file, form)
+    quotes = form.kind == "delimited" and form.quotes == "doubled"
+    return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)))
+
+
+def _row_groups(file: AnyPath, table: pq.FileMetaData, partition: dict[str, str | None]) -> Iterator[Piece]:
+    """Parts of row groups that together have some 64 MB or a million rows."""
+    start = before = rows = size = 0
+    for group in range(table.num_row_groups):
+        info = table.row_group(group)
+        if rows and (size + info.total_byte_size > _GROUP_BYTES or rows + info.num_rows > _GROUP_ROWS):
+            yield Piece(str(file), start, group, before, size, partition)
+            start, before, rows, size = group, before + rows, 0, 0
+        rows, size = rows + info.num_rows, size + info.total_byte_size
+    yield Piece(str(file), start, table.num_row_groups, before, size, partition)
+
+
+def _metadata(file: AnyPath) -> pq.FileMetaData:
+    try:
+        with paths.arrow_source(file) as source:
+            return pq.read_metadata(source)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file} is not a readable Parquet file: {_first_line(error)}") from None
+
+
+def _keys(file: AnyPath, form: Form) -> list[str]:
+    """Keys of the first thousand objects."""
+    records = (record for _, lines in line_blocks(Piece(str(file)), form.encoding)
+               for record in map(_record, lines[:1000]) if record)
+    return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
+
+
+def header(file: AnyPath, form: Form) -> list[str]:
+    """Names in the first line; empty if the file is empty."""
+    for _, lines in line_blocks(Piece(str(file)), form.encoding):
+        return [name.strip() for name in _fields(lines[0], form)] if lines else []
+    return []
+
+
+def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+    """Raw batches of a piece, with the columns that are asked for and present; None: all."""
+    reader = {"parquet": _parquet, "delimited": _delimited, "json": _json}[form.kind]
+    return reader(piece, form, columns)
+
+
+def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+    path, line = piece.path, piece.before + 1
+    try:
+        with paths.arrow_source(path) as source, pq.ParquetFile(source) as file:
+            names = file.schema_arrow.names
+            wanted = [name for name in names if columns is None or name in columns]
+            groups = list(range(piece.start, piece.end))
+            # in Parquet a dot divides names of nested columns, so that columns are chosen by their position
+            for batch in file.iter_batches(_ROWS, row_groups=groups, columns=_leaves(file, wanted)):
+                found = {name: batch.column(batch.schema.names.index(name)) for name in wanted}
+                yield Raw(found, np.arange(line, line + len(batch)), _Row(found),
+                          pa.nulls(len(batch), pa.string()))
+                line += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise damage(path, piece, error) from error
+
+
+def _leaves(file: pq.ParquetFile, wanted: Iterable[str]) -> list[str]:
+    names, schema = set(wanted), file.schema
+    return [schema.column(at).path for at in range(len(schema)) if _root(schema.column(at).path, names)]
+
+
+def _root(path: str, names: set[str]) -> bool:
+    parts = path.split(".")
+    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def damage(path: AnyPath, piece: Piece, error: Exception) -> DataError:
+    """The column and row group of a Parquet file that cannot be read."""
+    try:
+        with paths.arrow_source(path) as source, pq.ParquetFile(source) as file:
+            for name in file.schema_arrow.names:
+                for group in range(piece.start, piece.end):
+                    try:
+                        file.read_row_group(group, columns=_leaves(file, [name]))
+                    except (pa.ArrowException, OSError) as damage:
+                        return DataError(f"{path}: column {name} is damaged in row group {group}: "
+                                         f"{_first_line(damage)}")
+    except (pa.ArrowException, OSError):
+        pass
+    return DataError(f"{path} cannot be read: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class _Row:
+    """Text of a row of a Parquet file."""
+
+    def __init__(self, columns: dict[str, pa.Array]):
+        self._columns = columns
+
+    def __call__(self, row: int) -> str:
+        return ",".join("" if (value := column[row].as_py()) is None else str(value)
+                        for column in self._columns.values())
+
+
+class _Lines:
+    """Text of a row of a text file."""
+
+    def __init__(self, lines: Sequence[str]):
+        self._lines = lines
+
+    def __call__(self, row: int) -> str:
+        return self._lines[row]
+
+
+def _delimited(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+    names = list(form.header or header(piece.path, form))
+    skipped = form.header is None and piece.start == 0
+    blocks = line_blocks(piece, form.encoding)
+    for first, lines in blocks:
+        if skipped:
+            first, lines, skipped = first + 1, lines[1:], False
+        quoted = form.quotes != "none" and any('"' in line for line in lines)
+        if quoted:
+            numbers, rows, raws = _records(first, lines, blocks, form)
+            yield _batch(names, _padded(rows, names), numbers, raws, columns)
+        else:
+            kept = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
+            if kept:
+                numbers, texts = zip(*kept, strict=True)
+                yield _split(names, texts, np.array(numbers), form.separator, columns)
+
+
+def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
+           columns: Sequence[str] | None) -> Raw:
+    """Fields of lines without quotes, in Arrow."""
+    parts = pc.split_pattern(pa.array(lines, pa.string()), separator)
+    counts = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
+    starts, flat, wrong = np.cumsum(counts) - counts, pc.list_flatten(parts), counts != len(names)
+    found = {name: _null_if_empty(flat.take(pa.array(starts + place, mask=wrong)))
+             for place, name in enumerate(names) if columns is None or name in columns}
+    return Raw(found, numbers, _Lines(lines), _wrong_count(counts, wrong, len(names)))
+
+
+def _null_if_empty(column: pa.Array) -> pa.Array:
+    column = pc.utf8_trim(column, " ")
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+
+
+def _wrong_count(counts: np.ndarray, wrong: np.ndarray, expected: int) -> pa.Array:
+    if not wrong.any():
+        return pa.nulls(len(counts), pa.string())
+    return pa.array([f"expected {expected} fields, found {count}" if bad else None
+                     for count, bad in zip(counts, wrong, strict=True)], pa.string())
+
+
+def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]]], form: Form):
+    """Line numbers, fields and texts of records, whose quoted fields may contain line breaks.
+
+    A record that is not complete at the end of the block goes on in the next one.
+    """
+    numbers, rows, raws, at = [], [], [], 0
+    while at < len(lines):
+        if not lines[at].strip():
+            at += 1
+            continue
+        taken = 1
+        while (row := _record_fields(lines[at:at + taken], form)) is None and taken < _MOST_LINES:
+            if at + taken == len(lines):
+                more = next(blocks, (0, []))[1]
+                if not more:
+                    break
+                lines += more
+            taken += 1
+        if row is None:
+            row, taken = _fields(lines[at], form, "none"), 1  # a quote that nothing closes is text
+        numbers.append(first + at)
+        rows.append(row)
+        raws.append("\n".join(lines[at:at + taken]))
+        at += taken
+    return np.array(numbers, np.int64), rows, raws
+
+
+def _record_fields(lines: list[str], form: Form) -> list[str] | None:
+    """Fields of a record; None if a quote is still open at its end."""
+    try:
+        found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
+                                **_dialect(form)))
+    except csv.Error as error:
+        return None if "unexpected end" in str(error) else _fields(lines[0], form)
+    return found[0] if len(found) == 1 else _fields(lines[0], form)
+
+
+def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
+    """Fields of one line."""
+    if len(form.separator) > 1 or (quotes or form.quotes) == "none" or '"' not in line:
+        return line.split(form.separator)
+    return next(csv.reader([line], **_dialect(form)), [])
+
+
+def _dialect(form: Form) -> dict:
+    if form.quotes == "escaped":
+        return {"delimiter": form.separator, "doublequote": False, "escapechar": "\\"}
+    return {"delimiter": form.separator}
+
+
+def _padded(rows: list[list[str]], names: list[str]) -> tuple[list[list[str | None]], pa.Array]:
+    counts = np.array([len(row) for row in rows])
+    wrong = counts != len(names)
+    fitting = [[None] * len(names) if bad else row for row, bad in zip(rows, wrong, strict=True)]
+    return fitting, _wrong_count(counts, wrong, len(names))
+
+
+def _batch(names: list[str], fitting: tuple, numbers: np.ndarray, raws: list[str],
+           columns: Sequence[str] | None) -> Raw:
+    rows, problems = fitting
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    found = {name: _null_if_empty(pa.array(column, pa.string()))
+             for name, column in zip(names, values, strict=True) if columns is None or name in columns}
+    return Raw(found, numbers, _Lines(raws), problems)
+
+
+def _json(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+    for first, lines in line_blocks(piece, form.encoding):
+        for start in range(0, len(lines), _ROWS):
+            kept = [(first + start + at, line) for at,
+                    line in enumerate(lines[start:start + _ROWS]) if line.strip()]
+            if kept:
+                yield _objects(kept, columns)
+
+
+def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None) -> Raw:
+    numbers, lines = zip(*kept, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about invalid escapes, one per line
+        records = [_record(line) for line in lines]
+    wrong = pa.array([None if record is not None else "not a JSON object" for record in records], pa.string())
+    names = list(dict.fromkeys(name for record in records if record for name in record)) \
+        if columns is None else columns
+    found = {name: pa.array([_json_text((record or {}).get(name)) for record in records], pa.string())
+             for name in names}
+    return Raw(found, np.array(numbers, np.int64), _Lines(lines), wrong)
+
+
+def _json_text(value: object) -> str | None:
+    """A value of a JSON object as text; lists and objects stay JSON."""
+    if isinstance(value, str):
+        paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return paired if value.strip(" ") else None
+    if value is None:
+        return None
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
+
+
+def _record(line: str) -> dict | None:
+    """A line's object, with numbers as text; None if it has none. Executes no code."""
+    for text in (line, _FREE_ESCAPE.sub(r"\1", line)):
+        try:
+            record = json.loads(text, parse_float=str, parse_int=str)
+            return record if isinstance(record, dict) else None
+        except (ValueError, RecursionError):
+            pass
+    return parse_literal(line) if len(line) <= MAX_CHARACTERS else None
+
+
+def parse_literal(line: str) -> dict | None:
+    """A Python dict literal, as some data sets have instead of JSON; None for anything else."""
+    try:
+        value = ast.literal_eval(line.strip())
+        return value if isinstance(value, dict) else None
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,159 @@
+"""Which files and columns are probably which of ours, by their names and first values."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.config.tables import InputTables, TableSettings
+from dare_job.data.input import files, formats, values
+from dare_job.data.input.formats import FileInfo
+from dare_job.errors import DataError
+from dare_job.storage.paths import AnyPath
+
+_NAMES = {
+    "user_id": ("user_id", "user", "uid", "customer_id", "customer", "reviewer_id", "member_id", "visitor_id",
+                "account_id", "person_id", "client_id", "profile_id", "username", "steam_id", "session_id"),
+    "item_id": ("item_id", "item", "iid", "movie_id", "product_id", "book_id", "article_id", "video_id",
+                "song_id",
+                "track_id", "news_id", "business_id", "artist_id", "app_id", "game_id", "parent_asin", "asin",
+                "isbn", "content_id", "sku", "listing_id", "recipe_id", "post_id", "doc_id", "id"),
+    "rating": ("rating", "stars", "score", "overall", "book_rating", "review_score", "label", "watch_ratio",
+               "rate", "playtime_forever", "play_hours", "weight"),
+    "timestamp": ("timestamp", "time", "event_time", "datetime", "date", "created_at", "ts",
+                  "unix_review_time",
+                  "t_dat", "date_added", "created", "event_timestamp", "review_date", "event_date",
+                  "occurred_at"),
+    "title": ("title", "name", "item_name", "movie_title", "book_title", "product_name", "prod_name",
+              "product_title", "movie_name", "track_name", "song_name", "app_name", "caption",
+              "original_title",
+              "headline", "label"),
+}
+_TIME_FORMATS = ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M",
+                 "%d/%m/%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S",
+                 "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%a %b %d %H:%M:%S %z %Y", "%Y/%m/%d",
+                 "%Y/%m/%d %H:%M:%S")
+_UNITS = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))  # smallest number of today's times in a unit
+_ATTRIBUTE_CHARACTERS = 60  # mean length of values that may be attributes
+_NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|password|hash|token|(^|_)id$",
+                           re.IGNORECASE)
+
+
+def column_for(ours: str, found: Iterable[str]) -> str | None:
+    """The column that is probably ours; None if none is."""
+    plain: dict[str, str] = {}
+    for name in found:
+        plain.setdefault(_plain(name), name)
+    return next((plain[key] for alias in _NAMES[ours] if (key := _plain(alias)) in plain), None)
+
+
+def _plain(name: str) -> str:
+    """Lower case letters and digits, without the type of RecBole's columns."""
+    return re.sub(r"[\W_]+", "", name.partition(":")[0].lower())
+
+
+def propose(root: AnyPath) -> InputTables | None:
+    """Tables of a folder or file by the names of their columns; None if none has users and items."""
+    folder = files.single_subfolder(root)
+    candidates = dict(_candidates(folder))
+    events = {name: ids for name, info in candidates.items() if (ids := _ids(info.types)) is not None}
+    if not events:
+        return None
+    name = max(events, key=lambda each: (column_for("timestamp", candidates[each].types) is not None,
+                                         column_for("rating", candidates[each].types) is not None,
+                                         sum(piece.size for piece in candidates[each].pieces)))
+    user, item = events[name]
+    rest = {other: info for other, info in candidates.items() if other != name}
+    path = None if folder.is_file() else name
+    return InputTables(interactions=_interactions(path, candidates[name], user, item),
+                       items=_entities(rest, "item_id", item, events),
+                       users=_entities(rest, "user_id", user, events))
+
+
+def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
+    """The first file of each file and folder that could be a table."""
+    entries = [folder] if folder.is_file() else sorted(folder.iterdir(), key=lambda entry: entry.name)
+    for entry in entries:
+        if files.hidden(entry.name):
+            continue
+        try:
+            file = files.find(entry, None, "input.path")[0][0]
+            yield entry.name, formats.open_file(file, formats.detect(file), {})
+        except (DataError, IndexError):
+            continue
+
+
+def _ids(columns: Iterable[str]) -> tuple[str, str] | None:
+    names = list(columns)
+    user = column_for("user_id", names)
+    item = column_for("item_id", [name for name in names if name != user])
+    return (user, item) if user and item else None
+
+
+def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> TableSettings:
+    columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
+                        "timestamp": column_for("timestamp", info.types)})
+    time = columns.get("timestamp", "timestamp")
+    unit = time_format(_first(info, time)[time]) if time in info.types else None
+    return TableSettings(path=path, columns=columns, time=unit)
+
+
+def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events: Mapping[str, object]
+              ) -> TableSettings | None:
+    """The table that describes users or items: it has their ids, and items have titles."""
+    for name, info in candidates.items():
+        ids = theirs if theirs in info.types else column_for(key, info.types)
+        title = column_for("title",
+                           [column for column in info.types if column != ids]) if key == "item_id" else ""
+        if ids is None or title is None or name in events:
+            continue
+        wanted = {key: ids} | ({"title": title} if title else {})
+        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" else None
+        return TableSettings(path=name, columns=_renamed(wanted),
+                             attributes=listed or None)
+    return None
+
+
+def _renamed(columns: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Without names that are ours already."""
+    return {ours: theirs for ours, theirs in columns.items() if ours != theirs}
+
+
+def _first(info: FileInfo, *columns: str) -> dict[str, pa.Array]:
+    """First values of columns."""
+    raw = next(formats.read(info.pieces[0], info.form, list(columns)), None) if info.pieces else None
+    return {name: raw.columns[name].slice(0, 1000) if raw else pa.nulls(0, pa.string()) for name in columns}
+
+
+def attribute_columns(info: FileInfo, others: Iterable[str]) -> list[str]:
+    """Columns of short plain values that are no ids, addresses or links."""
+    names = [name for name in info.types if name not in others and not _NO_ATTRIBUTE.search(name)]
+    texts = {name: values.texts(column, name)[0] for name, column in _first(info, *names).items()
+             if not pa.types.is_map(column.type)}
+    return [name for name, column in texts.items()
+            if (pc.mean(pc.utf8_length(column)).as_py() or _ATTRIBUTE_CHARACTERS) < _ATTRIBUTE_CHARACTERS]
+
+
+def time_format(column: pa.Array) -> str | None:
+    """The setting ``time`` for a column of times: None if it needs none."""
+    column = values.plain(column)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return None
+    number, problem = values.numbers(column, "timestamp")
+    if problem.null_count == len(problem):
+        largest = pc.max(number).as_py() or 0
+        return next((unit for least, unit in _UNITS if largest >= least), None)
+    texts = [text.strip() for text in values.texts(column, "")[0].drop_null().to_pylist() if text.strip()]
+    if all(_parses(text, None) for text in texts):
+        return None
+    return next((form for form in _TIME_FORMATS if all(_parses(text, form) for text in texts)), None)
+
+
+def _parses(text: str, form: str | None) -> bool:
+    try:
+        datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)
+        return True
+    except ValueError:
+        return False

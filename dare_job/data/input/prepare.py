@@ -1,0 +1,155 @@
+"""Reads the input into the contract tables, once per date and input."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from pyspark.sql import SparkSession
+
+from dare_job.config.settings import InputSettings
+from dare_job.data.input import checks
+from dare_job.data.input.source import InputSource, input_identity, opened, tables_of_pair
+from dare_job.errors import DataError
+from dare_job.job import Job
+from dare_job.observe import progress
+from dare_job.spark import executors
+from dare_job.spark.session import failure_cause, refused_resource
+from dare_job.spark.tables import write_parquet
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.workspace import committing, digest, is_done
+
+_LOG = logging.getLogger("dare_job")
+_MOST_NAMED = 8  # columns that a log line names
+_WORKER = "dare_job.errors.DataError: "  # before the message, in a traceback of a worker
+
+
+@dataclass(frozen=True)
+class InputCounts:
+    """Numbers of rows that were read. ``reasons``: rejects by the most common reasons of each table."""
+
+    format: str
+    interactions: int
+    users: int
+    items: int
+    broken: int  # rejects that count against input.max_reject_share
+    duplicates: int  # rejects that repeat an id
+    reasons: dict[str, int]
+
+
+@progress.doing("reading the input")
+def prepare_input(job: Job) -> AnyPath:
+    """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
+
+    Raises
+    ------
+    DataError
+        As ``read_input``.
+    """
+    settings = job.config.input
+    folder = job.space.stage("input")
+    fingerprint = input_fingerprint(settings)
+    if not is_done(folder, fingerprint):
+        record: dict = {}
+        with committing(folder, fingerprint, record) as staging:
+            record.update(asdict(read_input(settings, staging, job.spark)))
+    return job.space.stage("input")
+
+
+def input_fingerprint(settings: InputSettings) -> str:
+    """Digest of the settings and of names, sizes and times of the files. It does not read what a query
+    reads."""
+    source = str(paths.path(settings.path).absolute()) if settings.path else None  # one of several spellings
+    return digest([source, settings.model_dump(exclude={"path", "knowledge"}, exclude_defaults=True),
+                   input_identity(settings)])
+
+
+def read_input(settings: InputSettings, into: AnyPath, spark: SparkSession) -> InputCounts:
+    """Write ``interactions users items rejects`` (Parquet folders, see ``schemas``) to ``into``.
+
+    Raises
+    ------
+    DataError
+        The path does not exist, its format is unknown, a file or column is damaged or missing, or more than
+        ``max_reject_share`` of the rows are unusable.
+    InfrastructureError
+        Executors were lost.
+    PySparkException, Py4JError
+        Java has ended, or a disk is full.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    with _opened(settings, into, spark) as source:
+        return _written(source, into, settings.max_reject_share, spark, str(settings.path or "the input"))
+
+
+def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_share: float,
+                spark: SparkSession) -> InputCounts:
+    """``read_input`` for a file of Amazon reviews (JSON lines, or a csv of ratings) and one of metadata."""
+    return _written(tables_of_pair(reviews, metadata), into, max_reject_share, spark, str(reviews))
+
+
+@contextmanager
+def _opened(settings: InputSettings, into: AnyPath, spark: SparkSession) -> Iterator[InputSource]:
+    """The tables, with the results of queries."""
+    queries = {name: table for name, table in settings.tables or () if table is not None and table.query}
+    results = {name: into / f".query-{name}.parquet" for name in queries}
+    try:
+        for name, table in queries.items():
+            write_query(table.query, results[name], f"input.tables.{name}.query", spark)
+        with opened(settings, into, results) as source:
+            yield source
+    finally:
+        for folder in results.values():
+            paths.remove_tree(folder)
+
+
+def write_query(query: str, folder: AnyPath, key: str, spark: SparkSession) -> None:
+    """Write the result of a query, or a table of the catalogue, to a Parquet folder.
+
+    Raises
+    ------
+    DataError
+        Spark cannot run it.
+    """
+    from pyspark.errors import PySparkException
+
+    is_name = len(query.split()) == 1
+    try:
+        with executors.one_line_errors():
+            write_parquet(spark.table(query) if is_name else spark.sql(query), folder)
+    except PySparkException as error:
+        if refused_resource(error):
+            raise
+        raise DataError(f"{key} = {query}: {failure_cause(error)}") from error
+
+
+def _written(source: InputSource, into: AnyPath, max_reject_share: float, spark: SparkSession, where: str
+             ) -> InputCounts:
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark.errors import PySparkException
+
+    for table in source.tables.values():
+        if unused := table.unused():
+            more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
+            use = f"; to use some: {table.key}.attributes=[NAME, ...]" if table.name != "interactions" else ""
+            _LOG.info("%s: columns that are not read: %s%s%s", table.name, ", ".join(unused[:_MOST_NAMED]),
+                      more, use)
+    try:
+        with executors.one_line_errors():
+            counts = checks.write_checked(source, into, max_reject_share, spark)
+    except (PySparkException, Py4JError) as error:
+        if isinstance(error, Py4JNetworkError) or refused_resource(error):
+            raise  # Java has ended, or a disk is full; the input is fine
+        raise DataError(_cause(error, where)) from error
+    tables = counts.values()
+    return InputCounts(
+        source.form, *[counts[name].written for name in ("interactions", "users", "items")],
+        sum(table.broken for table in tables), sum(table.duplicates for table in tables),
+        {reason: rows for table in tables for reason, rows in table.reasons.items()})
+
+
+def _cause(error: Exception, where: str) -> str:
+    """The message of a DataError that a worker raised, or the first line of Spark's."""
+    marks = [line.split(_WORKER, 1)[1] for line in str(error).splitlines() if _WORKER in line]
+    return marks[-1] if marks else f"{where} could not be read: {failure_cause(error)}"

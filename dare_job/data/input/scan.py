@@ -1,0 +1,186 @@
+"""Reads pieces of files as raw batches, in one process or in a Spark task.
+
+A piece is a file, or a part of a large one. A raw batch has columns of the file, as it has them, and for each
+row where it stands (``Place``), so that a rejected row can be named and shown.
+"""
+
+import gzip
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from dare_job.errors import DataError
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+RAW_CHARACTERS = 200
+_PIECE_BYTES = 128 << 20
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a file that one task reads.
+
+    Attributes
+    ----------
+    start, end
+        Row groups of a Parquet file, or bytes of a text file; end 0: to the end.
+    before
+        Rows or lines before the part.
+    size
+        Stored bytes, about.
+    partition
+        Columns that names of folders give, such as genre=Drama.
+    """
+
+    file: str
+    start: int = 0
+    end: int = 0
+    before: int = 0
+    size: int = 0
+    partition: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def path(self) -> AnyPath:
+        return paths.path(self.file)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Rows of a piece.
+
+    Attributes
+    ----------
+    columns
+        Arrays of N values by name.
+    lines : int64 (N,)
+        Line or row of the file, from 1.
+    raw
+        The text of row n, for the rejects.
+    problems : string (N,)
+        Why a row could not be split into columns; null where it could.
+    """
+
+    columns: dict[str, pa.Array]
+    lines: np.ndarray
+    raw: Callable[[int], str]
+    problems: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+@contextmanager
+def opened(file: AnyPath) -> Iterator:
+    """A file's unpacked bytes. Raises DataError if they cannot be read."""
+    kind = COMPRESSED.get(file.suffix)
+    try:
+        with file.open("rb") as stored:
+            if kind == "gzip":
+                with gzip.open(stored) as stream:
+                    yield stream
+            elif kind:
+                with pa.input_stream(pa.PythonFile(stored, "r"), compression=kind) as stream:
+                    yield stream
+            else:
+                yield stored
+    except (EOFError, gzip.BadGzipFile, pa.ArrowException) as error:
+        raise DataError(f"{file} is damaged: {error}") from error
+    except OSError as error:
+        if error.errno is None or kind:
+            raise DataError(f"{file} is damaged: {error}") from error
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def bare_suffix(file: AnyPath) -> str:
+    """The suffix without that of the compression, in lower case."""
+    name = file.name
+    for compressed in COMPRESSED:
+        name = name.removesuffix(compressed)
+    return "." + name.rpartition(".")[2].lower() if "." in name else ""
+
+
+def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
+    """The unpacked start of a file. Raises DataError if it cannot be read."""
+    with opened(file) as stream:
+        return stream.read(size)
+
+
+def line_blocks(piece: Piece, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Blocks of the lines of a text file, each with the number of its first line.
+
+    A line that is not of the encoding (None: UTF-8) is read as cp1252.
+    """
+    path, before = piece.path, piece.before
+    mark = "\ufeff" if piece.start == 0 else None
+    for data in _whole_lines(path, piece):
+        lines = _decoded(data, encoding).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        if mark and lines:
+            lines[0], mark = lines[0].removeprefix(mark), None
+        yield before + 1, lines
+        before += len(lines)
+
+
+def _whole_lines(path: AnyPath, piece: Piece) -> Iterator[bytes]:
+    with opened(path) as stream:
+        if piece.start:
+            stream.seek(piece.start)
+        left, rest = (piece.end - piece.start if piece.end else None), b""
+        while left != 0 and (block := stream.read(_BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES))):
+            left = None if left is None else left - len(block)
+            cut = block.rfind(b"\n") + 1
+            if not cut:
+                rest += block
+                continue
+            yield rest + block[:cut]
+            rest = block[cut:]
+        if rest:
+            yield rest
+
+
+def _decoded(data: bytes, encoding: str | None) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError("the file is UTF-16, which is not supported: convert it to UTF-8")
+    try:
+        return data.decode(encoding or "utf-8")
+    except UnicodeDecodeError:
+        return b"\n".join(data.split(b"\n")).decode("latin-1") if encoding else "\n".join(
+            map(_decoded_line, data.split(b"\n")))
+
+
+def _decoded_line(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("cp1252", "replace")
+
+
+def text_pieces(file: AnyPath, partition: dict, quotes: bool) -> list[Piece]:
+    """Pieces of a text file: parts of about 128 MB of a large file on a disk, else the file.
+
+    A file with quotes is not divided, since a quoted field may contain line breaks.
+    """
+    size = file.stat().st_size
+    whole = [Piece(str(file), size=size, partition=partition)]
+    if not paths.is_local(file) or file.suffix in COMPRESSED or size < 2 * _PIECE_BYTES:
+        return whole
+    pieces, start, lines, before = [], 0, 0, 0
+    with open(file, "rb") as stream:
+        position = 0
+        while block := stream.read(_BLOCK_BYTES):
+            if quotes and b'"' in block:
+                return whole
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
+            lines, position = lines + len(ends), position + len(block)
+            if position - start >= _PIECE_BYTES and len(ends):
+                end = position - len(block) + int(ends[-1]) + 1
+                pieces.append(Piece(str(file), start, end, before, end - start, partition))
+                start, before = end, lines
+    return [*pieces, Piece(str(file), start, 0, before, position - start, partition)]

@@ -1,0 +1,257 @@
+"""The tables of an input: which they are, and what reads them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dare_job.config.settings import InputSettings
+from dare_job.config.tables import InputTables, TableSettings
+from dare_job.data.input import amazon, files, formats, known_sets, lakes, movielens
+from dare_job.data.input.archive import unpack
+from dare_job.data.input.derive import FUNCTIONS, READS
+from dare_job.data.input.formats import FileInfo
+from dare_job.data.input.table import CONTRACT, Table
+from dare_job.errors import ConfigError, DataError
+from dare_job.storage import errors, paths
+from dare_job.storage.paths import AnyPath
+
+_USUAL = "parquet"  # name of the format of tables with the usual names, whatever their files are
+_FORMATS = {"csv": "csv", "tsv": "tsv", "json": "json", "parquet": "parquet", "auto": None}
+
+
+def formats_of_input() -> list[str]:
+    """Valid values of ``input.format``."""
+    return ["auto", _USUAL, "movielens", "amazon", "recbole", *known_sets.known_sets()]
+
+
+@dataclass(frozen=True)
+class InputSource:
+    """The tables of an input; ``form`` is the name of the format that was recognized."""
+
+    form: str
+    tables: dict[str, Table]
+
+    def identity(self) -> list[list]:
+        """[name, bytes, modification time in ns or version] of each file, for a fingerprint."""
+        found = [file for table in self.tables.values() for file in table.files]
+        versions = paths.file_versions(file.path for file in found)
+        return sorted([file.name, *version] for file, (_, *version) in zip(found, versions, strict=True))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where tables are: the input's folder or file, a folder for copies, and results of queries by table."""
+
+    root: AnyPath | None
+    into: AnyPath | None  # None: neither is needed, only which files there are
+    queries: Mapping[str, AnyPath]
+
+
+@contextmanager
+def opened(settings: InputSettings, into: AnyPath, queries: Mapping[str, AnyPath] | None = None
+           ) -> Iterator[InputSource]:
+    """The tables of ``settings``.
+
+    Parameters
+    ----------
+    into
+        Folder for a zip archive's files, which are removed after the block.
+    queries
+        Folders with the results of queries, by table.
+
+    Raises
+    ------
+    DataError
+        A path does not exist, its format is unknown, or a column is missing.
+    """
+    root = input_root(settings)
+    archive = into / ".archive"
+    try:
+        folder = files.single_subfolder(unpack(root, archive, detected)) if root else None
+        source = _source(settings, _Places(folder, into, queries or {}))
+        for table in source.tables.values():
+            table.check()
+        yield source
+    finally:
+        paths.remove_tree(archive)
+
+
+def input_identity(settings: InputSettings) -> list[list]:
+    """[name, bytes, modification time in ns or version] of each input file, for a fingerprint.
+
+    Raises
+    ------
+    DataError
+        As ``opened``.
+    """
+    root = input_root(settings)
+    if root is not None:
+        errors.check_access(root, "input.path")
+    if root is not None and root.is_file():
+        return [[root.name, *version] for _, *version in paths.file_versions([root])]
+    folder = files.single_subfolder(root) if root else None
+    return _source(settings, _Places(folder, None, {})).identity()
+
+
+def input_root(settings: InputSettings) -> AnyPath | None:
+    """``input.path``, which must exist; None if every table has a path or query of its own.
+
+    Raises
+    ------
+    DataError
+        It is missing.
+    """
+    if not settings.path:
+        tables = settings.tables
+        if tables and tables.interactions and (tables.interactions.path or tables.interactions.query):
+            return None
+        raise DataError("input.path is not set: set it to a folder or file with interactions (--input PATH)")
+    path = paths.path(settings.path, "input.path")
+    if not path.exists():
+        raise DataError(f"input.path = {path}: no such file or folder")
+    return path
+
+
+def _source(settings: InputSettings, places: _Places) -> InputSource:
+    if settings.tables is not None and settings.tables.interactions is not None:
+        return InputSource("tables", mapped_tables(settings.tables, places))
+    form = settings.format if settings.format != "auto" else detected(places.root)
+    if form is None:
+        raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
+                        f"Expected: a "
+                        "table interactions (Parquet, CSV, JSON lines), or one of the public data sets of "
+                        "docs/how-to/your-data.md; for other tables set input.tables: `dare-job data "
+                        "inspect --input "
+                        f"{settings.path}` proposes it")
+    return InputSource(form, _replaced(_tables(form, places), settings.tables, places))
+
+
+def _listed(folder: AnyPath) -> str:
+    if folder.is_file():
+        return f"it is the file {folder.name}"
+    names = sorted(entry.name for entry in folder.iterdir() if not files.hidden(entry.name))
+    return f"it has {', '.join(names[:10])}{' and others' if len(names) > 10 else ''}" if names else "it is "
+    "empty"
+
+
+def detected(folder: AnyPath) -> str | None:
+    """Name of the format of a folder or file; None if it is not recognized."""
+    if folder.is_file():
+        if amazon.json_files(folder):
+            return "amazon" if amazon.is_amazon(folder) else None
+        return _USUAL if formats.first_bytes(folder, 4) == b"PAR1" else None
+    if files.named_table(folder, "interactions") is not None:
+        return _USUAL
+    known = next((name for name, each in known_sets.known_sets().items() if each.fits(folder)), None)
+    if known is not None:
+        return known
+    if any((folder / mark).exists() for mark in movielens.MARKS):
+        return "movielens"
+    if known_sets.is_recbole(folder):
+        return "recbole"
+    return "amazon" if amazon.is_amazon(folder) else None
+
+
+def _tables(form: str, places: _Places) -> dict[str, Table]:
+    folder = places.root
+    if form == _USUAL:
+        return _usual_tables(places)
+    if form in ("movielens", "amazon"):
+        return {"movielens": movielens, "amazon": amazon}[form].tables(folder)
+    if form == "recbole":
+        return known_sets.recbole_tables(folder)
+    sets = known_sets.known_sets()
+    if form not in sets:
+        raise ConfigError(f"input.format = {form!r}; valid choices: {', '.join(formats_of_input())}")
+    known = sets[form]
+    tables = mapped_tables(_present(known.tables, folder), places)
+    return {name: replace(table, derive=FUNCTIONS[known.derive[name]], reads=READS[known.derive[name]])
+            if name in known.derive else table for name, table in tables.items()}
+
+
+def _present(tables: InputTables, folder: AnyPath) -> InputTables:
+    """Without tables whose file this copy of the data set lacks."""
+    kept = {name: table if table and (name == "interactions" or next(
+        known_sets.matches(folder, table.path), None)) else None for name, table in tables}
+    return InputTables(**kept)
+
+
+def _usual_tables(places: _Places) -> dict[str, Table]:
+    folder = places.root
+    if folder.is_file():
+        return {"interactions": Table("interactions", TableSettings(), _files(TableSettings(), [(folder,
+                                                                                                 {})]))}
+    found = {name: path for name in CONTRACT if (path := files.named_table(folder, name)) is not None}
+    if "interactions" not in found:
+        raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
+    return {name: _table(name, TableSettings(), path, places) for name, path in found.items()}
+
+
+def _replaced(tables: dict[str, Table], settings: InputTables | None, places: _Places) -> dict[str, Table]:
+    """Tables of a recognized format, with what ``input.tables`` says of them instead."""
+    for name, own in settings or ():
+        if own is None:
+            continue
+        if own.path is None and own.query is None and name in tables:
+            changed = {key: getattr(own, key) for key in own.model_fields_set}
+            tables[name] = replace(tables[name], settings=tables[name].settings.model_copy(update=changed))
+        else:
+            tables |= mapped_tables(InputTables(**{name: own}), places)
+    return tables
+
+
+def mapped_tables(settings: InputTables, places: _Places) -> dict[str, Table]:
+    """Tables by ``input.tables``; paths are relative to the input's folder."""
+    return {name: _mapped(name, table, places) for name, table in settings if table is not None}
+
+
+def _mapped(name: str, table: TableSettings, places: _Places) -> Table:
+    folder = places.root or Path()
+    translations = {column: each.model_copy(update={"path": str(files.locate(folder, each.path).absolute())})
+                    for column, each in table.ids.items()}
+    table = table.model_copy(update={"ids": translations})
+    if table.query:
+        found = files.files_below(places.queries[name]) if name in places.queries else []
+        return Table(name, table, _files(table, found))
+    if table.path is not None or not folder.is_dir():
+        path = files.locate(folder, table.path)
+        if files.lake_format(path) is None and table.format not in ("delta", "iceberg"):
+            return Table(name, table, _files(table, files.find(folder, table.path,
+                                                               f"input.tables.{name}.path")))
+        return _table(name, table, path, places)
+    usual = files.named_table(folder, name)
+    if usual is None:
+        raise DataError(f"input.tables.{name}.path is not set, and {folder} has no {name}.parquet or .csv")
+    return _table(name, table, usual, places)
+
+
+def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -> Table:
+    """A table at a path."""
+    lake = settings.format if settings.format in ("delta", "iceberg") else files.lake_format(path)
+    if lake:
+        return Table(name, settings, lakes.lake_files(name, settings, path, lake, places.into))
+    return Table(name, settings, _files(settings, files.find(path, None, f"input.tables.{name}.path")))
+
+
+def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
+    """The files, by name."""
+    def info(each: files.Found) -> FileInfo:
+        file, partition = each
+        form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
+                              _FORMATS.get(settings.format))
+        return formats.open_file(file, form, partition)
+
+    ordered = sorted(found, key=lambda each: (each[0].name, str(each[0])))
+    return tuple(map(info, ordered))
+
+
+def tables_of_pair(reviews: AnyPath, metadata: AnyPath) -> InputSource:
+    """A file of Amazon reviews and one of metadata.
+
+    Raises
+    ------
+    DataError
+        A file has other content.
+    """
+    return InputSource("amazon", amazon.pair(reviews, metadata))

@@ -1,0 +1,351 @@
+"""A table of the input: its files, and how their columns become those of the contract.
+
+``Table.read`` runs in Spark's workers and, for previews, in one process. A batch has the contract's columns
+and five more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
+``problem`` (why the row is rejected, or null), and ``raw`` (its text if it is rejected).
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.config.tables import TableSettings
+from dare_job.data.input import formats, values
+from dare_job.data.input.cleaning import clean, clean_texts
+from dare_job.data.input.formats import FileInfo, Form
+from dare_job.data.input.scan import RAW_CHARACTERS, Piece, Raw
+from dare_job.errors import DataError
+from dare_job.schemas import ATTRIBUTES, INTERACTIONS, ITEMS, USERS
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+
+CONTRACT = {"interactions": INTERACTIONS, "users": USERS, "items": ITEMS}
+COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
+           "items": ("item_id", "title")}
+_OPTIONAL = ("rating",)
+_MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
+          pa.field("problem", pa.string()), pa.field("raw", pa.string())]
+# columns that tools add to what somebody exported
+_OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
+_MOST_LISTED = 10  # entries of a list in an attribute
+
+
+def schema_of(name: str) -> pa.Schema:
+    """The contract's columns and those that tell where a row stands and what is wrong with it."""
+    return pa.schema([*(item.with_nullable(True) for item in CONTRACT[name]), *_MARKS])
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads: a piece of a file, its number among those of the table, and its form."""
+
+    number: int
+    piece: Piece
+    form: Form
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the input.
+
+    Attributes
+    ----------
+    name
+        interactions, users or items.
+    settings
+        Mapping of the columns.
+    files
+        In order; empty in Spark's workers, which read the parts that they are given.
+    derive
+        Makes the columns that ``settings`` names of those of the file. It may change the number of rows.
+    """
+
+    name: str
+    settings: TableSettings
+    files: tuple[FileInfo, ...]
+    derive: Callable[[Raw], Raw] | None = None
+    reads: tuple[str, ...] | None = None  # columns that derive needs; None: those that settings name
+
+    @cached_property
+    def key(self) -> str:
+        """The setting that holds the mapping, for messages."""
+        return f"input.tables.{self.name}"
+
+    def column(self, ours: str) -> str | None:
+        """Name of a column in the files; None: they have none."""
+        return self.settings.columns.get(ours, ours)
+
+    def check(self) -> None:
+        """Check that every file has the columns that the settings name.
+
+        Raises
+        ------
+        DataError
+            With file, column, the columns found and the setting.
+        """
+        for file in self.files if self.derive is None else ():
+            self._check_columns(file.path, file.types, [*file.types,
+                                                        *(file.pieces[0].partition if file.pieces else ())])
+
+    def _check_columns(self, path: AnyPath, types: dict[str, pa.DataType | None], found: list[str]) -> None:
+        if not found:
+            raise DataError(f"{path} is empty: it has not even a header line")
+        lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
+                   and (theirs != ours or ours not in _OPTIONAL)]
+        if lacking:
+            names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
+            missing = ", ".join(str(self.column(ours)) for ours in lacking)
+            raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
+                            f"it is: {self.key}.columns={{{names}}}")
+        missing = [name for name in (*self._attribute_names().values(),
+                                     *self.settings.where) if name not in found]
+        if missing:
+            raise DataError(f"{path} has no column {missing[0]}, which {self.key} names (columns found: "
+                            f"{', '.join(found)})")
+        nested = [theirs for ours in COLUMNS[self.name] if (kind := types.get(theirs := self.column(ours)))
+                  and pa.types.is_nested(kind)]
+        if nested:
+            raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
+        kind = types.get("attributes")
+        if self.name != "interactions" and self.settings.attributes is None and kind is not None \
+                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
+            raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
+                            f"{'text' if pa.types.is_string(kind) else kind}")
+
+    def unused(self) -> list[str]:
+        """Columns of the first file that nothing reads."""
+        if not self.files or self.derive or self.settings.attributes == "all":
+            return []
+        used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
+                *self.settings.where,
+                "attributes"}
+        return [name for name in self.files[0].types if name not in used]
+
+    def _attribute_names(self) -> dict[str, str]:
+        """Names of attributes that the settings list, and their columns."""
+        listed = self.settings.attributes
+        if isinstance(listed, dict):
+            return listed
+        return {name: name for name in listed} if isinstance(listed, list) else {}
+
+    def parts(self) -> list[Part]:
+        """Parts of all files, in order."""
+        pieces = [(piece, file.form) for file in self.files for piece in file.pieces]
+        return [Part(number, piece, form) for number, (piece, form) in enumerate(pieces)]
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Batches of a part, with the columns of ``schema_of``.
+
+        Raises
+        ------
+        DataError
+            A file is damaged.
+        """
+        piece, form = part.piece, part.form
+        convert = self._interactions if self.name == "interactions" else self._entities
+        for raw in formats.read(piece, form, self._wanted(piece, form)):
+            if piece.partition:
+                raw = replace(raw, columns={**raw.columns, **{
+                    name: pa.repeat(pa.scalar(value, pa.string()), len(raw))
+                    for name, value in piece.partition.items()}})
+            raw = self._selected(self.derive(raw) if self.derive else raw)
+            if len(raw):
+                yield self._marked(part, raw, *convert(raw))
+
+    def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
+        if self.derive:
+            return None if self.reads is None else list(self.reads)
+        if self.settings.attributes == "all":
+            return None
+        names = [name for name in map(self.column, COLUMNS[self.name]) if name is not None]
+        return [*dict.fromkeys([*names, *self._attribute_names().values(), *self.settings.where,
+                                "attributes"])]
+
+    def _selected(self, raw: Raw) -> Raw:
+        """The rows of ``where``; rows with a problem stay, to be rejected."""
+        kept = None
+        for name, allowed in self.settings.where.items():
+            fits = pc.or_(pc.is_in(_trimmed(raw.columns[name]), pa.array(allowed, pa.string())),
+                          pc.is_valid(raw.problems))
+            kept = fits if kept is None else pc.and_(kept, fits)
+        return raw if kept is None else chosen(raw, np.flatnonzero(kept.to_numpy(zero_copy_only=False)))
+
+    def _column(self, raw: Raw, ours: str) -> pa.Array:
+        name = self.column(ours)
+        return raw.columns[name] if name in raw.columns else pa.nulls(len(raw), pa.string())
+
+    def _ids(self, raw: Raw, ours: str) -> tuple[pa.Array, list[pa.Array]]:
+        found, problem = values.ids(self._column(raw, ours), ours)
+        missing = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(found), ""), True)
+        problems = [problem, _where(missing, f"{ours} is missing")]
+        if ours in self.settings.ids:
+            translation = self.settings.ids[ours]
+            theirs, others = _translation(translation.path, translation.column, translation.to)
+            found = others.take(pc.index_in(found, theirs))
+            problems.append(_where(pc.is_null(found), f"{ours} is not in {translation.path}"))
+        return found, problems
+
+    def _interactions(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
+        (users, of_users), (items, of_items) = self._ids(raw, "user_id"), self._ids(raw, "item_id")
+        rating, of_rating = self._ratings(raw)
+        time, of_time = self._times(raw)
+        return [users, items, rating.cast(pa.float32(), safe=False), time], [*of_users, *of_items, *of_rating,
+                                                                             *of_time]
+
+    def _ratings(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
+        settings = self.settings
+        if settings.rating is not None:
+            return pa.repeat(pa.scalar(settings.rating, pa.float64()), len(raw)), []
+        rating, problem = values.numbers(self._column(raw, "rating"), "rating")
+        for value in settings.unrated:
+            rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
+        finite = pc.fill_null(pc.is_finite(rating), True)
+        problems = [problem, _where(pc.invert(finite), "rating is not a finite number")]
+        if settings.rating_range:
+            low, high = settings.rating_range
+            outside = pc.or_(pc.less(rating, low), pc.greater(rating, high))
+            problems.append(_where(pc.fill_null(outside, False), f"rating is outside {low:g} to {high:g}"))
+        return rating, problems
+
+    def _times(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
+        settings = self.settings
+        if self.column("timestamp") is None:  # the order of the rows
+            return pa.array(raw.lines, pa.int64()), []
+        time, problem = values.seconds(self._column(raw, "timestamp"), "timestamp", settings.time,
+                                       settings.time_zone)
+        outside = pc.or_(pc.less(time, 0), pc.greater(time, values.LATEST_S))
+        unit = {None: "in seconds ", "s": "in seconds ", "ms": "in milliseconds "}.get(settings.time, "")
+        return time, [problem, _where(pc.is_null(time), "timestamp is missing"),
+                      _where(pc.fill_null(outside, False), f"timestamp is not {unit}from 1970 to 2100")]
+
+    def _entities(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
+        ours, *others = COLUMNS[self.name]
+        found, problems = self._ids(raw, ours)
+        columns = [found]
+        for name in others:
+            text, problem = values.texts(self._column(raw, name), name)
+            columns.append(clean_texts(text))
+            problems.append(problem)
+        return [*columns, self._attributes(raw)], problems
+
+    def _attributes(self, raw: Raw) -> pa.Array:
+        if self.settings.attributes is None:
+            return _given_attributes(raw.columns.get("attributes"), len(raw))
+        names = self._attribute_names()
+        if self.settings.attributes == "all":
+            left_out = {*map(self.column, COLUMNS[self.name]), *self.settings.all_but}
+            names = {name: name for name in raw.columns
+                     if name not in left_out and not name.startswith(_OF_TOOLS)}
+        return attribute_maps({ours: raw.columns[theirs] for ours, theirs in names.items()
+                               if theirs in raw.columns}, len(raw))
+
+    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array],
+                problems: list[pa.Array]) -> pa.RecordBatch:
+        problem = pc.coalesce(raw.problems, *problems)
+        texts = [None] * len(raw)
+        for row in np.flatnonzero(problem.is_valid().to_numpy(zero_copy_only=False)):
+            texts[row] = raw.raw(int(row))[:RAW_CHARACTERS].encode("utf-8", "replace").decode()
+        source = pa.repeat(pa.scalar(part.piece.path.name, pa.string()), len(raw))
+        number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
+        marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string())]
+        return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
+
+
+def _similar(ours: str, found: Sequence[str]) -> str | None:
+    from dare_job.data.input.guess import column_for
+
+    return column_for(ours, found) or next(iter(difflib.get_close_matches(ours, found, n=1)), None)
+
+
+def chosen(raw: Raw, rows: np.ndarray) -> Raw:
+    """Some rows of a batch, perhaps several times."""
+    places, text = pa.array(rows, pa.int64()), raw.raw
+    return Raw({name: column.take(places) for name, column in raw.columns.items()}, raw.lines[rows],
+               lambda row: text(int(rows[row])), raw.problems.take(places))
+
+
+def _trimmed(column: pa.Array) -> pa.Array:
+    return pc.utf8_trim_whitespace(values.texts(column, "")[0])
+
+
+def _where(broken: pa.Array, reason: str) -> pa.Array:
+    return pc.if_else(broken, pa.scalar(reason, pa.string()), pa.scalar(None, pa.string()))
+
+
+@lru_cache(maxsize=4)
+def _translation(path: str, column: str, to: str) -> tuple[pa.Array, pa.Array]:
+    """Ids, and the ids that they stand for."""
+    file = paths.path(path)
+    form = formats.detect(file)
+    info = formats.open_file(file, form, {})
+    missing = [name for name in (column, to) if name not in info.types]
+    if missing:
+        raise DataError(f"{file} has no column {missing[0]} (columns found: {', '.join(info.types)})")
+    pairs = [(values.ids(raw.columns[column], column)[0], values.ids(raw.columns[to], to)[0])
+             for piece in info.pieces for raw in formats.read(piece, form, (column, to))]
+    return pa.concat_arrays([one for one, _ in pairs]), pa.concat_arrays([other for _, other in pairs])
+
+
+def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
+    """(N,) map of the values of each row that are neither null nor blank, as clean text, in the columns'
+    order."""
+    names, texts = list(columns), [_attribute_text(column) for column in columns.values()]
+    if not names:
+        return pa.array([[]] * rows, ATTRIBUTES)
+    present = np.stack([text.is_valid().to_numpy(zero_copy_only=False) for text in texts], axis=1)
+    row, name = np.nonzero(present)
+    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
+    flat = pa.concat_arrays(texts).take(pa.array(name * rows + row))
+    return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()).take(pa.array(name)), flat)
+
+
+def _attribute_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_map(column.type):  # a list of pairs; no text says what it is
+        return pa.nulls(len(column), pa.string())
+    text = values.texts(column, "")[0]
+    listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
+    if pc.any(listed).as_py():
+        unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
+        text = pc.replace_with_mask(text, listed, unpacked)
+    return clean_texts(text)
+
+
+def _listed(text: str) -> str:
+    """The entries of a list or the name of an object that is written as text; other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
+        value = text if literal is None else literal[0]
+    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list) else value)
+
+
+def _given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
+    """Attributes of a column ``attributes``: a map or a struct."""
+    if column is None:
+        return pa.array([[]] * rows, ATTRIBUTES)
+    column = values.plain(column)
+    if pa.types.is_struct(column.type):
+        fields = column.flatten()
+        return attribute_maps({field.name: value for field, value in zip(column.type, fields, strict=True)},
+                              rows)
+    if not pa.types.is_map(column.type):  # of another file of the table, such as text
+        return pa.array([[]] * rows, ATTRIBUTES)
+    keys, items = values.texts(column.keys, "")[0], _attribute_text(column.items)
+    keys = pa.array([key and clean(key) for key in keys.to_pylist()], pa.string()) if _odd(keys) else keys
+    starts = column.offsets.to_numpy()
+    valid = items.is_valid().to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(valid)])
+    offsets = (before[starts - starts[0]]).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), keys.filter(pa.array(valid)),
+                                   items.filter(pa.array(valid)))
+
+
+def _odd(keys: pa.Array) -> bool:
+    return pc.any(pc.match_substring_regex(keys, r"[\x00-\x1f]")).as_py() or False

@@ -1,0 +1,257 @@
+"""Converts columns as files have them to ids, numbers, times and text.
+
+Each function returns two arrays of the column's length: the values, null where there is none, and problems,
+null where there is none. A problem is what is wrong with a value, in the words of the rejects table.
+"""
+
+import math
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+UNITS = {"d": 1 / 86400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units in a second
+LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_MISSING_WORDS = ("", "null", "none", "nan", "na", "n/a", r"\n")  # as exports write a missing number or time
+Checked = tuple[pa.Array, pa.Array]
+
+
+def ids(column: pa.Array, name: str) -> Checked:
+    """Ids as text. A float with a whole value is that integer, as pandas writes integers with gaps."""
+    column = plain(column)
+    kind = column.type
+    if is_text(kind):
+        text, broken = utf8(column)
+        return text, _problem(broken, f"{name} is not UTF-8")
+    if pa.types.is_integer(kind):
+        return column.cast(pa.string()), no_problem(column)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _whole_ids(column, name)
+    if pa.types.is_boolean(kind) or pa.types.is_nested(kind):
+        return pa.nulls(len(column), pa.string()), _problem(pc.is_valid(column), f"{name} is {kind}, no id")
+    texts = [None if value is None else as_text(value) for value in column.to_pylist()]
+    return pa.array(texts, pa.string()), no_problem(column)
+
+
+def _whole_ids(column: pa.Array, name: str) -> Checked:
+    if pa.types.is_decimal(column.type):
+        number = [None if value is None else value for value in column.to_pylist()]
+        texts = [str(int(value)) if value is not None and value == int(value) else None for value in number]
+        broken = [value is not None and text is None for value, text in zip(number, texts, strict=True)]
+        return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),
+                                                      f"{name} is not a whole number")
+    number = column.cast(pa.float64(), safe=False)
+    number = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
+    whole = pc.and_(pc.equal(number, pc.trunc(number)), pc.less(pc.abs(number), 2.0**63))
+    fractional = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(whole, False)))
+    kept = pc.if_else(whole, number, pa.scalar(None, pa.float64()))
+    return (kept.cast(pa.int64()).cast(pa.string()), _problem(fractional, f"{name} is not a whole number"))
+
+
+def numbers(column: pa.Array, name: str) -> Checked:
+    """Numbers as float64."""
+    column = plain(column)
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return column.cast(pa.float64(), safe=False), no_problem(column)
+    if not is_text(kind):
+        return pa.nulls(len(column), pa.float64()), _problem(pc.is_valid(column),
+                                                             f"{name} is {kind}, no number")
+    text = _present_text(column)
+    valid = pc.match_substring_regex(text, _NUMBER)
+    number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
+    number = pc.utf8_ltrim(number, "+").cast(pa.float64())
+    return number, _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+
+
+def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked:
+    """Times as whole seconds since 1970 (UTC).
+
+    Parameters
+    ----------
+    time
+        Unit of numbers (a key of UNITS) or format of text (as of strptime). None: seconds, or ISO 8601.
+    zone
+        Time zone of times without one.
+    """
+    column = plain(column)
+    kind = column.type
+    if pa.types.is_date(kind):
+        column, kind = column.cast(pa.timestamp("s")), pa.timestamp("s")
+    if pa.types.is_timestamp(kind):
+        return _floor(_instants(column, zone), kind.unit), no_problem(column)
+    if is_text(kind) and time is not None and time not in UNITS:
+        return _formatted(column, name, time, zone)
+    if is_text(kind):
+        return _text_times(column, name, time, zone)
+    if pa.types.is_integer(kind) and (time or "s") == "s":
+        return column.cast(pa.int64(), safe=False), no_problem(column)
+    number, problem = numbers(column, name)
+    return _in_seconds(number, time), problem
+
+
+def _instants(column: pa.Array, zone: str) -> pa.Array:
+    """Timestamps in UTC."""
+    if column.type.tz is None and zone != "UTC":
+        return pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="earliest")
+    return column
+
+
+def _floor(column: pa.Array, unit: str) -> pa.Array:
+    """(N,) int64 seconds of timestamps of a unit, rounded down also before 1970."""
+    whole, size = column.cast(pa.int64()), int(UNITS[unit])
+    if size == 1:
+        return whole
+    quotient = pc.divide(whole, size)
+    below = pc.and_(pc.less(whole, 0), pc.not_equal(pc.multiply(quotient, size), whole))
+    return pc.subtract(quotient, below.cast(pa.int64()))
+
+
+def _in_seconds(number: pa.Array, time: str | None) -> pa.Array:
+    found = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
+    fits = pc.fill_null(pc.less(pc.abs(found), 2.0**62), False)
+    return pc.if_else(fits, found, pa.scalar(None, pa.float64())).cast(pa.int64())
+
+
+def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Checked:
+    """Numbers, or ISO 8601 where no unit is set."""
+    text = _present_text(column)
+    numeric = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
+    none = pa.scalar(None, pa.string())
+    number = _in_seconds(pc.utf8_ltrim(pc.if_else(numeric, text, none), "+").cast(pa.float64()), unit)
+    rest = pc.if_else(numeric, none, text)
+    if rest.null_count == len(rest):
+        return number, no_problem(column)
+    if unit:
+        return number, _problem(pc.is_valid(rest), f"{name} is not a number")
+    found = _parsed(rest, datetime.fromisoformat, zone)
+    return pc.coalesce(number, found), _problem(
+        pc.and_(pc.is_valid(rest), pc.is_null(found)), f"{name} is neither a number nor a date as "
+        f"2026-01-31 10:00:00")
+
+
+def _formatted(column: pa.Array, name: str, form: str, zone: str) -> Checked:
+    text = _present_text(column)
+    found = _parsed(text, lambda value: datetime.strptime(value, form), zone)
+    broken = pc.and_(pc.is_valid(text), pc.is_null(found))
+    return found, _problem(broken, f"{name} is not of the format {form}")
+
+
+def _parsed(text: pa.Array, parse: Callable[[str], datetime], zone: str) -> pa.Array:
+    """Seconds; each different text is parsed once."""
+    encoded = text.dictionary_encode()
+    offset = ZoneInfo(zone) if zone != "UTC" else UTC
+    found = [_instant(value, parse, offset) for value in encoded.dictionary.to_pylist()]
+    return pa.array(found, pa.int64()).take(encoded.indices)
+
+
+def _instant(value: str, parse: Callable[[str], datetime], zone) -> int | None:
+    try:
+        moment = parse(value)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        return math.floor(moment.timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def texts(column: pa.Array, name: str) -> Checked:
+    """Values as text: lists with commas, times without empty parts, whole floats as integers."""
+    column = plain(column)
+    kind = column.type
+    if is_text(kind):
+        text, broken = utf8(column)
+        return text, _problem(broken, f"{name} is not UTF-8")
+    if pa.types.is_integer(kind):
+        return column.cast(pa.string()), no_problem(column)
+    if pa.types.is_floating(kind):
+        column = pa.array([None if value is None or math.isnan(value) else _float_text(value, kind)
+                           for value in column.to_pylist()], pa.string())
+        return column, no_problem(column)
+    return pa.array([None if value is None else as_text(value) for value in column.to_pylist()],
+                    pa.string()), no_problem(column)
+
+
+def as_text(value: object) -> str:
+    """A value in words for a prompt; empty for what has none, such as an empty list."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return str(uuid.UUID(bytes=value)) if len(value) == 16 else value.decode("utf-8", "replace")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return "" if math.isnan(value) else _float_text(value, pa.float64())
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S").removesuffix(" 00:00:00")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return next((as_text(value[key]) for key in ("name", "title", "description") if value.get(key)), "")
+    if isinstance(value, list | tuple):
+        return ", ".join(dict.fromkeys(filter(None, map(as_text, _flat(value)))))
+    return "" if value is None else str(value)
+
+
+def _flat(values: list | tuple) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _float_text(value: float, kind: pa.DataType) -> str:
+    if math.isinf(value) or value == int(value) and abs(value) < 1e15:
+        return str(value) if math.isinf(value) else str(int(value))
+    return str({pa.float32(): np.float32, pa.float16(): np.float16}.get(kind, float)(value))
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Without dictionaries, extension types, views and large offsets."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return plain(column.dictionary_decode())
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain(column.storage)
+    simple = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
+              pa.binary_view(): pa.binary()}.get(kind)
+    return column.cast(simple) if simple else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind)
+
+
+def utf8(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Text or bytes as valid text with U+FFFD for invalid bytes; and (N,) bool, where they were."""
+    try:
+        text = column.cast(pa.binary()).cast(pa.string())
+        return text, pa.array(np.zeros(len(text), bool))
+    except pa.ArrowInvalid:
+        raw = column.cast(pa.binary()).to_pylist()
+        text = [value and value.decode("utf-8", "replace") for value in raw]
+        broken = [value is not None and value.decode("utf-8", "ignore").encode() != value for value in raw]
+        return pa.array(text, pa.string()), pa.array(broken, pa.bool_())
+
+
+def _present_text(column: pa.Array) -> pa.Array:
+    """Trimmed text; null where it is a word for a missing value."""
+    text = pc.utf8_trim_whitespace(utf8(column)[0])
+    missing = pc.is_in(pc.utf8_lower(text), pa.array(_MISSING_WORDS))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), text)
+
+
+def no_problem(column: pa.Array) -> pa.Array:
+    return pa.nulls(len(column), pa.string())
+
+
+def _problem(broken: pa.Array, reason: str) -> pa.Array:
+    return pc.if_else(broken, pa.scalar(reason, pa.string()), pa.scalar(None, pa.string()))

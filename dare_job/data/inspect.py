@@ -1,0 +1,205 @@
+"""Looks at an input without Spark: what was found, what each column is taken for, and what is wrong."""
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.config.tables import InputTables
+from dare_job.data.input import guess, preview_rows, source
+from dare_job.data.input.archive import unpack
+from dare_job.data.input.source import InputSource
+from dare_job.data.input.table import COLUMNS, Table
+from dare_job.errors import DataError
+from dare_job.observe import progress
+
+_LOG = logging.getLogger("dare_job")
+ROWS = 500_000  # that are read of a table
+SHOWN = 5  # rows and values of a kind
+
+
+@dataclass
+class TableFacts:
+    """What is known of a table.
+
+    Attributes
+    ----------
+    columns
+        What each column of the files is taken for, by name: ``name: (type, use)``.
+    whole
+        All rows were read.
+    rejected
+        Rows by reason.
+    examples
+        The first rejected rows of each reason: file, line and text.
+    ids
+        Different ids by column.
+    """
+
+    files: int
+    columns: dict[str, tuple[str, str]]
+    rows: int = 0
+    whole: bool = True
+    rejected: Counter = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    duplicates: int = 0
+    sample: list[dict] = field(default_factory=list)
+    ids: dict[str, set[str]] = field(default_factory=dict)
+    first: int | None = None
+    last: int | None = None
+
+    def as_dict(self) -> dict:
+        return {"files": self.files, "rows": self.rows, "all_rows_read": self.whole,
+                "columns": {name: {"type": kind, "use": use} for name, (kind, use) in self.columns.items()},
+                "rejected": {reason: {"rows": rows, "examples": self.examples[reason]}
+                             for reason, rows in self.rejected.most_common()},
+                "duplicates": self.duplicates, **{f"{name[:-3]}s": len(ids) for name,
+                                                  ids in self.ids.items()},
+                "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
+
+
+def inspect(config: JobConfig, day: date | None = None) -> dict:
+    """Facts of an input: format, tables, orphans, prompts; or an error and a proposed mapping.
+
+    Parameters
+    ----------
+    day
+        Date of the prompts. None: that of the last interaction.
+    """
+    settings = config.input
+    with tempfile.TemporaryDirectory(prefix="dare-job-") as temporary:
+        proposal = None
+        try:
+            facts = _facts(config)
+        except DataError as error:
+            proposal = _proposal(settings, Path(temporary))
+            if proposal is None:
+                raise
+            _LOG.warning("%s", error)
+            config = config.model_copy(update={"input": settings.model_copy(
+                update={"format": "auto", "tables": proposal})})
+            facts = _facts(config)
+        facts["proposal"] = as_yaml(proposal) if proposal else None
+        facts["prompts"] = _prompts(config, day or _last_day(facts))
+        return facts
+
+
+def _proposal(settings: InputSettings, temporary: Path) -> InputTables | None:
+    root = source.input_root(settings)
+    if settings.tables is not None or root is None:
+        return None
+    folder = unpack(root, temporary / "archive", source.detected)
+    return guess.propose(folder)
+
+
+def as_yaml(tables: InputTables) -> str:
+    """``input.tables`` as a settings file."""
+    settings = tables.model_dump(exclude_defaults=True, exclude_none=True)
+    return yaml.safe_dump({"input": {"tables": settings}}, sort_keys=False, allow_unicode=True)
+
+
+def _facts(config: JobConfig) -> dict:
+    with progress.doing("reading the input"), preview_rows.opened_without_spark(config) as found:
+        tables = {name: _table_facts(table) for name, table in found.tables.items()}
+        return {"path": config.input.path, "format": found.form,
+                "tables": {name: table.as_dict() for name, table in tables.items()},
+                "orphans": _orphans(tables), "unused": _unused(found)}
+
+
+def _unused(found: InputSource) -> dict[str, list[str]]:
+    return {name: unused for name, table in found.tables.items() if (unused := table.unused())}
+
+
+def _table_facts(table: Table) -> TableFacts:
+    facts = TableFacts(len(table.files), _uses(table))
+    key = COLUMNS[table.name][0]
+    for batch in _rows(table, facts):
+        problems = batch["problem"]
+        for row in batch.filter(problems.is_valid()).to_pylist():
+            facts.rejected[row["problem"]] += 1
+            examples = facts.examples.setdefault(row["problem"], [])
+            if len(examples) < SHOWN:
+                examples.append(f"{row['source']}:{row['line']}: {row['raw']}")
+        valid = batch.filter(pc.is_null(problems))
+        if len(facts.sample) < SHOWN:
+            facts.sample += [{name: row[name] for name in valid.schema.names[:-5]}
+                             for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
+        if table.name != "interactions":
+            known = facts.ids.setdefault(key, set())
+            new = valid[key].to_pylist()
+            facts.duplicates += len(new) - len(set(new) - known)
+            known.update(new)
+        else:
+            _count_events(facts, valid)
+    return facts
+
+
+def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:
+    for part in table.parts():
+        for batch in table.read(part):
+            facts.rows += len(batch)
+            yield batch
+            if facts.rows >= ROWS:
+                facts.whole = False
+                return
+
+
+def _count_events(facts: TableFacts, valid: pa.RecordBatch) -> None:
+    for name in ("user_id", "item_id"):
+        facts.ids.setdefault(name, set()).update(pc.unique(valid[name]).to_pylist())
+    if len(valid):
+        times = pc.min_max(valid["timestamp"]).as_py()
+        facts.first = times["min"] if facts.first is None else min(facts.first, times["min"])
+        facts.last = times["max"] if facts.last is None else max(facts.last, times["max"])
+
+
+def _uses(table: Table) -> dict[str, tuple[str, str]]:
+    """Type of each column of the first file, and what it is taken for."""
+    if not table.files:
+        return {}
+    uses = {table.column(ours): ours for ours in COLUMNS[table.name]}
+    unused = set(table.unused())
+    kept = "not read" if table.derive is None else "source of other columns"
+    return {name: ("text" if kind is None else str(kind),
+                   uses.get(name) or (kept if name in unused or table.derive else "attribute"))
+            for name, kind in table.files[0].types.items()}
+
+
+def _orphans(tables: dict[str, TableFacts]) -> dict[str, int | list[str]]:
+    """Items and users of interactions that the other tables lack."""
+    events, found = tables["interactions"], {}
+    for name, key in (("items", "item_id"), ("users", "user_id")):
+        if name in tables and tables[name].whole:
+            unknown = sorted(events.ids.get(key, set()) - tables[name].ids.get(key, set()))
+            found[name] = {"unknown": len(unknown), "of": len(events.ids.get(key, set())),
+                           "examples": unknown[:SHOWN]}
+    return found
+
+
+def _last_day(facts: dict) -> date:
+    last = facts["tables"]["interactions"]["last"]
+    return date.fromisoformat(last[:10]) if last else datetime.now(UTC).date()
+
+
+def _moment(seconds: int | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _prompts(config: JobConfig, day: date) -> list[dict]:
+    """Prompts of three users and three items, as the model gets them."""
+    try:
+        chosen = preview_rows.choose(config, day, 3)
+    except DataError as error:
+        _LOG.warning("no prompts: %s", error)
+        return []
+    return [{"entity": row.entity, "id": row.entity_id, "prompt": row.prompt, "error": row.error}
+            for row in preview_rows.prompts(chosen, config)]
+
