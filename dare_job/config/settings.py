@@ -36,9 +36,7 @@ class InputSettings(Section):
     format: str = Field("auto", description="Format of the input: parquet (tables with the usual names), "
                         "movielens, amazon, recbole, or another public data set. auto: recognized from its "
                         "files")
-    tables: InputTables | None = Field(None, description="Tables with other names, columns or formats than "
-                                       "the "
-                                       "usual ones")
+    tables: InputTables = InputTables()
     knowledge: str | None = Field(None, description="Folder of earlier texts (Parquet) for a first run, when "
                                   "OUT has none yet. null: none")
     max_reject_share: float = Field(0.01, ge=0, le=1, description="Maximum share of malformed input rows; "

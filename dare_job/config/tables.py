@@ -1,5 +1,6 @@
 """Settings of input tables: where each is, its format, and which of its columns are what."""
 
+import codecs
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -8,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from dare_job.config.base import Section
 
 UNITS = ("d", "s", "ms", "us", "ns")
-FORMATS = ("auto", "parquet", "csv", "tsv", "json", "delta", "iceberg")
 
 
 class IdTranslation(Section):
@@ -20,40 +20,25 @@ class IdTranslation(Section):
 
 
 class TableSettings(Section):
-    """One table of the input."""
+    """One table of the input. A table without any setting is the one with the usual name, if there is one."""
 
-    path: str | None = Field(None, description="File, folder or pattern, relative to input.path. null: "
-                             "input.path itself")
+    path: str | None = Field(None, description="File, folder or pattern, relative to input.path. null: the "
+                             "usual "
+                             "name, or input.path itself if it is a file")
     format: Literal["auto", "parquet", "csv", "tsv", "json", "delta", "iceberg"] = Field(
         "auto", description="Format of the files; json: one object per line. auto: recognized from the "
         "content")
-    query: str | None = Field(None, description="Spark SQL query, in place of a path: SELECT ... or a "
-                              "table's name")
+    query: str | None = Field(None, description="Spark SQL query, or name of a table of Spark's catalog, in "
+                              "place of a path")
     columns: dict[str, str | None] = Field({}, description="Name of each column in the files, by our name, "
                                            "such "
                                            "as {user_id: uid}. null: the files have no such column")
-    attributes: list[str] | dict[str, str] | Literal["all"] | None = Field(
-        None, description="Columns that become attributes, which prompts may show: names, or {our name: "
-        "name}; "
-        "all: every other column. null: only those in a column attributes (map or struct)")
-    all_but: list[str] = Field([], description="Columns that attributes: all leaves out")
-    time: str | None = Field(None, description="Unit of timestamps (d, s, ms, us, ns), or their format as of "
-                             "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
-    time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
-    rating: float | None = Field(None, description="Rating of every interaction, in place of a column")
-    rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
-                                             description="Lowest and highest "
-                                             "valid rating. null: any number")
-    unrated: list[float] = Field([], description="Ratings that mean that there is none, such as 0")
     where: dict[str, list[str]] = Field({}, description="Only rows whose column has one of these values, "
                                         "such as "
                                         "{event: [play, purchase]}")
-    distinct: bool = Field(False, description="Rows may repeat an id; the first one counts, and the others "
-                           "are "
-                           "not reported as duplicates")
     ids: dict[str, IdTranslation] = Field({}, description="Files that translate a column's ids, by our name "
                                           "of "
-                                          "the column")
+                                          "the column: {item_id: {path: FILE, column: COLUMN, to: COLUMN}}")
     separator: str | None = Field(None, min_length=1, description="Separator of fields. null: recognized")
     header: list[str] | None = Field(None, description="Names of the columns of files without a header line")
     quotes: Literal["doubled", "escaped", "none"] = Field(
@@ -61,6 +46,40 @@ class TableSettings(Section):
         "quotes are ordinary text")
     encoding: str | None = Field(None, description="Encoding of text files. null: UTF-8, and cp1252 in lines "
                                  "that are not UTF-8")
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_encoding(cls, value: str | None) -> str | None:
+        try:
+            codecs.lookup(value or "utf-8")
+        except LookupError:
+            raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Any:
+        if self.query and self.path:
+            raise ValueError("path and query are both set: choose one")
+        return self
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is set."""
+        return bool(self.model_fields_set)
+
+
+class InteractionSettings(TableSettings):
+    """The table of interactions: user_id, item_id, rating, timestamp."""
+
+    time: str | None = Field(None, description="Unit of timestamps (d, s, ms, us, ns), or their format as of "
+                             "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
+    time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
+    rating: float | None = Field(None, description="Rating of every interaction, in place of a column. null: "
+                                 "ratings are those of the column, if there is one")
+    rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
+                                             description="Lowest and highest "
+                                             "valid rating. null: any number")
+    unrated: list[float] = Field([], description="Ratings that mean that there is none, such as 0")
 
     @field_validator("time")
     @classmethod
@@ -80,21 +99,21 @@ class TableSettings(Section):
                              f"Europe/Berlin") from None
         return value
 
-    @field_validator("encoding")
-    @classmethod
-    def _is_encoding(cls, value: str | None) -> str | None:
-        import codecs
 
-        try:
-            codecs.lookup(value or "utf-8")
-        except LookupError:
-            raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
-        return value
+class EntitySettings(TableSettings):
+    """A table of users (user_id, attributes) or items (item_id, title, attributes)."""
+
+    attributes: list[str] | dict[str, str] | Literal["all"] | None = Field(
+        None, description="Columns that become attributes, which prompts may show: names, or {our name: "
+        "name}; "
+        "all: every other column. null: only those in a column attributes (map or struct)")
+    all_but: list[str] = Field([], description="Columns that attributes: all leaves out")
+    distinct: bool = Field(False, description="Rows may repeat an id; the first one counts, and the others "
+                           "are "
+                           "not reported as duplicates")
 
     @model_validator(mode="after")
-    def _one_source(self) -> Any:
-        if self.query and self.path:
-            raise ValueError("path and query are both set: choose one")
+    def _all_but_of_all(self) -> Any:
         if self.all_but and self.attributes != "all":
             raise ValueError("all_but needs attributes: all")
         return self
@@ -103,6 +122,10 @@ class TableSettings(Section):
 class InputTables(Section):
     """The tables of the input, where their names, columns or formats are not the usual ones."""
 
-    interactions: TableSettings | None = Field(None, description="user_id, item_id, rating, timestamp")
-    users: TableSettings | None = Field(None, description="user_id, attributes")
-    items: TableSettings | None = Field(None, description="item_id, title, attributes")
+    interactions: InteractionSettings = InteractionSettings()
+    users: EntitySettings = EntitySettings()
+    items: EntitySettings = EntitySettings()
+
+    def given(self) -> dict[str, TableSettings]:
+        """The tables of which something is set."""
+        return {name: table for name, table in self if table.is_set}

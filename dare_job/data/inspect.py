@@ -94,7 +94,7 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
 
 def _proposal(settings: InputSettings, temporary: Path) -> InputTables | None:
     root = source.input_root(settings)
-    if settings.tables is not None or root is None:
+    if settings.tables.given() or root is None:
         return None
     folder = unpack(root, temporary / "archive", source.detected)
     return guess.propose(folder)

@@ -18,7 +18,7 @@ _ARTICLES = ("The|A|An|La|Le|Les|Un|Une|Il|Lo|I|Gli|Una|Uno|El|Los|Las|O|Os|Der|
              "Det|En|Ett|Da")
 # Each title begins at the start or after a parenthesis and ends at a parenthesis, a colon or the end.
 _INVERTED = r"(^|\()(a\.k\.a\. +|)([^()]+?), +({articles})(?= *([():]|$))"
-REWRITES = ((_INVERTED.format(articles=_ARTICLES), r"\1\2\4 \3"),  # patterns of both Python and Java
+_REWRITES = ((_INVERTED.format(articles=_ARTICLES), r"\1\2\4 \3"),
             (_INVERTED.format(articles="L'"), r"\1\2\4\3"))
 _LAST_ARTICLE = re.compile(rf"(.+), ({_ARTICLES}|L')", re.IGNORECASE | re.DOTALL)
 _LEADING = re.compile(r"(?:the|an?)\s+(?=\w)", re.IGNORECASE)
@@ -32,7 +32,7 @@ _SHORT_WORD = 4  # such titles (It, Her, Up) do not count as the first word of a
 
 def natural_order(title: str) -> str:
     """The title with each article before its noun. Titles without an inverted article stay as they are."""
-    for pattern, replacement in REWRITES:
+    for pattern, replacement in _REWRITES:
         title = re.sub(pattern, replacement, title)
     return title
 

@@ -158,7 +158,7 @@ def test_1m_sequences_map_back_to_original_ids(spark, tmp_path):
 ])
 def test_an_incomplete_set_says_what_is_missing(spark, tmp_path, files, message):
     for name in files:
-        put(tmp_path / "ml", name, MOVIES_1M)
+        put(tmp_path / "ml", name, ["userId,movieId,rating,timestamp", *MOVIES_1M])
     with pytest.raises(DataError, match=message):
         read_input(InputSettings(path=str(tmp_path / "ml")), tmp_path / "into", spark)
 

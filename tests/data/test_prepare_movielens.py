@@ -212,7 +212,7 @@ def test_files_that_do_not_serve_are_named_with_the_fix(tmp_path, original):
             (single, "--input {} is not ml-10m.zip or a folder with ratings.dat and movies.dat"),
             (folder, "is not a complete MovieLens set: movies.dat is missing (found ratings.dat)"),
             (commas, "30 of 30 rows of interactions are unusable, more than input.max_reject_share = 0.01: "
-                     "expected 4 fields between '::', found 1 (30 rows, first ratings.dat:1)"),
+                     "expected 4 fields, found 1 (30 rows, first ratings.dat:1: '1,2,3.5,978300275')"),
             (sequences, "none of 2 interactions can be used: 2 have no rating")):
         code, printed, err = prepare("movielens-10m", "--input", path, "--save", tmp_path / "out")
         assert (code, printed) == (4, "") and message.format(path) in err

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dare_job.data.input import movielens
 from dare_job.data.titles import natural_order
 
 TITLES = {
@@ -37,10 +36,3 @@ def test_an_article_stands_before_its_noun(title):
 @pytest.mark.parametrize("title", UNCHANGED)
 def test_other_titles_stay_as_they_are(title):
     assert natural_order(title) == title
-
-
-def test_the_column_of_spark_is_the_same(spark):
-    titles = [*TITLES, *UNCHANGED]
-    table = spark.createDataFrame([(title,) for title in titles], "title string")
-    column = table.select("title", movielens.natural_order(table.title)).collect()
-    assert dict(map(tuple, column)) == {title: natural_order(title) for title in titles}

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import pyarrow.compute as pc
 
-from dare_job.config.tables import TableSettings
+from dare_job.config.tables import EntitySettings, InteractionSettings
 from dare_job.data.input.derive import with_columns
 from dare_job.data.input.formats import Form, open_file, parse_literal
 from dare_job.data.input.scan import Raw, bare_suffix, first_bytes
@@ -116,11 +116,11 @@ def _object(line: str) -> dict:
 
 
 def _reviews(files: Sequence[AnyPath]) -> Table:
-    return Table("interactions", TableSettings(rating_range=RANGE), _opened(files), _review, _REVIEW)
+    return Table("interactions", InteractionSettings(rating_range=RANGE), _opened(files), _review, _REVIEW)
 
 
 def _metadata(files: Sequence[AnyPath]) -> Table:
-    return Table("items", TableSettings(attributes=_ATTRIBUTES), _opened(files), _product, _METADATA)
+    return Table("items", EntitySettings(attributes=_ATTRIBUTES), _opened(files), _product, _METADATA)
 
 
 def _opened(files: Sequence[AnyPath]) -> tuple:
@@ -177,7 +177,8 @@ def _ratings(file: AnyPath) -> Table:
     else:
         order = _order(file, [row for row in rows if len(row) == 4])
         form, names = Form("delimited", ",", (*order, "rating", "timestamp"), "none"), {}
-    return Table("interactions", TableSettings(rating_range=RANGE, columns=names), (open_file(file, form,
+    return Table("interactions", InteractionSettings(rating_range=RANGE, columns=names), (open_file(file,
+                                                                                                    form,
                                                                                               {}),),
                  _in_seconds)
 

@@ -57,7 +57,8 @@ def _repaired(text: str) -> str:
 
 
 def _decoded(found: re.Match) -> str:
-    """The longest beginning of some characters whose bytes in cp1252 are UTF-8, decoded; else the characters."""
+    """The longest beginning of some characters whose bytes in cp1252 are UTF-8, decoded; else the
+    characters."""
     for end in range(len(found[0]), 1, -1):
         with suppress(UnicodeError):
             return b"".join(map(_byte, found[0][:end])).decode("utf-8") + found[0][end:]

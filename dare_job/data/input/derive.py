@@ -3,7 +3,6 @@
 Each function takes the rows of a file and returns rows, perhaps another number of them.
 """
 
-import re
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -50,25 +49,17 @@ def steam_titles(raw: Raw) -> Raw:
     return with_columns(raw, title=[title or name for title, name in zip(titles, names, strict=True)])
 
 
-def book_numbers(raw: Raw) -> Raw:
-    """Goodbooks and Book-Crossing: years and ages without the .0 of pandas; 0, NULL and words are none."""
-    return _changed(raw, _whole, "original_publication_year", "Year-Of-Publication", "Age")
-
-
 def _changed(raw: Raw, change: Callable[[str], str | None], *names: str) -> Raw:
     """The rows with ``change`` of each value in those columns that there are."""
     return with_columns(raw, **{name: [value and change(value) for value in raw.columns[name].to_pylist()]
                                 for name in names if name in raw.columns})
 
 
-def _whole(number: str) -> str | None:
-    found = re.fullmatch(r"(-?[1-9][0-9]*)(\.0)?", number)
-    return found and found[1]
-
-
-def kuairec_topics(raw: Raw) -> Raw:
-    """KuaiRec: topics without the brackets of their list, whose words have no quotes."""
-    return _changed(raw, _unbracketed, "topic_tag")
+def kuairec_words(raw: Raw) -> Raw:
+    """KuaiRec: UNKNOWN is none; topics without the brackets of their list, whose words have no quotes."""
+    raw = _changed(raw, _unbracketed, "topic_tag")
+    return _changed(raw, lambda text: None if text == "UNKNOWN" else text, "caption", "user_active_degree",
+                    "first_level_category_name", "second_level_category_name")
 
 
 def _unbracketed(listed: str) -> str:
@@ -77,5 +68,4 @@ def _unbracketed(listed: str) -> str:
 
 FUNCTIONS: dict[str, Callable[[Raw], Raw]] = {
     "mind_clicks": mind_clicks, "lastfm_tracks": lastfm_tracks, "steam_titles": steam_titles,
-    "book_numbers": book_numbers, "kuairec_topics": kuairec_topics}
-READS = {**dict.fromkeys(FUNCTIONS), "mind_clicks": ("user", "time", "impressions")}
+    "kuairec_words": kuairec_words}

@@ -61,12 +61,12 @@ def locate(root: AnyPath, text: str | None) -> AnyPath:
 
 
 def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
+    if "://" in text:
+        raise DataError(f"{key} = {text}: a pattern at a URL must be relative to input.path")
     anchor = Path(text).anchor
-    base, pattern = (anchor or root), text[len(anchor):]
-    if "://" in text or not paths.is_local(root):
-        raise DataError(f"{key} = {text}: patterns are read on disks only; name a folder")
-    names = sorted(path for path in Path(base).glob(pattern)
-                   if not any(hidden(part) for part in path.relative_to(base).parts))
+    base = Path(anchor) if anchor else root
+    found = sorted(base.glob(text[len(anchor):]), key=str)
+    names = [path for path in found if not any(map(hidden, str(path)[len(str(base)):].strip("/").split("/")))]
     files = [file for path in names for file in (files_below(path) if path.is_dir() else [(path, {})])]
     if not files:
         raise DataError(f"{key} = {text}: no file matches")

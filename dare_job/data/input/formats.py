@@ -27,6 +27,7 @@ _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
 _MOST_LINES = 1000  # of a record in quotes
 MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
 _FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
+csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
 
 
@@ -107,7 +108,7 @@ def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> Fi
         return FileInfo(file, form, dict(zip(schema.names, schema.types, strict=True)),
                         tuple(_row_groups(file, table, partition)))
     names = (form.header or header(file, form)) if form.kind == "delimited" else _keys(file, form)
-    quotes = form.kind == "delimited" and form.quotes == "doubled"
+    quotes = form.kind == "delimited" and form.quotes != "none"
     return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)))
 
 
@@ -267,34 +268,45 @@ def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]
     """
     numbers, rows, raws, at = [], [], [], 0
     while at < len(lines):
-        if not lines[at].strip():
+        if lines[at].strip():
+            row, taken = _record_at(lines, at, blocks, form)
+            numbers.append(first + at)
+            rows.append(row)
+            raws.append("\n".join(lines[at:at + taken]))
+            at += taken
+        else:
             at += 1
-            continue
-        taken = 1
-        while (row := _record_fields(lines[at:at + taken], form)) is None and taken < _MOST_LINES:
-            if at + taken == len(lines):
-                more = next(blocks, (0, []))[1]
-                if not more:
-                    break
-                lines += more
-            taken += 1
-        if row is None:
-            row, taken = _fields(lines[at], form, "none"), 1  # a quote that nothing closes is text
-        numbers.append(first + at)
-        rows.append(row)
-        raws.append("\n".join(lines[at:at + taken]))
-        at += taken
     return np.array(numbers, np.int64), rows, raws
 
 
-def _record_fields(lines: list[str], form: Form) -> list[str] | None:
-    """Fields of a record; None if a quote is still open at its end."""
+def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
+               ) -> tuple[list[str], int]:
+    """Fields of the record that begins at a line, and how many lines it takes.
+
+    If its quotes are not those of a record, they are text and the record is one line: no other is lost.
+    """
+    taken, row = 1, _quoted_fields(lines[at:at + 1], form)
+    while row is None and taken < _MOST_LINES:
+        if at + taken == len(lines):
+            lines += next(blocks, (0, []))[1]
+        if at + taken == len(lines):
+            break
+        taken += 1
+        if '"' in lines[at + taken - 1]:
+            row = _quoted_fields(lines[at:at + taken], form)
+    if row:
+        return row, taken
+    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
+
+
+def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
+    """Fields of a record; None if a quote is still open at its end, empty if they are no record."""
     try:
         found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
                                 **_dialect(form)))
     except csv.Error as error:
-        return None if "unexpected end" in str(error) else _fields(lines[0], form)
-    return found[0] if len(found) == 1 else _fields(lines[0], form)
+        return None if "unexpected end" in str(error) else []
+    return found[0] if len(found) == 1 else []
 
 
 def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:

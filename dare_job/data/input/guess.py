@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.config.tables import InputTables, TableSettings
+from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings
 from dare_job.data.input import files, formats, values
 from dare_job.data.input.formats import FileInfo
 from dare_job.errors import DataError
@@ -67,9 +67,10 @@ def propose(root: AnyPath) -> InputTables | None:
     user, item = events[name]
     rest = {other: info for other, info in candidates.items() if other != name}
     path = None if folder.is_file() else name
+    others = {"items": _entities(rest, "item_id", item, events),
+              "users": _entities(rest, "user_id", user, events)}
     return InputTables(interactions=_interactions(path, candidates[name], user, item),
-                       items=_entities(rest, "item_id", item, events),
-                       users=_entities(rest, "user_id", user, events))
+                       **{table: settings for table, settings in others.items() if settings is not None})
 
 
 def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
@@ -92,16 +93,16 @@ def _ids(columns: Iterable[str]) -> tuple[str, str] | None:
     return (user, item) if user and item else None
 
 
-def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> TableSettings:
+def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> InteractionSettings:
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
                         "timestamp": column_for("timestamp", info.types)})
     time = columns.get("timestamp", "timestamp")
     unit = time_format(_first(info, time)[time]) if time in info.types else None
-    return TableSettings(path=path, columns=columns, time=unit)
+    return InteractionSettings(path=path, columns=columns, time=unit)
 
 
 def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events: Mapping[str, object]
-              ) -> TableSettings | None:
+              ) -> EntitySettings | None:
     """The table that describes users or items: it has their ids, and items have titles."""
     for name, info in candidates.items():
         ids = theirs if theirs in info.types else column_for(key, info.types)
@@ -111,7 +112,7 @@ def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events:
             continue
         wanted = {key: ids} | ({"title": title} if title else {})
         listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" else None
-        return TableSettings(path=name, columns=_renamed(wanted),
+        return EntitySettings(path=name, columns=_renamed(wanted),
                              attributes=listed or None)
     return None
 

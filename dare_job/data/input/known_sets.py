@@ -12,7 +12,7 @@ from importlib import resources
 
 import yaml
 
-from dare_job.config.tables import InputTables, TableSettings
+from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings, TableSettings
 from dare_job.data.input.files import hidden
 from dare_job.data.input.formats import Form, detect, header, open_file
 from dare_job.data.input.guess import column_for
@@ -111,4 +111,6 @@ def _recbole_settings(name: str, file: AnyPath, columns: list[str]) -> TableSett
                         f"name it: "
                         f"input.tables.{name}: {{path: {file.name}, columns: {{{missing[0]}: COLUMN}}}}")
     others = {column.partition(":")[0]: column for column in columns if column not in mapping.values()}
-    return TableSettings(columns=mapping, attributes=None if name == "interactions" else others)
+    if name == "interactions":
+        return InteractionSettings(columns=mapping)
+    return EntitySettings(columns=mapping, attributes=others)

@@ -19,9 +19,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dare_job.config.tables import TableSettings
+from dare_job.config.tables import EntitySettings, InteractionSettings
 from dare_job.data.input.derive import with_columns
-from dare_job.data.input.formats import Form, open_file
+from dare_job.data.input.formats import Form, header, open_file
 from dare_job.data.input.scan import Piece, Raw, line_blocks
 from dare_job.data.input.table import Table
 from dare_job.data.titles import natural_order
@@ -50,6 +50,14 @@ GENRES_100K = (
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western")
 _OF_MOVIES = {"attributes": ["genre", "other_genres", "year"]}
 _OF_USERS = {"attributes": ["gender", "age", "occupation"]}
+
+
+def is_movielens(folder: AnyPath) -> bool:
+    """Whether a folder has a file of MovieLens; other sets have a ratings.csv, too."""
+    found = [mark for mark in MARKS if (folder / mark).exists()]
+    if not {*found} <= {"ratings.csv", "rating.csv"}:
+        return True
+    return any({"userId", "movieId"} <= {*header(folder / mark, Form("delimited"))} for mark in found)
 
 
 def tables(folder: AnyPath) -> dict[str, Table]:
@@ -81,7 +89,8 @@ def _fields(separator: str, *names: str) -> Form:
 
 
 def _table(name: str, file: AnyPath, form: Form, derive=None, **settings) -> Table:
-    return Table(name, TableSettings(**settings), (open_file(file, form, {}),), derive)
+    kind = InteractionSettings if name == "interactions" else EntitySettings
+    return Table(name, kind(**settings), (open_file(file, form, {}),), derive)
 
 
 def _movies_csv(file: AnyPath) -> Table:

@@ -92,7 +92,7 @@ def read_amazon(reviews: AnyPath, metadata: AnyPath, into: AnyPath, max_reject_s
 @contextmanager
 def _opened(settings: InputSettings, into: AnyPath, spark: SparkSession) -> Iterator[InputSource]:
     """The tables, with the results of queries."""
-    queries = {name: table for name, table in settings.tables or () if table is not None and table.query}
+    queries = {name: table for name, table in settings.tables if table.query}
     results = {name: into / f".query-{name}.parquet" for name in queries}
     try:
         for name, table in queries.items():

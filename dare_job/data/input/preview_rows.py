@@ -92,8 +92,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
 def opened_without_spark(config: JobConfig) -> Iterator[InputSource]:
     """The input's tables, read in this process. Only queries start Spark, which a log line says."""
     settings = config.input
-    queries = {name: table.query for name,
-               table in settings.tables or () if table is not None and table.query}
+    queries = {name: table.query for name, table in settings.tables if table.query}
     with tempfile.TemporaryDirectory(prefix="dare-job-") as temporary:
         results = {name: Path(temporary) / f"{name}.parquet" for name in queries}
         if queries:

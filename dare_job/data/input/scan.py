@@ -119,7 +119,8 @@ def line_blocks(piece: Piece, encoding: str | None) -> Iterator[tuple[int, list[
     path, before = piece.path, piece.before
     mark = "\ufeff" if piece.start == 0 else None
     for data in _whole_lines(path, piece):
-        lines = _decoded(data, encoding).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        text = _decoded(data, encoding).replace("\r\n", "\n")
+        lines = (text if "\n" in text else text.replace("\r", "\n")).split("\n")
         if lines[-1] == "":
             lines.pop()
         if mark and lines:

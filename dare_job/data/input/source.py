@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dare_job.config.settings import InputSettings
-from dare_job.config.tables import InputTables, TableSettings
+from dare_job.config.tables import InputTables, InteractionSettings, TableSettings
 from dare_job.data.input import amazon, files, formats, known_sets, lakes, movielens
 from dare_job.data.input.archive import unpack
-from dare_job.data.input.derive import FUNCTIONS, READS
+from dare_job.data.input.derive import FUNCTIONS
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.table import CONTRACT, Table
 from dare_job.errors import ConfigError, DataError
@@ -103,8 +103,7 @@ def input_root(settings: InputSettings) -> AnyPath | None:
         It is missing.
     """
     if not settings.path:
-        tables = settings.tables
-        if tables and tables.interactions and (tables.interactions.path or tables.interactions.query):
+        if settings.tables.interactions.path or settings.tables.interactions.query:
             return None
         raise DataError("input.path is not set: set it to a folder or file with interactions (--input PATH)")
     path = paths.path(settings.path, "input.path")
@@ -114,8 +113,9 @@ def input_root(settings: InputSettings) -> AnyPath | None:
 
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
-    if settings.tables is not None and settings.tables.interactions is not None:
-        return InputSource("tables", mapped_tables(settings.tables, places))
+    own = settings.tables.given()
+    if "interactions" in own and settings.format == "auto":
+        return InputSource("tables", mapped_tables(own, places))
     form = settings.format if settings.format != "auto" else detected(places.root)
     if form is None:
         raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
@@ -124,7 +124,7 @@ def _source(settings: InputSettings, places: _Places) -> InputSource:
                         "docs/how-to/your-data.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
-    return InputSource(form, _replaced(_tables(form, places), settings.tables, places))
+    return InputSource(form, _replaced(_tables(form, places), own, places))
 
 
 def _listed(folder: AnyPath) -> str:
@@ -146,7 +146,7 @@ def detected(folder: AnyPath) -> str | None:
     known = next((name for name, each in known_sets.known_sets().items() if each.fits(folder)), None)
     if known is not None:
         return known
-    if any((folder / mark).exists() for mark in movielens.MARKS):
+    if movielens.is_movielens(folder):
         return "movielens"
     if known_sets.is_recbole(folder):
         return "recbole"
@@ -165,45 +165,43 @@ def _tables(form: str, places: _Places) -> dict[str, Table]:
     if form not in sets:
         raise ConfigError(f"input.format = {form!r}; valid choices: {', '.join(formats_of_input())}")
     known = sets[form]
-    tables = mapped_tables(_present(known.tables, folder), places)
-    return {name: replace(table, derive=FUNCTIONS[known.derive[name]], reads=READS[known.derive[name]])
+    tables = mapped_tables(_present(known.tables.given(), folder), places)
+    return {name: replace(table, derive=FUNCTIONS[known.derive[name]])
             if name in known.derive else table for name, table in tables.items()}
 
 
-def _present(tables: InputTables, folder: AnyPath) -> InputTables:
+def _present(tables: Mapping[str, TableSettings], folder: AnyPath) -> dict[str, TableSettings]:
     """Without tables whose file this copy of the data set lacks."""
-    kept = {name: table if table and (name == "interactions" or next(
-        known_sets.matches(folder, table.path), None)) else None for name, table in tables}
-    return InputTables(**kept)
+    return {name: table for name, table in tables.items()
+            if name == "interactions" or next(known_sets.matches(folder, table.path), None)}
 
 
 def _usual_tables(places: _Places) -> dict[str, Table]:
     folder = places.root
     if folder.is_file():
-        return {"interactions": Table("interactions", TableSettings(), _files(TableSettings(), [(folder,
-                                                                                                 {})]))}
+        settings = InteractionSettings()
+        return {"interactions": Table("interactions", settings, _files(settings, [(folder, {})]))}
     found = {name: path for name in CONTRACT if (path := files.named_table(folder, name)) is not None}
     if "interactions" not in found:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
-    return {name: _table(name, TableSettings(), path, places) for name, path in found.items()}
+    return {name: _table(name, getattr(InputTables(), name), path, places) for name, path in found.items()}
 
 
-def _replaced(tables: dict[str, Table], settings: InputTables | None, places: _Places) -> dict[str, Table]:
+def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places: _Places
+              ) -> dict[str, Table]:
     """Tables of a recognized format, with what ``input.tables`` says of them instead."""
-    for name, own in settings or ():
-        if own is None:
-            continue
-        if own.path is None and own.query is None and name in tables:
-            changed = {key: getattr(own, key) for key in own.model_fields_set}
+    for name, settings in own.items():
+        if settings.path is None and settings.query is None and name in tables:
+            changed = {key: getattr(settings, key) for key in settings.model_fields_set}
             tables[name] = replace(tables[name], settings=tables[name].settings.model_copy(update=changed))
         else:
-            tables |= mapped_tables(InputTables(**{name: own}), places)
+            tables[name] = _mapped(name, settings, places)
     return tables
 
 
-def mapped_tables(settings: InputTables, places: _Places) -> dict[str, Table]:
+def mapped_tables(tables: Mapping[str, TableSettings], places: _Places) -> dict[str, Table]:
     """Tables by ``input.tables``; paths are relative to the input's folder."""
-    return {name: _mapped(name, table, places) for name, table in settings if table is not None}
+    return {name: _mapped(name, table, places) for name, table in tables.items()}
 
 
 def _mapped(name: str, table: TableSettings, places: _Places) -> Table:

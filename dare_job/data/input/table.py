@@ -34,6 +34,7 @@ _MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.fiel
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 _MOST_LISTED = 10  # entries of a list in an attribute
+_NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value, in lower case
 
 
 def schema_of(name: str) -> pa.Schema:
@@ -77,6 +78,11 @@ class Table:
         """The setting that holds the mapping, for messages."""
         return f"input.tables.{self.name}"
 
+    @cached_property
+    def _asked(self) -> list[str] | dict[str, str] | str | None:
+        """The setting ``attributes``."""
+        return None if self.name == "interactions" else self.settings.attributes
+
     def column(self, ours: str) -> str | None:
         """Name of a column in the files; None: they have none."""
         return self.settings.columns.get(ours, ours)
@@ -89,7 +95,10 @@ class Table:
         DataError
             With file, column, the columns found and the setting.
         """
-        for file in self.files if self.derive is None else ():
+        for file in self.files:
+            if self.derive:
+                _require(file, self.reads or ())
+                continue
             self._check_columns(file.path, file.types, [*file.types,
                                                         *(file.pieces[0].partition if file.pieces else ())])
 
@@ -113,14 +122,14 @@ class Table:
         if nested:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
-        if self.name != "interactions" and self.settings.attributes is None and kind is not None \
+        if self.name != "interactions" and self._asked is None and kind is not None \
                 and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
             raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
                             f"{'text' if pa.types.is_string(kind) else kind}")
 
     def unused(self) -> list[str]:
         """Columns of the first file that nothing reads."""
-        if not self.files or self.derive or self.settings.attributes == "all":
+        if not self.files or self.derive or self._asked == "all":
             return []
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
@@ -129,7 +138,7 @@ class Table:
 
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
-        listed = self.settings.attributes
+        listed = self._asked
         if isinstance(listed, dict):
             return listed
         return {name: name for name in listed} if isinstance(listed, list) else {}
@@ -161,7 +170,7 @@ class Table:
     def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
         if self.derive:
             return None if self.reads is None else list(self.reads)
-        if self.settings.attributes == "all":
+        if self._asked == "all":
             return None
         names = [name for name in map(self.column, COLUMNS[self.name]) if name is not None]
         return [*dict.fromkeys([*names, *self._attribute_names().values(), *self.settings.where,
@@ -171,7 +180,8 @@ class Table:
         """The rows of ``where``; rows with a problem stay, to be rejected."""
         kept = None
         for name, allowed in self.settings.where.items():
-            fits = pc.or_(pc.is_in(_trimmed(raw.columns[name]), pa.array(allowed, pa.string())),
+            column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
+            fits = pc.or_(pc.is_in(_trimmed(column), pa.array(allowed, pa.string())),
                           pc.is_valid(raw.problems))
             kept = fits if kept is None else pc.and_(kept, fits)
         return raw if kept is None else chosen(raw, np.flatnonzero(kept.to_numpy(zero_copy_only=False)))
@@ -188,7 +198,8 @@ class Table:
             translation = self.settings.ids[ours]
             theirs, others = _translation(translation.path, translation.column, translation.to)
             found = others.take(pc.index_in(found, theirs))
-            problems.append(_where(pc.is_null(found), f"{ours} is not in {translation.path}"))
+            file = paths.path(translation.path).name
+            problems.append(_where(pc.is_null(found), f"{ours} is not in {file}"))
         return found, problems
 
     def _interactions(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
@@ -235,10 +246,10 @@ class Table:
         return [*columns, self._attributes(raw)], problems
 
     def _attributes(self, raw: Raw) -> pa.Array:
-        if self.settings.attributes is None:
+        if self._asked is None:
             return _given_attributes(raw.columns.get("attributes"), len(raw))
         names = self._attribute_names()
-        if self.settings.attributes == "all":
+        if self._asked == "all":
             left_out = {*map(self.column, COLUMNS[self.name]), *self.settings.all_but}
             names = {name: name for name in raw.columns
                      if name not in left_out and not name.startswith(_OF_TOOLS)}
@@ -255,6 +266,13 @@ class Table:
         number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
         marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string())]
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
+
+
+def _require(file: FileInfo, columns: Sequence[str]) -> None:
+    """Check that a file has columns. Those of JSON objects may be missing in all of the first ones."""
+    missing = [name for name in columns if name not in file.types and file.form.kind != "json"]
+    if missing:
+        raise DataError(f"{file.path} has no column {missing[0]} (columns found: {', '.join(file.types)})")
 
 
 def _similar(ours: str, found: Sequence[str]) -> str | None:
@@ -309,6 +327,8 @@ def _attribute_text(column: pa.Array) -> pa.Array:
     if pa.types.is_map(column.type):  # a list of pairs; no text says what it is
         return pa.nulls(len(column), pa.string())
     text = values.texts(column, "")[0]
+    text = pc.replace_substring_regex(text, r"^(-?\d+)\.0$", r"\1")  # as pandas writes integers with gaps
+    text = pc.if_else(pc.is_in(pc.utf8_lower(text), _NO_VALUE), pa.scalar(None, pa.string()), text)
     listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
     if pc.any(listed).as_py():
         unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())

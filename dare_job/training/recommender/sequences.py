@@ -47,7 +47,7 @@ def read_interactions(path: Path) -> tuple[pd.DataFrame, int]:
         for batch in sample.batches(source.tables["interactions"]):
             rows += len(batch)
             kept.append(batch.filter(pc.is_null(batch["problem"])).select(INTERACTIONS.names))
-    table = pa.Table.from_batches(kept, INTERACTIONS)
+    table = pa.Table.from_batches(kept, pa.schema([item.with_nullable(True) for item in INTERACTIONS]))
     return table.rename_columns(["user", "item", "rating", "time"]).to_pandas(), rows - len(table)
 
 
