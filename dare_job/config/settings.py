@@ -53,6 +53,9 @@ class HistorySettings(Section):
                          "choice")
     max_items: int = Field(20, ge=1, le=prompts.MAX_HISTORY, description="Maximum number of interactions "
                            "in a prompt. More make every prompt's forward pass longer")
+    repeats: Literal["all", "newest"] = Field(
+        "all", description="Interactions of a user with the same item. all: each is an entry of the history. "
+        "newest: only the last one is, so that max_items counts different items")
     min_rating: float | None = Field(None, description="Lowest rating of an interaction that counts; those "
                                      "without a rating always count. null: all")
 
@@ -196,6 +199,9 @@ class LimitSettings(Section):
 
     max_error_share: Share = Field(0.05, description="Maximum share of failed rows; with more nothing is "
                                    "published (exit code 3). null: no limit")
+    min_input_share: Share = Field(0.5, description="Minimum share of the interactions (up to the date), "
+                                   "users and items of the newest earlier date; with fewer the run stops "
+                                   "before it writes anything (exit code 3). null: no limit")
 
 
 class EncodeSettings(Section):

@@ -33,7 +33,8 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
     """Interactions of each user, and the history for the prompt.
 
     A history contains only items of ``titled`` (item_id) and no ratings below ``min_rating``. Events without
-    a rating stay. Duplicate interactions count once.
+    a rating stay. Duplicate interactions count once; with ``repeats: newest`` only the newest interaction with
+    each item stays.
 
     Returns
     -------
@@ -47,10 +48,15 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
     usable = F.col("_titled")
     if settings.min_rating is not None:
         usable = usable & (F.col("rating").isNull() | (F.col("rating") >= settings.min_rating))
-    event = F.struct("timestamp", "item_id", "rating")
-    collected = table.groupBy("user_id").agg(
-        F.count("*").cast("int").alias("interactions"),
-        F.sort_array(F.collect_set(F.when(usable, event))).alias("events"))
+    event = F.when(usable, F.struct("timestamp", "item_id", "rating"))
+    if settings.repeats == "newest":
+        pairs = table.groupBy("user_id", "item_id").agg(F.count("*").alias("n"), F.max(event).alias("event"))
+        counted, events = F.sum("n"), F.collect_list("event")
+        collected = pairs.groupBy("user_id")
+    else:
+        counted, events = F.count("*"), F.collect_set(event)
+        collected = table.groupBy("user_id")
+    collected = collected.agg(counted.cast("int").alias("interactions"), F.sort_array(events).alias("events"))
     window = select_window(F.col("events"), settings)
     history = F.transform(window, lambda event: F.struct(event["item_id"], event["rating"]))
     return collected.select("user_id", "interactions", history.alias("history"))

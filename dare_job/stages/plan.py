@@ -4,6 +4,8 @@ Reads the input and the previous snapshot.
 """
 
 import logging
+from dataclasses import fields
+from functools import partial
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
@@ -12,11 +14,12 @@ from pyspark.sql import functions as F
 from dare_job import prompts
 from dare_job.data import render
 from dare_job.data.history import end_of_day, user_histories
-from dare_job.data.input.prepare import prepare_input
+from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
+from dare_job.publish.gate import input_size
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
@@ -37,14 +40,16 @@ def run(job: Job) -> dict:
     Raises
     ------
     DataError
-        The input is invalid, or ``input.knowledge`` cannot be used.
+        The input is invalid or empty, or ``input.knowledge`` cannot be used.
+    ThresholdError
+        The input is far smaller than that of the previous date.
     ModelError
         The model is missing or incomplete.
     """
     with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
         salts = {entity: text_salt(job.config, job.model_hash, job.draft_hash, entity) for entity in ENTITIES}
     _warn_of_wording(job)
-    source = prepare_input(job)
+    source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
         done_record(source)["fingerprint"], [*salts.values()], job.space.dt, job.config.history.model_dump(),
@@ -126,7 +131,8 @@ def _rendered(entities: DataFrame, key: str, source_column: str, render_batches)
 def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
     """Add hashes and staleness. Entities that only the previous snapshot has are kept and not stale.
 
-    In a row's strict run, a text with relaxed tokens is stale too.
+    A row without a prompt is stale only if its error is new, as trying it again would give the same error. In
+    a row's strict run, a text with relaxed tokens is stale too.
     """
     sha = F.sha2("prompt", 256)
     plan = table.withColumns({
@@ -140,8 +146,10 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
         F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
+    same_text = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))
+    same_error = F.col("error").isNotNull() & F.col("error").eqNullSafe(F.col("old_error"))
     return plan.join(old, "entity_id", "full").withColumns({
-        "stale": known & ~(fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))),
+        "stale": known & ~(same_text | same_error),
         "strict": F.coalesce("strict", F.lit(False)),
         "interactions": F.coalesce("interactions", F.lit(0)),
         "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
@@ -164,11 +172,13 @@ def _is_strict_run(job: Job) -> Column:
 
 
 def _input_counts(record: dict) -> dict:
-    names = ("format", "interactions", "users", "items", "broken", "duplicates", "reasons")
+    names = [field.name for counts in (InputCounts, UsableCounts) for field in fields(counts)]
     return {name: record[name] for name in names}
 
 
 def _entity_counts(folder: AnyPath) -> dict[str, int]:
     plan = paths.parquet_dataset(folder)
-    return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=pc.field("stale")),
-            "errors": plan.count_rows(filter=pc.field("error").is_valid())}
+    stale, without_prompt = pc.field("stale"), pc.field("error").is_valid()
+    return {"rows": plan.count_rows(), "stale": plan.count_rows(filter=stale),
+            "errors": plan.count_rows(filter=without_prompt),
+            "errors_before": plan.count_rows(filter=without_prompt & ~stale)}

@@ -7,6 +7,7 @@ Every entity of the plan that has a text or an error gets one row:
   previous text, ``knowledge`` is null;
 - not stale, or not reached because of ``--limit``: the previous row unchanged, with its ``generated_dt`` and
   ``source_run_id``. An entity that was never generated and not reached has no row.
+- without a prompt, for the same reason as before: the previous row with its ``error``.
 
 Both entity types are staged with their manifests and checked before either is published, each in one step
 (``atomic_folder.publish``): users first, then items. If the run is killed between the two, the users are of
@@ -33,6 +34,7 @@ from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
+from dare_job.publish.gate import input_size
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -76,6 +78,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "gates": gates, "waves": generated["waves"][entity],
         **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
+        "input": input_size.compared_counts(plan["input"]),
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,
         "files": {part.file: {"rows": part.rows, "sha256": part.sha256,
@@ -99,7 +102,8 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_fil
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     counts["guarded"] = totals.guarded_rows
     counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
-    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale"))
+    counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_null())
+    counts["errors_before"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_valid())
     counts["pending"] = plan.count_rows() - counts["rows"]
     return dict(counts), totals, dict(kinds)
 
@@ -195,11 +199,12 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     plan = stage_inputs.stage_table(job, "plan", entity)
-    rows = plan.select("entity_id", "stale").join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
+    rows = plan.select("entity_id", "stale", F.col("error").alias("no_prompt")).join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
     old = published.previous_folder(job, entity)
     before = published.read_texts(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):
-        before = before.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(old.name[3:])))
+        dated = F.coalesce("generated_dt", F.lit(old.name[3:]))
+        before = before.withColumn("generated_dt", F.when(F.col("knowledge").isNotNull(), dated))
     if old and published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
     rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
@@ -207,7 +212,8 @@ def _snapshot(job: Job, entity: str):
     failed = is_new & F.col("new.error").isNotNull()
     keep_old = has_old & (~is_new | (failed & F.col("old.knowledge").isNotNull()))
     chosen = F.when(keep_old, F.col("old")).otherwise(F.col("new"))
-    error = F.when(failed, F.col("new.error")).when(has_old & ~is_new & F.col("stale"), F.col("old.error"))
+    kept = F.when(F.col("stale"), F.col("old.error")).otherwise(F.col("no_prompt"))
+    error = F.when(failed, F.col("new.error")).when(has_old & ~is_new, kept)
     rows = rows.where(is_new | has_old).select("entity_id", chosen.alias("row"), error.alias("error"))
     replaced = {"entity_id": F.col("entity_id"), "error": F.col("error"), "run_id": F.lit(job.run_id)}
     return rows.select([replaced.get(name, F.col(f"row.{name}")).alias(name) for name in KNOWLEDGE.names])

@@ -11,6 +11,7 @@ The stage reads the input only. After an interruption it continues with the unfi
 import logging
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from dare_job.job import Job
 from dare_job.models import files as models_files
 from dare_job.observe import progress, redact
 from dare_job.publish.error_reasons import ErrorReasons
+from dare_job.publish.gate import input_size
 from dare_job.recommend import chunks, publishing, users
 from dare_job.recommend import task as recommend_task
 from dare_job.recommend.catalogue import Catalogue
@@ -69,7 +71,7 @@ def run(job: Job) -> dict:
                      "recommend.dtype to float32 or recommend.drafter to null", settings.dtype)
     with progress.doing("hashing the recommender"):
         made_by = _made_by(folder, drafter)
-    source = prepare_input(job)
+    source = prepare_input(job, partial(input_size.check, job, needs_titles=False))
     fingerprint = _fingerprint(job, done_record(source)["fingerprint"], made_by)
     target = job.space.candidates()
     if current := published.current_manifest(target, fingerprint):

@@ -81,7 +81,7 @@ def test_every_known_entity_has_a_row_and_the_future_has_none(planned):
     assert users["bob"]["error"] == users["eve"]["error"] == "empty history"
     assert items["i4"]["error"] == items["ghost"]["error"] == "empty title"
     assert items["i4"]["prompt"] is None and items["i4"]["text_key"] is None
-    assert record["user"] == {"rows": 5, "stale": 5, "errors": 3} and record["item"]["errors"] == 2
+    assert record["user"] == {"rows": 5, "stale": 5, "errors": 3, "errors_before": 0} and record["item"]["errors"] == 2
     prompt = users["ann"]["prompt"]
     places = [prompt.index(title) for title in ("Les Misérables", 'Say "Cheese"', "Toy Story (1995)")]
     assert places == sorted(places) and "25-34" in prompt  # newest first

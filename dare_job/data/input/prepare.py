@@ -1,13 +1,15 @@
 """Reads the input into the contract tables, once per date and input."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
+from dare_job.data.history import end_of_day
 from dare_job.data.input import checks
 from dare_job.data.input.source import InputSource, input_identity, opened, tables_of_pair
 from dare_job.errors import DataError
@@ -15,10 +17,10 @@ from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.spark import executors
 from dare_job.spark.session import failure_cause, refused_resource
-from dare_job.spark.tables import write_parquet
+from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
-from dare_job.workspace import committing, digest, is_done
+from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
 _MOST_NAMED = 8  # columns that a log line names
@@ -38,31 +40,72 @@ class InputCounts:
     reasons: dict[str, int]
 
 
+@dataclass(frozen=True)
+class UsableCounts:
+    """What the run of a date can use of the input.
+
+    Attributes
+    ----------
+    up_to_date
+        Interactions before the end of the date.
+    first, last
+        Time of the first and the last of all interactions, in seconds since 1970; None if there are none.
+    titled
+        Items with a title. Only these get texts and occur in histories.
+    """
+
+    up_to_date: int
+    first: int | None
+    last: int | None
+    titled: int
+
+
 @progress.doing("reading the input")
-def prepare_input(job: Job) -> AnyPath:
+def prepare_input(job: Job, check: Callable[[dict], None] = lambda record: None) -> AnyPath:
     """Folder with ``interactions users items rejects.parquet``. Reads the input again only if it changed.
+
+    Parameters
+    ----------
+    check
+        Gets the fields of ``InputCounts`` and ``UsableCounts``. If it raises, the input does not count as
+        read, and the next call reads it again.
 
     Raises
     ------
     DataError
         As ``read_input``.
+    Exception
+        As ``check``.
     """
     settings = job.config.input
     folder = job.space.stage("input")
     fingerprint = input_fingerprint(settings)
-    if not is_done(folder, fingerprint):
-        record: dict = {}
-        with committing(folder, fingerprint, record) as staging:
-            record.update(asdict(read_input(settings, staging, job.spark)))
+    if is_done(folder, fingerprint):
+        check(done_record(folder))
+        return folder
+    record: dict = {}
+    with committing(folder, fingerprint, record) as staging:
+        record |= asdict(read_input(settings, staging, job.spark))
+        record |= asdict(count_usable(staging, end_of_day(job.space.day), job.spark))
+        check(record)
     return job.space.stage("input")
+
+
+def count_usable(folder: AnyPath, end_s: int, spark: SparkSession) -> UsableCounts:
+    """Counts of an input that was read to ``folder``, for the date that ends at ``end_s``."""
+    times = read_parquet(spark, folder / "interactions.parquet").agg(
+        F.count_if(F.col("timestamp") < end_s), F.min("timestamp"), F.max("timestamp"))
+    titled = read_parquet(spark, folder / "items.parquet").where(F.trim("title") != "")
+    return UsableCounts(*times.first(), titled.count())
 
 
 def input_fingerprint(settings: InputSettings) -> str:
     """Digest of the settings and of names, sizes and times of the files. It does not read what a query
     reads."""
     source = str(paths.path(settings.path).absolute()) if settings.path else None  # one of several spellings
-    return digest([source, settings.model_dump(exclude={"path", "knowledge"}, exclude_defaults=True),
-                   input_identity(settings)])
+    recorded = [field.name for counts in (InputCounts, UsableCounts) for field in fields(counts)]
+    chosen = settings.model_dump(exclude={"path", "knowledge"}, exclude_defaults=True)
+    return digest([recorded, source, chosen, input_identity(settings)])
 
 
 def read_input(settings: InputSettings, into: AnyPath, spark: SparkSession) -> InputCounts:

@@ -139,6 +139,9 @@ def history(events: list[Event], titled: set[str], settings: HistorySettings
     usable = {event for event in events if event[1] in titled
               and (low is None or event[2] is None or event[2] >= low)}
     ordered = sorted(usable, key=lambda event: (event[0], event[1], event[2] is not None, event[2] or 0.0))
+    if settings.repeats == "newest":
+        newest = {event[1]: event for event in ordered}
+        ordered = [event for event in ordered if newest[event[1]] is event]
     n = len(ordered)
     window = n if settings.window == "recent" else window_size(n, settings.share)
     end = window if settings.window == "old" else n
