@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from dare_job.errors import ConfigError
+from dare_job.errors import ConfigError, DataError
 from dare_job.generate import preflight
 from dare_job.job import Job
 from dare_job.observe import figures, log, progress
@@ -18,10 +18,11 @@ from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
 from dare_job.storage import atomic_folder, lock
-from dare_job.tables import published
+from dare_job.tables import published, stage_inputs
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
+_FOR_GENERATING = ("embed", "group", "route", "pools")  # a run without stale rows skips them
 _DOING = {  # for the progress line, where a stage says nothing more exact
     "plan": "comparing prompts with those of the previous texts", "embed": "preparing vectors",
     "group": "grouping users and items", "route": "choosing pools", "pools": "preparing indexes",
@@ -113,12 +114,22 @@ def _run_stage(job: Job, stage: str) -> dict:
           figures.count_seconds(job.space, stage) as beat,
           progress.reporting(_DOING[stage],
                              listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
+        if stage in _FOR_GENERATING and _has_nothing_to_generate(job):
+            _LOG.info("not needed: no row is stale", extra={"ended": True, "seconds": 0.0})
+            return {"skipped": "no row is stale"}
         with progress.doing("loading libraries"):
             module = importlib.import_module(f"dare_job.stages.{stage}")
         report = module.run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={
             "ended": True, "seconds": round(time.perf_counter() - began, 1)})
     return report
+
+
+def _has_nothing_to_generate(job: Job) -> bool:
+    try:
+        return not stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
+    except DataError:  # the stage says what to run first
+        return False
 
 
 def dry_run(job: Job) -> dict:
@@ -176,7 +187,7 @@ def _features(manifests: dict) -> dict | None:
 
 def _plan_words(report: dict) -> str:
     def words(entity: str, counts: dict) -> str:
-        generated = counts["stale"] - counts["errors"]  # a row without a prompt is planned again each time
+        generated = counts["stale"] - (counts["errors"] - counts["errors_before"])
         return (f"{counted(counts['rows'], entity)} ({generated:,} to generate, "
                 f"{counts['errors']:,} without a prompt)")
 

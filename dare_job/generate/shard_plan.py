@@ -86,7 +86,8 @@ class ShardPlan:
 def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
     """The shard plan with this fingerprint: the existing one, or a new one for the rows of this run.
 
-    ``rows_to_write(limit)`` returns a DataFrame with ``entity`` and ROW_COLUMNS, one row per text.
+    ``rows_to_write(limit)`` returns a DataFrame with ``entity`` and ROW_COLUMNS, one row per text; None: this
+    run has no rows.
     """
     folder, wave_settings = job.space.stage("generate"), digest(job.config.waves.model_dump())
     for entity in ENTITIES:
@@ -96,10 +97,13 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
         return plan
     staging = atomic_folder.stage_folder(folder)
     with atomic_folder.remove_on_error(staging):
-        kept = _copy_finished(job, rows_to_write(None), folder, staging)
-        rows = rows_to_write(job.limit).cache()
-        record = _write(job, rows, staging)
-        rows.unpersist()
+        if rows_to_write is None:
+            kept, record = 0, _write_empty(staging)
+        else:
+            kept = _copy_finished(job, rows_to_write(None), folder, staging)
+            rows = rows_to_write(job.limit).cache()
+            record = _write(job, rows, staging)
+            rows.unpersist()
         write_json(staging / SHARD_PLAN, {
             "token": secrets.token_hex(8), "fingerprint": fingerprint, "limit": job.limit, "kept": kept,
             "wave_settings": wave_settings, **record, "rows": record["rows"] + kept})
@@ -175,6 +179,13 @@ def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None) -> DataFr
         rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
     partition = F.col("shard") - F.lit(numbers.start)
     return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
+
+
+def _write_empty(staging: AnyPath) -> dict:
+    """Write the folders of a run without rows."""
+    for entity in ENTITIES:
+        (staging / f"entity={entity}").mkdir()
+    return {"shards": 0, "rows": 0, "waves": [], "drafting": []}
 
 
 def _write(job: Job, rows, staging: AnyPath) -> dict:

@@ -79,8 +79,10 @@ def run(job: Job) -> dict:
 
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
-    """The shard plan of this run: the existing one, or a new one."""
-    return shard_plan.load_or_create(job, _fingerprint(job), partial(rows_to_write, job))
+    """The shard plan of this run: the existing one, or a new one. It has no rows if none is stale."""
+    stale = stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
+    rows = partial(rows_to_write, job) if stale else None
+    return shard_plan.load_or_create(job, _fingerprint(job, stale), rows)
 
 
 def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict | None:
@@ -134,9 +136,10 @@ def _with_previous_tokens(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     return rows.join(own, "entity_id", "left")
 
 
-def _fingerprint(job: Job) -> str:
+def _fingerprint(job: Job, stale: bool) -> str:
     """Depends on the rows and what can change their text, not on limit, batch size or budget."""
-    upstream = [stage_inputs.require_stage(job, stage)["fingerprint"] for stage in ("plan", "route")]
+    stages = ("plan", "route") if stale else ("plan",)  # without stale rows nothing is routed
+    upstream = [stage_inputs.require_stage(job, stage)["fingerprint"] for stage in stages]
     return digest(["generate", shard_plan.ROW_COLUMNS, shard_plan.ASSIGNMENT_COLUMNS, *upstream,
                    job.config.decode.mode])
 

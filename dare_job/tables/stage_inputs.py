@@ -27,6 +27,11 @@ def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
     return rows if limit is None else rows.slice(0, limit)
 
 
+def has_stale_rows(plan: dict) -> bool:
+    """Whether a run has anything to write, by the done-record of the stage plan."""
+    return any(plan[entity]["stale"] for entity in ENTITIES)
+
+
 def require_stage(job: Job, stage: str) -> dict:
     """The done-record of a stage, with its fingerprint.
 

@@ -107,7 +107,7 @@ def prepared(job: Job, work: Path) -> Job:
     made = copy.copy(job)  # with its cached properties
     vars(made).update(config=config, space=Workspace(work, job.space.day), limit=None, choice=None)
     report = pipeline.run_stage(made, "pools", "plan")
-    if not any(report[entity]["pools"] for entity in ENTITIES):
+    if "skipped" not in report and not any(report[entity]["pools"] for entity in ENTITIES):
         raise DataError(f"there is no text from before {job.space.dt} to draft from, so all rules would "
                         "generate the same text: set input.knowledge to a folder of texts, or choose a later "
                         "--date")
@@ -116,6 +116,8 @@ def prepared(job: Job, work: Path) -> Job:
 
 def rows(job: Job, count: int | None, seed: int) -> list[dict]:
     """Up to ``count`` stale rows that have a prompt, in seeded random order."""
+    if not stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan")):
+        return []
     stale = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
     stale = stale.orderBy(F.xxhash64(F.lit(seed), "entity", "entity_id"), "entity", "entity_id")
     return [row.asDict() for row in (stale if count is None else stale.limit(count)).collect()]
