@@ -33,8 +33,8 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
     """Interactions of each user, and the history for the prompt.
 
     A history contains only items of ``titled`` (item_id) and no ratings below ``min_rating``. Events without
-    a rating stay. Duplicate interactions count once; with ``repeats: newest`` only the newest interaction with
-    each item stays.
+    a rating stay. Duplicate interactions count once. With ``repeats`` "newest", only the newest interaction
+    with each item stays.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job import errors
-from dare_job.generate import baseline, hangs, previous_text, shard_plan, wave_index, worker_stats
+from dare_job.generate import hangs, previous_text, shard_plan, wave_index, worker_stats
 from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import CHUNKS, Task
 from dare_job.job import Job
@@ -71,11 +71,17 @@ def run(job: Job) -> dict:
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
         began = time.time()
-        record["baseline"] = baseline.measure_baseline(job, work, workers)
+        record["baseline"] = _baseline(job, work, workers) if work.rows else None
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     return record
+
+
+def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None) -> dict | None:
+    from dare_job.generate import baseline  # imports torch, which a run without rows does not need
+
+    return baseline.measure_baseline(job, work, run_workers)
 
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:

@@ -199,7 +199,8 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     plan = stage_inputs.stage_table(job, "plan", entity)
-    rows = plan.select("entity_id", "stale", F.col("error").alias("no_prompt")).join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
+    plan = plan.select("entity_id", "stale", F.col("error").alias("no_prompt"))
+    rows = plan.join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
     old = published.previous_folder(job, entity)
     before = published.read_texts(job, old) if old else _empty(job)
     if old and old.name.startswith("dt="):

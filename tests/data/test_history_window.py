@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from dare_job.config.settings import HistorySettings
 from dare_job.data.history import end_of_day, select_window, user_histories, window_size
+from dare_job.data.input import sample
 
 
 @given(st.integers(3, 10_000), st.floats(0.5, 1, exclude_min=True, exclude_max=True))
@@ -62,6 +63,27 @@ def test_an_event_without_a_rating_is_no_low_rating(spark):
     found = user_histories(table, titled, HistorySettings(min_rating=3.5)).collect()
     kept = {row["user_id"]: [event["item_id"] for event in row["history"]] for row in found}
     assert kept == {"u": ["a", "c"], "v": ["a"]}
+
+
+@pytest.mark.parametrize("window", ["recent", "old", "new"])
+def test_repeated_items_stand_once_at_their_newest_time_with_and_without_spark(spark, window):
+    """``max_items`` counts different items, and a rating too low to count hides no earlier one."""
+    events = [("u", "a", 5.0, 10), ("u", "b", 4.0, 20), ("u", "a", 3.0, 30), ("u", "a", 3.0, 30),
+              ("u", "c", None, 40), ("u", "c", 4.0, 40), ("u", "b", 1.0, 50), ("u", "d", 5.0, 25),
+              ("u", "untitled", 5.0, 60), ("v", "a", 1.0, 1)]
+    table = spark.createDataFrame(events, "user_id string, item_id string, rating float, timestamp long")
+    titled = ["a", "b", "c", "d"]
+    settings = HistorySettings(repeats="newest", min_rating=3, max_items=3, window=window, share=0.8)
+    rows = user_histories(table, spark.createDataFrame(pa.table({"item_id": titled})), settings).collect()
+    found = {row["user_id"]: row for row in rows}
+    newest = [("b", 4.0), ("d", 5.0), ("a", 3.0), ("c", 4.0)]
+    expected = newest[:3] if window == "old" else newest[1:]
+    assert [tuple(event) for event in found["u"]["history"]] == expected
+    assert (found["u"]["interactions"], found["v"]["interactions"], found["v"]["history"]) == (9, 1, [])
+    for user in found:
+        own = [(time, item, rating) for name, item, rating, time in events if name == user]
+        history = [tuple(event) for event in found[user]["history"]]
+        assert sample.history(own, set(titled), settings) == history
 
 
 def test_a_day_ends_at_midnight_utc():

@@ -50,7 +50,8 @@ def night(job: Job, users: list[dict] = (), items: list[dict] = (), old: list[di
               for entity in ENTITIES}
     write_json(job.space.stage("plan") / "_done.json",
                {"fingerprint": "p", "model": job.model_hash, "before": {},
-                "input": {"broken": 0, "duplicates": 0}, **counts})
+                "input": {"broken": 0, "duplicates": 0, "up_to_date": 9, "users": 2, "items": 3},
+                **counts})
     write_json(job.space.stage("generate") / "_done.json",
                {"fingerprint": fingerprint, "rows": len(users) + len(items), "tokens_per_s": 1.0,
                 "baseline": None, "waves": {"user": [], "item": []}, "beams": None, "busy_s": 1.0,

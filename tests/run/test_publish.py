@@ -39,7 +39,8 @@ def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
     def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), **settings):
         job = make_job({"gates": {"max_share": {"short": None}}, **settings})  # two tokens each
-        plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1}
+        plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1,
+                 "error": "empty history" if name.startswith("lost") else None}
                 for name, flag in stale.items()]
         for entity in ENTITIES:
             rows = {"user": (plan, new, old), "item": ([], [], [])}[entity]
@@ -53,7 +54,8 @@ def prepared(make_job):
         counts = {entity: {"rows": len(plan) if entity == "user" else 0, "errors": 0} for entity in ENTITIES}
         write_json(job.space.stage("plan") / "_done.json",
                    {"fingerprint": "p", "model": job.model_hash, "before": {},
-                    "input": {"broken": 3, "duplicates": 2}, **counts})
+                    "input": {"broken": 3, "duplicates": 2, "up_to_date": 9, "users": 7, "items": 8},
+                    **counts})
         write_json(job.space.stage("generate") / "_done.json",
                    {"fingerprint": "g", "rows": len(new), **GENERATED})
         return job
@@ -73,8 +75,9 @@ def test_which_row_is_published(prepared):
         "failed-first": (None, "too long", None), "waiting": ("old", None, BEFORE)}
     assert {row["run_id"] for row in rows.values()} == {"run-1"}
     assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
-                                  "guarded": 0, "skipped_fresh": 1, "pending": 1}
+                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 0, "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
+    assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
 
 
 def test_ids_of_another_tokenizer_are_not_carried_over(prepared):
@@ -140,6 +143,19 @@ def test_rows_without_a_prompt_never_count_as_failed(prepared):
     job = prepared({"fresh": False, **dict.fromkeys(lost, True)},
                    [failed(name, "empty history", None) for name in lost], [text("fresh", "old", BEFORE)])
     assert gated(job)["user"]["counts"]["errors"] == 40
+
+
+def test_a_row_without_a_prompt_that_is_not_tried_again_keeps_its_error_and_its_text(prepared):
+    """Also a row that never had a text, which is no row of the date before."""
+    old = [failed("lost-new", "empty history", None), text("fresh", "old", BEFORE) | {"error": "too long"},
+           text("lost-old", "old", BEFORE) | {"error": "empty history"}]
+    manifest = gated(prepared(dict.fromkeys(("lost-new", "lost-old", "fresh"), False), [], old))["user"]
+    rows = snapshot(prepared({}, []).space.out, "user", DAY)
+    assert {name: (row["knowledge"], row["error"], row["generated_dt"]) for name, row in rows.items()} == {
+        "lost-new": (None, "empty history", None), "lost-old": ("old", "empty history", BEFORE),
+        "fresh": ("old", None, BEFORE)}
+    assert manifest["counts"] == {"rows": 3, "written": 0, "errors": 2, "without_text": 1, "carried": 2,
+                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 2, "pending": 0}
 
 
 def test_a_row_that_fails_every_night_is_counted_once(prepared):

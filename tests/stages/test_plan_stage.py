@@ -5,14 +5,16 @@ import json
 import shutil
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job import schemas
-from dare_job.errors import DataError
+from dare_job import pipeline, schemas
+from dare_job.errors import DataError, ThresholdError
+from dare_job.spark import workers
 from dare_job.stages import embed, group, plan, route
-from dare_job.tables import stage_inputs
+from dare_job.tables import published, stage_inputs
 from dare_job.workspace import MANIFEST
 
 DAY = 86_400
@@ -43,7 +45,7 @@ def publish(job, entity, planned, day, **changes):
             folder.mkdir(parents=True, exist_ok=True)
             written = pa.Table.from_pylist(table if name == entity else [], schema=schemas.KNOWLEDGE)
             pq.write_table(written, folder / "part-0.parquet")
-            (folder / MANIFEST).write_text(json.dumps({"date": day}))
+            (folder / MANIFEST).write_text(json.dumps({"date": day, "run_id": "old"}))
 
 
 def stale(job, entity="user"):
@@ -81,7 +83,9 @@ def test_every_known_entity_has_a_row_and_the_future_has_none(planned):
     assert users["bob"]["error"] == users["eve"]["error"] == "empty history"
     assert items["i4"]["error"] == items["ghost"]["error"] == "empty title"
     assert items["i4"]["prompt"] is None and items["i4"]["text_key"] is None
-    assert record["user"] == {"rows": 5, "stale": 5, "errors": 3, "errors_before": 0} and record["item"]["errors"] == 2
+    assert record["user"] == {"rows": 5, "stale": 5, "errors": 3, "errors_before": 0}
+    assert record["item"]["errors"] == 2
+    assert record["input"]["up_to_date"] == 6 and record["input"]["titled"] == 5
     prompt = users["ann"]["prompt"]
     places = [prompt.index(title) for title in ("Les Misérables", 'Say "Cheese"', "Toy Story (1995)")]
     assert places == sorted(places) and "25-34" in prompt  # newest first
@@ -107,13 +111,16 @@ def test_only_what_changed_is_stale(first, make_job, inputs):
     """Settings that change no text make none stale."""
     old = rows(first, "user")
     gone = {"entity_id": "gone", "text_key": "key", "prompt_sha256": "sha"}
-    publish(first, "user", [old["ann"], gone], "2026-01-02")
+    publish(first, "user", [old["ann"], gone, old["eve"], old["zoë ☃"]], "2026-01-02",
+            eve={"knowledge": None, "error": "empty history"}, **{"zoë ☃": {"error": "out of memory"}})
     publish(first, "item", [rows(first, "item")[id_] for id_ in ("i1", "i2")], "2026-01-02",
             i2={"error": "out of memory"})
 
     same = make_job({**inputs, "decode": {"nodes": 64, "batch_size": 2}, "seed": 5}, day="2026-01-03")
-    plan.run(same)
-    assert stale(same) == {"bob", "eve", "fan", "zoë ☃"}
+    record = plan.run(same)
+    # eve still has no history, and bob had no row; the error of zoë was another one
+    assert stale(same) == {"bob", "fan", "zoë ☃"}
+    assert record["user"] == {"rows": 6, "stale": 3, "errors": 2, "errors_before": 1}
     # the text of i2 had failed
     assert stale(same, "item") == {"i2", "i3", "i4", "ghost", "long", "short"}
     kept = rows(same, "user")["gone"]
@@ -191,6 +198,66 @@ def test_text_of_another_table_version_is_refused_by_name(make_job, write_input)
     (job.space.knowledge("user", "2026-01-01") / MANIFEST).write_text(json.dumps({"schema_version": 2}))
     with pytest.raises(DataError, match="dt=2026-01-01 has table version 2, .* reads only version 3"):
         plan.run(job)
+
+
+def test_an_empty_input_is_not_kept_and_the_corrected_one_goes_on(make_job, write_input):
+    """Nothing of the date is there, as if the command had not run."""
+    titled, day_3 = [("i1", "Toy Story", None)], JAN_2 + DAY
+    job = make_job({"input": {"path": str(write_input([], USERS, titled))}})
+    for tables, message in (
+            ([[], USERS, titled], "has no interactions \\(4 users, 1 items"),
+            ([[("ann", "i1", 5.0, day_3), ("ann", "i1", 5.0, day_3 + 1)], USERS, titled],
+             "no interactions up to 2026-01-02: its 2 interactions are from 2026-01-03 00:00:00 UTC to "
+             "2026-01-03 00:00:01 UTC"),
+            ([[("ann", "i1", 5.0, JAN_2)], USERS, [("i1", " ", None)]], "no item with a title")):
+        write_input(*tables)
+        with pytest.raises(DataError, match=message):
+            plan.run(job)
+        assert not job.space.stage("plan").exists() and not job.space.stage("input").exists()
+    write_input([("ann", "i1", 5.0, JAN_2)], USERS, titled)
+    assert plan.run(job)["user"]["stale"] == 4
+
+
+def test_an_input_far_smaller_than_that_of_the_previous_date_stops_the_run(make_job, write_input):
+    path = write_input([("ann", "i1", 5.0, JAN_2)] * 49, USERS, ITEMS)
+    job, lax = (make_job({"input": {"path": str(path)}, "limits": {"min_input_share": share}})
+                for share in (0.5, 0.49))
+    publish(job, "user", [], "2026-01-01")
+    manifest = job.space.knowledge("user", "2026-01-01") / MANIFEST
+    counts = {"interactions": 100, "users": len(USERS), "items": 13}
+    manifest.write_text(json.dumps({"input": counts}))
+    with pytest.raises(ThresholdError, match="only 49 interactions .before: 100. and 6 items .before: 13.: "
+                                             "less than limits.min_input_share = 0.5 of the input of 2026"):
+        plan.run(job)
+    assert not job.space.stage("input").exists()
+    manifest.write_text(json.dumps({"input": counts | {"items": 12}}))
+    plan.run(lax)
+    with pytest.raises(ThresholdError, match="only 49 interactions"):  # although the input has been read
+        plan.run(job)
+    manifest.write_text(json.dumps({}))  # written by an earlier version
+    plan.run(job)
+
+
+def test_a_run_without_stale_rows_publishes_without_vectors_pools_and_workers(
+        planned, make_job, inputs, monkeypatch):
+    job = make_job(inputs)
+    for entity in schemas.ENTITIES:
+        known = rows(planned[0], entity).values()
+        publish(job, entity, known, "2026-01-01", **{
+            row["entity_id"]: {"knowledge": None, "error": row["error"]} for row in known if row["error"]})
+    monkeypatch.setattr(workers, "map_in_dedicated_workers", lambda *given: pytest.fail("a worker started"))
+    summary = pipeline.run(job)
+    assert (summary["written"], summary["errors"], summary["skipped_fresh"]) == (0, 4, 8)
+    assert {folder.name for folder in job.space.work.iterdir() if folder.is_dir()} == {
+        "input", "plan", "generate", "gate", "logs"}
+    folders = [job.space.knowledge(entity) for entity in schemas.ENTITIES]
+    counts = [published.read_manifest(folder)["counts"] for folder in folders]
+    assert [(each["rows"], each["errors_before"]) for each in counts] == [(5, 2), (7, 2)]
+    is_text = pc.field("knowledge") == "text"
+    assert [published.dataset(folder).count_rows(filter=is_text) for folder in folders] == [3, 5]
+    before = {file: file.stat().st_mtime_ns for file in job.space.out.rglob("*.parquet")}
+    assert pipeline.run(job)["written"] == 0
+    assert {file: file.stat().st_mtime_ns for file in job.space.out.rglob("*.parquet")} == before
 
 
 def test_todo_takes_the_first_stale_rows_that_have_a_prompt(planned):

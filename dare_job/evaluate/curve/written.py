@@ -22,6 +22,7 @@ from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES
 from dare_job.stages import generate
+from dare_job.tables import stage_inputs
 from dare_job.workspace import Workspace
 
 _LOG = logging.getLogger("dare_job")

@@ -46,10 +46,10 @@ def check(job: Job, record: dict, needs_titles: bool = True) -> None:
              if now < share * counts.get(name, 0)]
     if fewer:
         raise ThresholdError(
-            f"the input of {job.space.dt} has only {' and '.join(fewer)}: less than limits.min_input_share = "
-            f"{share:g} of the input of {before.name[3:]}. Nothing was written. If rows are missing, complete "
-            "the input and run the same command again; if it is right, run once with "
-            "--set limits.min_input_share=null")
+            f"the input of {job.space.dt} has only {' and '.join(fewer)}: less than limits.min_input_share "
+            f"= {share:g} of the input of {before.name[3:]}. Nothing was written. If rows are missing, complete "
+            "the input and run the same command again; if the input is right, run once with --set "
+            "limits.min_input_share=null")
 
 
 def _require_rows(job: Job, record: dict, needs_titles: bool) -> None:
@@ -63,7 +63,7 @@ def _require_rows(job: Job, record: dict, needs_titles: bool) -> None:
         raise DataError(
             f"{named} has no interactions up to {job.space.dt}: its {record['interactions']:,} interactions "
             f"are from {_time(record['first'])} to {_time(record['last'])}. {again}; if the times are wrong, "
-            "set their unit or format with input.tables.interactions.time; if the date is, use another --date")
+            "set their unit or format with input.tables.interactions.time; if the date is, use another one")
     if needs_titles and not record["titled"]:
         raise DataError(f"{named} has no item with a title ({sizes}), and neither texts about items nor "
                         f"histories of users can do without. {again}; if titles are in another column, set "

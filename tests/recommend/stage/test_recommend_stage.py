@@ -183,7 +183,7 @@ def test_the_drafter_counts_where_results_depend_on_it(make_job, folder, tmp_pat
 
 def test_invalid_settings_are_rejected(job_of, tmp_path, folder, monkeypatch):
     with monkeypatch.context() as patch:  # before the input is read
-        patch.setattr(recommend, "prepare_input", lambda job: pytest.fail("it was prepared"))
+        patch.setattr(recommend, "prepare_input", lambda *given: pytest.fail("it was prepared"))
         with pytest.raises(ConfigError, match="recommend.k = 41.*40"):
             recommend.run(job_of(k=41))
     with pytest.raises(ConfigError, match="item ids differ"):
