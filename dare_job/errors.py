@@ -19,7 +19,9 @@ class ConfigError(DareJobError):
 
 
 class ThresholdError(DareJobError):
-    """More rows failed, or more texts are bad, than a limit allows; nothing was published."""
+    """More rows failed, more texts are bad, or fewer rows are in the input than a limit allows; nothing was
+    published.
+    """
 
     exit_code = 3
 

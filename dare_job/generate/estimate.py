@@ -104,7 +104,9 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
     generating = [*_generate(job, sum(rows.values()), list(costs.values()), workers),
                   Part("decoding", busy_s / workers, basis)] if costs else []
-    parts = [Part("start of Spark, input and plan", plan_s, "measured now"), *_stages(job, _BEFORE, planned),
+    stale = stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
+    parts = [Part("start of Spark, input and plan", plan_s, "measured now"),
+             *(_stages(job, _BEFORE, planned) if stale else []),
              *generating, *_stages(job, _AFTER, sum(rows.values()))]
     seconds = sum(part.seconds or 0.0 for part in parts)
     hours = workers * sum(part.seconds or 0.0 for part in generating) / 3600

@@ -226,8 +226,12 @@ def _run(night: Night) -> list[tuple[str, str]]:
         ("Previous texts", ", ".join(sorted({str(m["previous"]) for m in night.manifests.values()
                                             if m.get("previous")})) or "none"),
         ("Files", f"{len(files)}, {decimal(sum(f.get('bytes', 0) for f in files))}" if files else None),
+        ("Input", ", ".join(f"{format.count(number)} {name}" for name, number in
+                            (night.first("input") or {}).items())),
         ("Rejected input rows", format.count(night.total("rejects", "broken"))),
         ("Duplicate input rows", format.count(night.total("rejects", "duplicate"))),
+        ("Rows without a prompt that were not tried again",
+         format.count(night.total("counts", "errors_before"))),
         ("Entities without a row", format.count(night.total("counts", "pending"))),
         ("Texts that reached their length limit", format.count(night.total("counts", "guarded"))),
     ]

@@ -83,6 +83,8 @@ def failures(space: Workspace, manifests: dict) -> str:
         lines += [_failure(entity, entry["values"], entry["counts"]) for entry in counts[:_NAMED]]
         if rest := sum(entry["counts"] for entry in counts[_NAMED:]):
             lines.append(f"{rest} {entity}s for other reasons (column error)")
+    if before := sum(manifests[entity]["counts"].get("errors_before", 0) for entity in ENTITIES):
+        lines.append(f"{counted(before, 'row')} not tried again, because the reason is the same as before")
     return "; ".join(lines)
 
 
