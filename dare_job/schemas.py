@@ -43,7 +43,7 @@ PLAN = pa.schema([
     pa.field("prompt", pa.string()),  # null if error is set
     pa.field("prompt_sha256", pa.string()),  # of the prompt
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
-    pa.field("stale", pa.bool_(), nullable=False),  # text is due: missing, another text_key, refresh; new error
+    pa.field("stale", pa.bool_(), nullable=False),  # no text, another text_key, refresh is due, or new error
     pa.field("strict", pa.bool_(), nullable=False),  # generated with strict verification: refresh is due
     pa.field("interactions", pa.int32(), nullable=False),  # up to and including the date
     pa.field("attributes", ATTRIBUTES),  # of the input

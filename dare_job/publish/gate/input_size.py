@@ -47,9 +47,9 @@ def check(job: Job, record: dict, needs_titles: bool = True) -> None:
     if fewer:
         raise ThresholdError(
             f"the input of {job.space.dt} has only {' and '.join(fewer)}: less than limits.min_input_share "
-            f"= {share:g} of the input of {before.name[3:]}. Nothing was written. If rows are missing, complete "
-            "the input and run the same command again; if the input is right, run once with --set "
-            "limits.min_input_share=null")
+            f"= {share:g} of the input of {before.name[3:]}. Nothing was written. If rows are missing, "
+            "complete the input and run the same command again; if the input is right, run once with "
+            "--set limits.min_input_share=null")
 
 
 def _require_rows(job: Job, record: dict, needs_titles: bool) -> None:
