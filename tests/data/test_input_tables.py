@@ -16,6 +16,8 @@ from input_rows import read
 from dare_job.config.settings import InputSettings
 from dare_job.data.input.prepare import input_fingerprint, read_input
 from dare_job.errors import DataError
+from dare_job.stages import plan
+from dare_job.tables import published
 
 NOON = 1_699_963_200  # 2023-11-14 12:00:00 UTC
 EVENT = {"user_id": ["u"], "item_id": ["a"], "timestamp": [NOON]}
@@ -269,6 +271,19 @@ def test_a_lake_that_cannot_be_read_is_named(tmp_path, mark, message):
                                                 'true}}\n')
     with pytest.raises(DataError, match=message):
         read(folder, tmp_path)
+
+
+def test_texts_of_another_system_are_the_previous_ones(make_job, tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=["a"], title=["A"])
+    text(folder, "profiles.csv", "customer,profile", 'u,"Likes A.', 'A lot."', "u,again", "v,")
+    texts = {"path": "profiles.csv", "columns": {"entity_id": "customer", "knowledge": "profile"}}
+    job = make_job({"input": {"path": str(folder), "max_reject_share": 0.5, "tables": {"user_texts": texts}}},
+                   day="2026-01-02")
+    plan.run(job)
+    rows = published.dataset(published.previous_folder(job, "user")).to_table().to_pylist()
+    assert {row["entity_id"]: row["knowledge"] for row in rows} == {"u": "Likes A.\nA lot.", "v": None}
+    assert published.previous_folder(job, "item") is None
 
 
 def test_a_query_of_spark(spark, tmp_path):

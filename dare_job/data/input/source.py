@@ -122,7 +122,7 @@ def _source(settings: InputSettings, places: _Places) -> InputSource:
         raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
                         f"Expected: a "
                         "table interactions (Parquet, CSV, JSON lines), or one of the public data sets of "
-                        "docs/how-to/your-data.md; for other tables set input.tables: `dare-job data "
+                        "docs/how-to/input-tables.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
     return InputSource(form, _replaced(_tables(form, places), own, places))

@@ -21,13 +21,15 @@ from dare_job.data.input.cleaning import clean, clean_texts
 from dare_job.data.input.formats import FileInfo, Form
 from dare_job.data.input.scan import RAW_CHARACTERS, Piece, Raw
 from dare_job.errors import DataError
-from dare_job.schemas import ATTRIBUTES, INTERACTIONS, ITEMS, USERS
+from dare_job.schemas import ATTRIBUTES, INTERACTIONS, ITEMS, TEXTS, USERS
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 CONTRACT = {"interactions": INTERACTIONS, "users": USERS, "items": ITEMS}
+OF_TEXTS = ("user_texts", "item_texts")
+_SCHEMAS = CONTRACT | dict.fromkeys(OF_TEXTS, TEXTS)
 COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
-           "items": ("item_id", "title")}
+           "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
 _OPTIONAL = ("rating",)
 _MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
           pa.field("problem", pa.string()), pa.field("raw", pa.string())]
@@ -39,7 +41,7 @@ _NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value,
 
 def schema_of(name: str) -> pa.Schema:
     """The contract's columns and those that tell where a row stands and what is wrong with it."""
-    return pa.schema([*(item.with_nullable(True) for item in CONTRACT[name]), *_MARKS])
+    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *_MARKS])
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Table:
     @cached_property
     def _asked(self) -> list[str] | dict[str, str] | str | None:
         """The setting ``attributes``."""
-        return None if self.name == "interactions" else self.settings.attributes
+        return self.settings.attributes if self.name in ("users", "items") else None
 
     def column(self, ours: str) -> str | None:
         """Name of a column in the files; None: they have none."""
@@ -122,7 +124,7 @@ class Table:
         if nested:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
-        if self.name != "interactions" and self._asked is None and kind is not None \
+        if self.name in ("users", "items") and self._asked is None and kind is not None \
                 and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
             raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
                             f"{'text' if pa.types.is_string(kind) else kind}")
@@ -157,7 +159,8 @@ class Table:
             A file is damaged.
         """
         piece, form = part.piece, part.form
-        convert = self._interactions if self.name == "interactions" else self._entities
+        convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
+            self.name, self._texts)
         for raw in formats.read(piece, form, self._wanted(piece, form)):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
@@ -244,6 +247,11 @@ class Table:
             columns.append(clean_texts(text))
             problems.append(problem)
         return [*columns, self._attributes(raw)], problems
+
+    def _texts(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
+        found, problems = self._ids(raw, "entity_id")
+        text, problem = values.texts(self._column(raw, "knowledge"), "knowledge")
+        return [found, text], [*problems, problem]
 
     def _attributes(self, raw: Raw) -> pa.Array:
         if self._asked is None:
