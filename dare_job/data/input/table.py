@@ -136,7 +136,8 @@ class Table:
         """Columns of the first file that nothing reads."""
         if not self.files or self.derive or self._asked == "all":
             return []
-        used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(), *self.settings.where,
+        used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
+                *self.settings.where,
                 "attributes"}
         return [name for name in self.files[0].types if name not in used]
 
