@@ -21,7 +21,7 @@ from small_dates import publish
 from dare_job import schemas
 from dare_job.publish.features import clusters, ids
 from dare_job.schemas import ENTITIES, KNOWLEDGE
-from dare_job.storage import atomic_folder, lock
+from dare_job.storage import atomic_folder
 from dare_job.tables.published import parquet_files
 from dare_job.workspace import MANIFEST, write_json
 
@@ -182,7 +182,11 @@ def test_all_recommendations(published, reading, name):
 def test_all_features(published, reading, name):
     one = name in ("pandas", "pyarrow")
     expected = in_all(features_of, entities=[None] if one else ENTITIES)
-    assert_rows(reading(name, FEATURES[name], published), expected)
+    found = reading(name, FEATURES[name], published)
+    assert_rows(found, expected)
+    vector = {"DuckDB": "float[]", "Polars": "array(float32, shape=(4,))", "pandas": "object",
+              "pyarrow": "fixed_size_list<element: float>[4]", "Spark": "array<float>"}
+    assert found.types["vector"] == vector[name]
 
 
 @pytest.mark.parametrize("name", OF_A_DATE)
@@ -249,14 +253,13 @@ def test_while_a_date_is_replaced_its_rows_are_the_old_or_the_new_ones(copied, r
         assert len(found) == ROWS
         return {row["run_id"] for row in found}
 
-    with lock.held(copied / "lock"):
-        staged = atomic_folder.stage_folder(final, flat=True)
-        rows = [text(number, DAY) | {"run_id": "new"} for number in range(ROWS)]
-        pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), staged / "part-new.parquet")
-        write_json(staged / MANIFEST, {"files": {}})
-        seen.append(runs())
-        monkeypatch.setattr(atomic_folder.time, "sleep", lambda _: seen.append(runs()))
-        atomic_folder.publish({staged: final})
+    staged = atomic_folder.stage_folder(final, flat=True)
+    rows = [text(number, DAY) | {"run_id": "new"} for number in range(ROWS)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=KNOWLEDGE), staged / "part-new.parquet")
+    write_json(staged / MANIFEST, {"files": {}})
+    seen.append(runs())
+    monkeypatch.setattr(atomic_folder, "time", SimpleNamespace(sleep=lambda _: seen.append(runs())))
+    atomic_folder.publish({staged: final})
     assert seen[0] == {row["run_id"] for row in texts_of(DAY)} and seen[1:] == [{"new"}]
     assert runs() == {"new"}
 
