@@ -223,6 +223,11 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
                 if not space.is_published(dt) and not _unpublished(space):  # still removed
                     delete_hidden(space)
         return
+    delete_moved(out)
+
+
+def delete_moved(out: AnyPath) -> None:
+    """Delete the folders on a disk that a ``clean`` has moved."""
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
                     "candidates/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):
