@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from dare_job.cli import options
-from dare_job.cli.from_dataclass import takes
+from dare_job.cli.from_dataclass import paragraphs, takes
 from dare_job.cli.result import console, print_result
 from dare_job.config.options import day, option
 from dare_job.data.paper import AmazonOptions, Options
@@ -128,7 +128,6 @@ class EraseOptions:
     ids: Path | None = option("Text file with one user:ID or item:ID on each line.", None, metavar="FILE")
 
 
-@app.command()
 @takes(EraseOptions)
 def erase(args: EraseOptions, as_json: bool) -> None:
     """Erase users or items from all dates, working files, logs and reports, and prove it by a search.
@@ -154,6 +153,9 @@ def erase(args: EraseOptions, as_json: bool) -> None:
     print_result(as_json, work, _print_erased)
 
 
+app.command(help=paragraphs(erase))(erase)
+
+
 def _print_erased(result: dict) -> None:
     from rich.filesize import decimal
 
@@ -166,8 +168,8 @@ def _print_erased(result: dict) -> None:
           f"{searched['tables']} tables) for their ids and {searched['texts']} texts and prompts: nothing "
           "found")
     if result["by_type_only"]:
-        print(f"{len(result['by_type_only'])} ids are short: outside of tables they were searched as user:ID "
-              "or \"user_id\": \"ID\", not by themselves")
+        print(f"{len(result['by_type_only'])} ids are short: outside of columns of ids they were searched as "
+              "user:ID or \"user_id\": \"ID\", not by themselves")
 
 
 @prepare.command("movielens-10m")

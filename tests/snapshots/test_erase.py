@@ -157,6 +157,7 @@ def work(space: Workspace, users: list[str]) -> None:
     write(at / "recommend/1a/users/rows/part-0.parquet", [
         {"user_id": name, "chunk": 0, "history": ITEMS} for name in users])
     (at / "logs").mkdir()
+    write_json(at / "logs/reads.json", {"previous": None, "features": [None, None]})
     (at / "logs/run.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (
         {"event": "the model is loaded"}, {"event": f"rows being decoded: {users[0]}, {GONE}"},
         {"event": "row given up", "entity_id": GONE}, {"event": f"written: {TEXT}"}, {"event": "ended"})))
@@ -334,12 +335,20 @@ def _zip(path: Path, text: str) -> None:
         archive.writestr("inside.csv", text)
 
 
+def _zipped_table(path: Path, text: str) -> None:
+    _table(path.with_suffix(".table"), text)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(path.with_suffix(".table"))
+    path.with_suffix(".table").unlink()
+
+
 def _table(path: Path, text: str) -> None:
     write(path, [{"anything": ["a", text]}])
 
 
 @pytest.mark.parametrize("kind, text", [
-    (_gz, f"a,{GONE},b"), (_zip, f"a,{GONE},b"), (_zip, f"x {TEXT}"), (_table, GONE), (_table, f"x {TEXT} y"),
+    (_zipped_table, GONE), (_gz, f"a,{GONE},b"),
+    (_zip, f"a,{GONE},b"), (_zip, f"x {TEXT}"), (_table, GONE), (_table, f"x {TEXT} y"),
     (Path.write_text, f"copied by hand: {GONE}"), (Path.write_text, json.dumps(TEXT))])
 def test_what_no_run_wrote_is_named_and_stays_until_it_is_removed(out, kind, text):
     kind(out / "mine.bin", text)
@@ -359,12 +368,14 @@ def test_an_id_inside_a_longer_one_is_another(out):
 
 def test_a_copy_of_a_published_folder_is_erased_too(out):
     """As after a roll back, which moves the folders of a date below OUT."""
-    away = out / "rolled-back/user/dt=2026-01-03"
+    away, space = out / "rolled-back/user/dt=2026-01-03", Workspace(out, date.fromisoformat(DAYS[1]))
     away.parent.mkdir(parents=True)
-    Workspace(out, date.fromisoformat(DAYS[1])).knowledge("user").rename(away)
+    space.knowledge("user").rename(away)
+    space.work.rename(out / "rolled-back/work")
     erase(out, f"user:{GONE}")
     assert GONE not in values_of(out).replace(f"{GONE}8", "")
     assert json.loads((away / "_manifest.json").read_text())["counts"]["rows"] == 2
+    assert not (out / "rolled-back/work/pools").exists()
 
 
 @pytest.mark.usefixtures("forks")

@@ -75,8 +75,9 @@ def _alone(out: Path) -> Iterator[None]:
                     f"{owner.get('host', '?')}): erase when no other command runs on {out}")
         clean.delete_moved(out)
         tables = ("knowledge/entity=*", "features/entity=*", "candidates", "_work", "reports")
-        for folder in dated_folders(*(parent for name in tables for parent in out.glob(name))):
-            Workspace(out, date.fromisoformat(folder.name[3:])).clean_up()
+        folders = dated_folders(*(parent for name in tables for parent in out.glob(name)))
+        for dt in sorted({folder.name[3:] for folder in folders}):
+            Workspace(out, date.fromisoformat(dt)).clean_up()
         yield
 
 

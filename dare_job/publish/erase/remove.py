@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 
 from dare_job.publish import report
 from dare_job.publish.erase import mentions, tables
-from dare_job.publish.erase.search import Hit, Search, entity_beside
+from dare_job.publish.erase.search import Hit, Search, entity_beside, files_below
 from dare_job.publish.erase.subjects import Subjects
 from dare_job.storage import atomic_folder, lock, paths
 from dare_job.tables import published
-from dare_job.workspace import DONE, MANIFEST, SHARD_PLAN, report_page, write_json
+from dare_job.workspace import DONE, MANIFEST, READ_DATES, SHARD_PLAN, report_page, write_json
 
 _LOG = logging.getLogger("dare_job")
 _WHOLE = ("pools", "encode", "recommend")  # stages whose folders are deleted; they are made again if needed
@@ -41,6 +41,7 @@ class Removal:
 
     def __init__(self, out: Path, subjects: Subjects, search: Search):
         self._out, self._subjects, self._search = out, subjects, search
+        self._works = working_folders(out)
         self.counts: Counter[str] = Counter()
 
     def remove(self, hits: Iterable[Hit]) -> None:
@@ -65,9 +66,10 @@ class Removal:
 
     def delete_indexes(self) -> None:
         """Delete pools and indexes of waves of all dates: they hold texts as tokens, without ids."""
-        for pattern in ("_work/dt=*/pools", "_work/dt=*/generate/waves"):
-            for folder in sorted(self._out.glob(pattern)):
-                self._delete(folder)
+        for work in sorted(self._works):
+            for folder in (work / "pools", work / "generate" / "waves"):
+                if folder.exists():
+                    self._delete(folder)
 
     def _delete(self, folder: Path) -> None:
         lock.require_held()
@@ -77,9 +79,7 @@ class Removal:
 
     def _work_of(self, path: Path) -> Path | None:
         """The working folder of a date that a file is in."""
-        parts = path.relative_to(self._out).parts
-        inside = len(parts) > 2 and parts[0] == "_work" and paths.folder_date(parts[1])
-        return self._out / parts[0] / parts[1] if inside else None
+        return next((folder for folder in path.parents if folder in self._works), None)
 
     def _invalidate(self, work: Path, hits: list[Path]) -> None:
         """Before rows of the stage generate are removed, mark its counts as old. Finished texts are kept."""
@@ -213,6 +213,13 @@ class Removal:
                              error)
                 page.unlink()
             self.counts["reports"] += 1
+
+
+def working_folders(out: Path) -> set[Path]:
+    """Working folders of dates, also of those that a roll back has moved to another place below OUT."""
+    moved = {path.parent.parent for path in files_below(out)
+             if path.name == READ_DATES and path.parent.name == "logs"}
+    return moved | set(paths.dated_folders(out / "_work"))
 
 
 def _json(path: Path):

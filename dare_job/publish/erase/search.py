@@ -63,7 +63,8 @@ class Search:
         """The files that mention an entity, in order of their names."""
         for path in files_below(self.out):
             size = path.stat().st_size
-            what = self._table(path) if tables.is_table(path) else self._file(path)
+            table = tables.is_table(path)
+            what = self._table(path, entity_beside(self.out, path)) if table else self._file(path)
             self.searched.files += 1
             self.searched.bytes += size
             if what is None and self._mentions[False].find(path.relative_to(self.out).as_posix().encode()):
@@ -75,16 +76,18 @@ class Search:
         """How a file that is no table is searched: logs also for ids in quotes."""
         return self._mentions[path.parent.name == "logs" and path.suffix != ".json"]
 
-    def _table(self, path: Path) -> str | None:
+    def _table(self, path: Path | pa.Buffer, entity: str | None) -> str | None:
+        """What a Parquet file, or its content, mentions."""
+        source = path if isinstance(path, Path) else pa.BufferReader(path)
+        rows, what = 0, None
         try:
-            entity = entity_beside(self.out, path)
-            ids = tables.id_columns(path)
-            columns = [field.name for field in pq.read_schema(path)
-                       if field.name in tables.ID_COLUMNS or _has_strings(field.type)]
-            rows, what = 0, None
-            for batch in tables.batches(path, columns or None):
-                rows += batch.num_rows
-                what = what or self._rows(batch, entity, bool(ids))
+            with pq.ParquetFile(source) as file:
+                schema = file.schema_arrow
+                columns = [field.name for field in schema
+                           if field.name in tables.ID_COLUMNS or _has_strings(field.type)]
+                for batch in file.iter_batches(tables.BATCH, columns=columns or None):
+                    rows += batch.num_rows
+                    what = what or self._rows(batch, entity, bool(tables.id_columns(schema)))
         except (pa.ArrowException, OSError) as error:
             return f"it cannot be read as Parquet ({str(error).partition(chr(10))[0]})"
         self.searched.tables += 1
@@ -134,7 +137,8 @@ class Search:
 
     def _member(self, name: str, content: bytes, found: Mentions) -> str | None:
         """What a file inside an archive mentions; archives inside of archives are unpacked as well."""
-        if what := found.find(content) or found.find(name.encode()):
+        table = self._table(pa.py_buffer(content), None) if content.startswith(tables.MAGIC) else None
+        if what := table or found.find(content) or found.find(name.encode()):
             return f"{what}, inside the archive"
         below = partial(self._member, found=found)
         return next(filter(None, (below(*member) for member in mentions.archived(content))), None)
@@ -170,13 +174,13 @@ def texts_of(out: Path, subjects: Subjects) -> set[str]:
     """The texts and prompts in rows of the entities that no row of another entity has."""
     found: set[str] = set()
     for path, column, entity in _texts(out):
-        for batch in tables.batches(path, [*tables.id_columns(path), column]):
+        for batch in tables.batches(path, [*tables.id_columns(pq.read_schema(path)), column]):
             mine = batch.filter(tables.owned(batch, entity, subjects))
             found.update(mine[column].drop_null().to_pylist())
     found.discard("")
     for path, column, entity in _texts(out) if found else ():
         known = pa.array(sorted(found), pa.string())
-        for batch in tables.batches(path, [*tables.id_columns(path), column]):
+        for batch in tables.batches(path, [*tables.id_columns(pq.read_schema(path)), column]):
             same = batch.filter(pc.is_in(batch[column], value_set=known))
             others = same.filter(pc.invert(tables.owned(same, entity, subjects)))
             found.difference_update(others[column].to_pylist())

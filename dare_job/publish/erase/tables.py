@@ -20,10 +20,10 @@ from dare_job.storage import paths
 from dare_job.tables import chunk_files
 
 ID_COLUMNS = ("entity_id", *(f"{entity}_id" for entity in ENTITIES))
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"  # the first bytes of a Parquet file
 _TOTALS = b"dare_job.totals"  # of ``chunk_files``
 _REJECT_COLUMNS = ("source", "reason", "raw")  # of REJECTS, without a number
-_BATCH = 1 << 16
+BATCH = 1 << 16  # rows that are read at once
 _PATTERNS = 200  # ids in one regular expression
 _PLACE = re.compile(r"(?:entity=|labels-)(user|item)\b")
 
@@ -31,7 +31,7 @@ _PLACE = re.compile(r"(?:entity=|labels-)(user|item)\b")
 def is_table(path: Path) -> bool:
     """Whether a file begins as Parquet does, whatever its name."""
     with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def entity_of(place: str, manifest: dict | None = None) -> str | None:
@@ -70,12 +70,12 @@ def _field_patterns(subjects: Subjects) -> Iterator[str]:
 def batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a file. Memory does not grow with it."""
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(_BATCH, columns=columns)
+        yield from file.iter_batches(BATCH, columns=columns)
 
 
-def id_columns(path: Path) -> list[str]:
-    """The columns of a file by which ``owned`` decides; none: no row can belong to an entity."""
-    names = pq.read_schema(path).names
+def id_columns(schema: pa.Schema) -> list[str]:
+    """The columns of a table by which ``owned`` decides; none: no row can belong to an entity."""
+    names = schema.names
     if _are_rejects(names):
         return list(_REJECT_COLUMNS)
     typed = ["entity"] if "entity" in names and "entity_id" in names else []
@@ -88,7 +88,7 @@ def _are_rejects(names: Sequence[str]) -> bool:
 
 def has_owned(path: Path, entity: str | None, subjects: Subjects) -> bool:
     """Whether a file has rows of the entities. Reads only the ids."""
-    columns = id_columns(path)
+    columns = id_columns(pq.read_schema(path))
     return bool(columns) and any(pc.any(owned(batch, entity, subjects)).as_py()
                                  for batch in batches(path, columns))
 
@@ -116,13 +116,13 @@ def _copy(path: Path, sink, entity: str | None, subjects: Subjects, removed: lis
     with pq.ParquetFile(path) as file:
         groups, schema = file.metadata.num_row_groups, file.schema_arrow
         first = file.metadata.row_group(0) if groups else None
-        size = max(1, first.num_rows) if first else _BATCH
+        size = max(1, first.num_rows) if first else BATCH
         codec = first.column(0).compression if first and first.num_columns else "ZSTD"
         rest = schema.empty_table()
         removed.append(rest)
         codec = "NONE" if codec == "UNCOMPRESSED" else codec
         with pq.ParquetWriter(sink, schema, compression=codec) as writer:
-            for batch in file.iter_batches(min(size, _BATCH)):
+            for batch in file.iter_batches(min(size, BATCH)):
                 mask = owned(batch, entity, subjects)
                 removed.append(pa.Table.from_batches([batch.filter(mask)], schema))
                 kept = pa.Table.from_batches([batch.filter(pc.invert(mask))], schema)
