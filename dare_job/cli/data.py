@@ -139,11 +139,10 @@ def erase(args: EraseOptions, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.observe import log, progress
     from dare_job.publish.erase import subjects
-    from dare_job.publish.erase.command import erase
+    from dare_job.publish.erase.command import erase, require_folder
 
     folder, wanted = paths.path(args.out, "OUT"), subjects.parse(args.names or [], args.ids)
-    if paths.is_local(folder) and not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder: name the output folder of the runs")
+    require_folder(folder)
     log.to_stderr()
 
     def work() -> dict:

@@ -456,6 +456,8 @@ def test_a_url_and_a_folder_of_something_else_are_refused(tmp_path):
 
     with pytest.raises(errors.ConfigError, match="s3://bucket/out: .* works on a local disk"):
         erase(Url(), "user:1")
+    with pytest.raises(errors.ConfigError, match="is not a folder"):
+        erase(tmp_path / "none", "user:1")
 
 
 @pytest.mark.parametrize("name, distinctive", [

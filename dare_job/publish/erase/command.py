@@ -33,17 +33,13 @@ def erase(out: AnyPath, wanted: Subjects) -> dict:
     Raises
     ------
     ConfigError
-        The folder is at a URL.
+        As ``require_folder``.
     DataError
         It is not the output folder of a run, or the search has found something that no run wrote.
     InfrastructureError
         Another command writes to the folder.
     """
-    if not is_local(out):
-        raise ConfigError(
-            f"{out}: `dare-job data erase` works on a local disk. At a URL, copy the folder to a disk, erase "
-            "there, and replace the folder at the URL with the copy while no command runs; delete old "
-            "versions of its objects as well, if the store keeps them")
+    require_folder(out)
     if not any((out / name).is_dir() for name in ("knowledge", "_work")):
         raise DataError(f"{out} is not the output folder of a run: it has neither knowledge nor _work")
     with _alone(out):
@@ -61,6 +57,23 @@ def erase(out: AnyPath, wanted: Subjects) -> dict:
             "searched": {**asdict(search.searched), "texts": len(everyone.texts)},
             "by_type_only": sorted(name for name in everyone.names()
                                    if not mentions.is_distinctive(name.partition(":")[2]))}
+
+
+def require_folder(out: AnyPath) -> None:
+    """Check that entities can be erased from a place.
+
+    Raises
+    ------
+    ConfigError
+        It is at a URL, or no folder.
+    """
+    if not is_local(out):
+        raise ConfigError(
+            f"{out}: `dare-job data erase` works on a local disk. At a URL, copy the folder to a disk, erase "
+            "there, and replace the folder at the URL with the copy while no command runs; delete old "
+            "versions of its objects as well, if the store keeps them")
+    if not out.is_dir():
+        raise ConfigError(f"{out} is not a folder: name the output folder of the runs")
 
 
 @contextmanager
