@@ -268,6 +268,14 @@ def test_what_holds_texts_without_ids_is_deleted_and_the_date_can_go_on(out):
     assert plan["fingerprint"] == "erased" and plan["token"] == "c"  # finished texts are kept by a new plan
 
 
+def test_pools_of_texts_that_no_row_has_any_more_are_deleted(out):
+    """As after a run whose ``input.knowledge`` still had the text."""
+    erase(out, f"user:{GONE}")
+    pools = Workspace(out, date.fromisoformat(DAYS[1])).work / "pools"
+    Index.build([np.array([1, 2, 3], np.int32)]).save(pools / "entity=user/global", {"name": "global"})
+    assert erase(out, f"user:{GONE}")["removed"] == {"folders": 1} and not pools.exists()
+
+
 def test_dense_ids_keep_their_numbers(out):
     erase(out, f"user:{GONE}")
     table = dense_ids.read(out / "features/ids/entity=user", min_rows=3)

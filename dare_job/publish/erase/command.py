@@ -48,7 +48,7 @@ def erase(out: AnyPath, wanted: Subjects) -> dict:
         with progress.doing("looking for texts"):
             everyone = everyone.with_texts(texts_of(out, everyone))
         subjects.write_state(out, everyone)
-        removed = _remove(out, everyone, resumed=before is not None)
+        removed = _remove(out, everyone)
         with progress.doing("searching all files"):
             search = Search(out, everyone)
             _require_nothing(out, list(search.hits()))
@@ -94,14 +94,13 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _remove(out: Path, everyone: Subjects, resumed: bool) -> dict[str, int]:
+def _remove(out: Path, everyone: Subjects) -> dict[str, int]:
     search = Search(out, everyone)
     removal = Removal(out, everyone, search)
     with progress.doing("looking for data"):
         hits = list(search.hits())
     with progress.doing("removing data"):
-        if hits or resumed:
-            removal.delete_indexes()
+        removal.delete_indexes()  # a search finds no text in them
         removal.remove(hits)
     if removal.counts["reports"] and reports_index(out).exists():
         date_index.write_or_warn(out)
