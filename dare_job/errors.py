@@ -27,8 +27,8 @@ class ThresholdError(DareJobError):
 
 
 class DataError(DareJobError):
-    """An input file or table cannot be used, an earlier stage has not run, or the previous date has changed
-    since the plan was made.
+    """An input file or table cannot be used, the input is empty, an earlier stage has not run, the previous
+    date has changed since the plan was made, or `data erase` has found something that no run wrote.
     """
 
     exit_code = 4

@@ -30,6 +30,12 @@ ITEMS = pa.schema([
     pa.field("attributes", ATTRIBUTES),  # values by name
 ])
 
+# Texts that another system wrote, for a first run.
+TEXTS = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("knowledge", pa.string()),
+])
+
 REJECTS = pa.schema([
     pa.field("source", pa.string(), nullable=False),  # file name (and archive member)
     pa.field("line", pa.int64()),  # 1-based line or row number

@@ -36,7 +36,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "embed": "errors schemas storage",
     "data": "config decode errors job models observe prompts schemas spark storage workspace",
     "generate": "config data decode embed errors job models observe schemas spark storage tables workspace",
-    "publish": "config decode embed errors generate job models observe schemas spark storage tables "
+    "publish": "config data decode embed errors generate job models observe schemas spark storage tables "
                "workspace",
     "recommend": "config data decode errors generate job models observe schemas spark storage tables "
                  "workspace",

@@ -1,4 +1,6 @@
-"""The commands under ``dare-job data``: a look at an input, a synthetic data set, the paper's data sets."""
+"""The commands under ``dare-job data``: a look at an input, erasing users and items, a synthetic data set,
+the paper's data sets.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,15 +10,15 @@ from pathlib import Path
 import typer
 
 from dare_job.cli import options
-from dare_job.cli.from_dataclass import takes
+from dare_job.cli.from_dataclass import paragraphs, takes
 from dare_job.cli.result import console, print_result
 from dare_job.config.options import day, option
 from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
-app = typer.Typer(no_args_is_help=True, help="Look at an input; make a synthetic data set, or the paper's "
-                  "data sets.")
+app = typer.Typer(no_args_is_help=True, help="Look at an input; erase users and items; make a synthetic data "
+                  "set, or the paper's data sets.")
 prepare = typer.Typer(no_args_is_help=True)
 app.add_typer(prepare, name="prepare")
 
@@ -114,6 +116,59 @@ def inspect(args: InspectOptions, as_json: bool) -> None:
     result = print_result(as_json, lambda: facts_of(settings, args.on), show)
     if args.save is not None and result["proposal"] is not None:
         args.save.write_text(result["proposal"], "utf-8")
+
+
+@dataclass(frozen=True)
+class EraseOptions:
+    """Options of ``dare-job data erase``."""
+
+    out: str = option("Output folder of the runs, on a local disk.", argument=True)
+    names: list[str] | None = option("Whose data: user:ID or item:ID; several are erased together.", None,
+                                     argument=True, metavar="[user:ID]...")
+    ids: Path | None = option("Text file with one user:ID or item:ID on each line.", None, metavar="FILE")
+
+
+@takes(EraseOptions)
+def erase(args: EraseOptions, as_json: bool) -> None:
+    """Erase users or items from all dates, working files, logs and reports, and prove it by a search.
+
+    Run it while no other command uses the output folder. If it is killed, the same command finishes. Exit
+    code 4 if the search finds something that no run wrote; the message names the files. The input is not
+    changed: remove the same users and items there, or the next run generates their texts again.
+    """
+    from dare_job.cli.output import writing
+    from dare_job.observe import log, progress
+    from dare_job.publish.erase import subjects
+    from dare_job.publish.erase.command import erase, require_folder
+
+    folder, wanted = paths.path(args.out, "OUT"), subjects.parse(args.names or [], args.ids)
+    require_folder(folder)
+    log.to_stderr()
+
+    def work() -> dict:
+        with writing(folder), progress.reporting("reading the output folder"):
+            return erase(folder, wanted)
+
+    print_result(as_json, work, _print_erased)
+
+
+app.command(help=paragraphs(erase))(erase)
+
+
+def _print_erased(result: dict) -> None:
+    from rich.filesize import decimal
+
+    removed, searched = result["removed"], result["searched"]
+    words = {"rows": "rows", "lines": "lines of logs", "ids": "ids of features", "reports": "reports",
+             "folders": "folders of indexes or unfinished work"}
+    counts = ", ".join(f"{removed[name]} {word}" for name, word in words.items() if removed.get(name))
+    print(f"{len(result['erased'])} users and items: {f'removed {counts}' if counts else 'nothing was left'}")
+    print(f"searched {searched['files']} files ({decimal(searched['bytes'])}, {searched['rows']} rows in "
+          f"{searched['tables']} tables) for their ids and {searched['texts']} texts and prompts: nothing "
+          "found")
+    if result["by_type_only"]:
+        print(f"{len(result['by_type_only'])} ids are short: outside of columns of ids they were searched as "
+              "user:ID or \"user_id\": \"ID\", not by themselves")
 
 
 @prepare.command("movielens-10m")

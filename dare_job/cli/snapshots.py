@@ -111,13 +111,18 @@ def diff(args: DiffOptions, as_json: bool) -> None:
 class CleanOptions(Runs):
     """Options of ``dare-job clean``."""
 
-    keep: int = option("Number of published dates to keep; the newest are kept.", min=1, metavar="N")
+    keep: int | None = option("Number of published dates to keep; the newest are kept.", None, min=1,
+                              metavar="N")
+    older_than: int | None = option("Remove dates more than so many days before today (UTC), and their "
+                                    "reports; never the newest.", None, min=0, metavar="DAYS")
     dry_run: bool = option("Only print which dates would be removed, and their size.", False)
 
 
 @takes(CleanOptions)
 def clean(args: CleanOptions, as_json: bool) -> None:
-    """Remove published dates, and their working files, except for the newest N.
+    """Remove published dates, and their working files: all but the newest N, or those older than some days.
+
+    With both options a date is removed if either rule removes it. --older-than also removes old reports.
 
     Dates that another command still needs are kept: previous texts for a date that is not published yet, and
     for running the newest date again. Safe to run next to other commands, and again after it was killed.
@@ -125,11 +130,13 @@ def clean(args: CleanOptions, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.publish.snapshots.clean import clean
 
+    if args.keep is None and args.older_than is None:
+        raise ConfigError("clean needs --keep N, the number of dates to keep, or --older-than DAYS")
     folder = _out(args)
 
     def work() -> dict:
         with writing(folder):
-            return clean(folder, args.keep, args.dry_run)
+            return clean(folder, args.keep, args.dry_run, args.older_than)
 
     print_result(as_json, work, lambda result: _print_removed(result, args.dry_run))
 
@@ -139,6 +146,8 @@ def _print_removed(result: dict, dry_run: bool) -> None:
         print(f"{'would remove' if dry_run else 'removed'} {date['date']}  {_size(date['bytes'])}")
     for date in result["kept"]:
         print(f"kept {date['date']}: {date['reason']}")
+    if result["reports"]:
+        print(f"{'would remove' if dry_run else 'removed'} the reports of {', '.join(result['reports'])}")
     print(f"{len(result['kept'])} dates kept, {len(result['removed'])} "
           f"{'would be removed' if dry_run else 'removed'} ({_size(result['bytes'])})")
 

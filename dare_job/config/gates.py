@@ -9,7 +9,7 @@ from dare_job.config.base import Section, Share
 
 MAX_SHARE = {"empty": 0.01, "short": 0.02, "cut_off": 0.5, "loop": 0.02, "unprintable": 0.01, "copied": 0.02,
              "refusal": 0.01, "wrong_script": 0.01, "thinking": 0.01, "shell": 0.01, "same_text": 0.05,
-             "relaxed": 0.25}
+             "shared": None, "relaxed": 0.25}
 
 
 class GateSettings(Section):
@@ -22,7 +22,8 @@ class GateSettings(Section):
         "U+FFFD or broken UTF-8. copied: a third of it is copied from the prompt. refusal: 'As an AI'. "
         "wrong_script: most letters in another script than the prompts. thinking: has a thinking tag. shell: "
         "without content, such as 'Preferences: none'. same_text: equals the text of another row with "
-        "another prompt. relaxed: share of tokens that are not the model's argmax")
+        "another prompt. shared: shares 24 words or more in a row with the text of another row. relaxed: "
+        "share of tokens that are not the model's argmax")
     refusal_patterns: list[str] = Field([], description="Further patterns of the check refusal, for instance "
                                         "in another language: regular expressions (RE2); case is ignored")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(

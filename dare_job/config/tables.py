@@ -119,12 +119,18 @@ class EntitySettings(TableSettings):
         return self
 
 
+class TextSettings(TableSettings):
+    """A table of earlier texts (entity_id, knowledge) for a first run, in place of input.knowledge."""
+
+
 class InputTables(Section):
     """The tables of the input, where their names, columns or formats are not the usual ones."""
 
     interactions: InteractionSettings = InteractionSettings()
     users: EntitySettings = EntitySettings()
     items: EntitySettings = EntitySettings()
+    user_texts: TextSettings = TextSettings()
+    item_texts: TextSettings = TextSettings()
 
     def given(self) -> dict[str, TableSettings]:
         """The tables of which something is set."""

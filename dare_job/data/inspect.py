@@ -24,6 +24,7 @@ from dare_job.observe import progress
 _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
 SHOWN = 5  # rows and values of a kind
+_MANY = {"user_id": "users", "item_id": "items", "entity_id": "entities"}
 
 
 @dataclass
@@ -61,7 +62,7 @@ class TableFacts:
                 "columns": {name: {"type": kind, "use": use} for name, (kind, use) in self.columns.items()},
                 "rejected": {reason: {"rows": rows, "examples": self.examples[reason]}
                              for reason, rows in self.rejected.most_common()},
-                "duplicates": self.duplicates, **{f"{name[:-3]}s": len(ids) for name,
+                "duplicates": self.duplicates, **{_MANY[name]: len(ids) for name,
                                                   ids in self.ids.items()},
                 "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
 

@@ -11,7 +11,8 @@ however the list is written. A title or a phrase in a text of other words is non
 import numba
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from dare_job.data.words import words
 
 RUN = 16  # words of the text: longer than almost every title
 GAP = 12  # words of the prompt: a title's genres and ratings are fewer
@@ -20,19 +21,12 @@ ECHO, MIN_WORDS = 0.9, 8  # prose has words of its own: at most two thirds of th
 
 def copied_words(prompts: list[str], texts: list[str | None]) -> np.ndarray:
     """Return the number of copied words of each text, int64 (N,)."""
-    prompts_of, prompt_stops = _words(prompts)
-    texts_of, text_stops = _words([text or "" for text in texts])
+    prompts_of, prompt_stops = words(prompts)
+    texts_of, text_stops = words([text or "" for text in texts])
     codes = pa.concat_arrays([prompts_of, texts_of]).dictionary_encode().indices.to_numpy()
     counts = np.zeros(len(texts), np.int64)
     _fill(codes[: len(prompts_of)], prompt_stops, codes[len(prompts_of):], text_stops, counts)
     return counts
-
-
-def _words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
-    """All words, and the int64 (N,) places where those of each text end."""
-    letters = pc.replace_substring_regex(pa.array(texts, pa.string()), r"\PL+", " ")
-    words = pc.utf8_split_whitespace(pc.utf8_trim(pc.utf8_lower(letters), " "))
-    return words.flatten(), np.cumsum(pc.list_value_length(words).to_numpy(), dtype=np.int64)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ from dare_job.storage.paths import AnyPath
 
 NAME = "_lock"
 _PATIENCE_S = 60.0
-_CLEANS = "moves old dates away"
+_CLEANS = "moves old dates away, or erases data"
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def owner_of(folder: AnyPath) -> dict | None:
 
 @contextmanager
 def held_for_cleaning(folder: AnyPath) -> Iterator[None]:
-    """Hold the lock of the folder of all dates for a moment. Every command waits for it at its start."""
+    """Hold the lock of the folder of all dates. Every command waits for it at its start, at most a minute."""
     with held(folder, _CLEANS):
         yield
 

@@ -18,8 +18,9 @@ from dare_job.workspace import MANIFEST
 def previous_folder(job: Job, entity: str) -> AnyPath | None:
     """Folder of the newest text of an entity type from before the job's date, or None.
 
-    Looks for a snapshot under OUT, then in ``input.knowledge``, then in ``knowledge/`` beside the input. The
-    latter two contain ``entity=E/dt=D/*.parquet`` or ``entity=E/*.parquet``.
+    Looks for a snapshot under OUT, then in the input's table of texts, then in ``input.knowledge``, then in
+    ``knowledge/`` beside the input. The latter two contain ``entity=E/dt=D/*.parquet`` or
+    ``entity=E/*.parquet``.
 
     Raises
     ------
@@ -30,6 +31,9 @@ def previous_folder(job: Job, entity: str) -> AnyPath | None:
     if published:
         return published
     settings = job.config.input
+    if getattr(settings.tables, f"{entity}_texts").is_set:
+        folder = job.space.stage("input") / "texts" / f"entity={entity}"
+        return folder if _has_rows(folder) else None
     if settings.knowledge:
         root = storage_paths.path(settings.knowledge, "input.knowledge")
         if not any(root.glob("entity=*/")):

@@ -30,6 +30,11 @@ TABLES = {  # by the name of the schema, in dare_job.schemas if it names no modu
     "data.paper.command.ITEMS": "`data prepare`: items, beside the columns of the input",
     "data.paper.command.CTR": "`data prepare`: `ctr/train.parquet`, `valid.parquet`, `test.parquet`",
 }
+HIVE = {  # by the name of the schema: folder of the table, and the folders that are its partitions
+    "KNOWLEDGE": ("knowledge", ("entity", "dt")),
+    "features": ("features", ("entity", "dt")),
+    "CANDIDATES": ("candidates", ("dt",)),
+}
 _TYPE = r"(ATTRIBUTES|pa\.\w+\((?:pa\.\w+\(\)(?:, \w+)?)?\))"
 _FIELD = re.compile(rf'pa\.field\(f?"([^"]+)", {_TYPE}(, nullable=False)?\)'
                     r'(?:.*?\])?,?(?:\s+#\s*(.*))?$')
@@ -38,7 +43,7 @@ _RETRY = {  # by exit code: whether to retry the same command, and what to do
     1: ("once: a fault of the machine may pass", "report it with the traceback"),
     2: ("no", "correct the key, file or option that the message names"),
     3: ("once if rows failed (`limits.max_error_share`): the next `run` tries them again, although rows that "
-        "failed in the previous run as well will hardly succeed; no if a check of texts failed",
+        "failed in the previous run as well will hardly succeed; no if the input is too small or a check of texts failed",
         "see the table of rows that the message names: [quality gates](../how-to/quality-gates.md)"),
     4: ("no, until the input is there and complete",
         "correct or wait for the input; run the command that the message names"),
@@ -111,7 +116,30 @@ def tables() -> str:
                 meaning = ". ".join(filter(None, ["required" if field[3] else "", field[4] or ""]))
                 rows.append((f"`{field[1].replace('{level}', 'N')}`", _arrow(field[2]), meaning))
         parts += [f"## {title}\n", *_table(("column", "type", "meaning"), rows)]
+        if name in HIVE:
+            parts += ["As a table of Hive, Athena or Spark SQL:\n", f"```sql\n{hive_table(name)}\n```\n"]
     return "\n".join(parts)
+
+
+def hive_table(name: str) -> str:
+    """CREATE TABLE of a published table; features have the two cluster levels of the default."""
+    from dare_job import schemas
+
+    schema = schemas.features(1, 2) if name == "features" else getattr(schemas, name)
+    folder, keys = HIVE[name]
+    columns = ",\n".join(f"  {field.name} {_hive(field.type)}" for field in schema)
+    partitions = ", ".join(f"{key} string" for key in keys)
+    return (f"CREATE EXTERNAL TABLE {folder} (\n{columns}\n)\nPARTITIONED BY ({partitions})\n"
+            f"STORED AS PARQUET\nLOCATION 'OUT/{folder}'")
+
+
+def _hive(kind) -> str:
+    """Hive's name of an Arrow type."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"array<{_hive(kind.value_type)}>"
+    return {"string": "string", "int16": "smallint", "int32": "int", "float": "float"}[str(kind)]
 
 
 def _arrow(code: str) -> str:

@@ -15,13 +15,15 @@ from pathlib import Path
 import kill_points
 import pytest
 from small_dates import publish
+from typer.testing import CliRunner
 
-from dare_job import errors, pipeline, workspace
+from dare_job import cli, errors, pipeline, workspace
 from dare_job.config.settings import JobConfig
 from dare_job.evaluate.ctr.knowledge import choose
 from dare_job.job import Job
 from dare_job.publish.report import nights
 from dare_job.publish.report.nights import snapshot
+from dare_job.publish.snapshots import clean as snapshots_clean
 from dare_job.publish.snapshots.clean import clean
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES
@@ -101,6 +103,58 @@ def test_the_newest_dates_stay_as_they_are_and_the_rest_goes(out):
     assert found["bytes"] == sum(map(len, before.values())) - sum(map(len, stay.values()))
     assert set(kept(found).values()) == {"one of the 3 newest published dates"}
     assert clean(out, 3)["removed"] == []
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Factory: lets ``clean`` take a day for today."""
+    def on(day: str) -> None:
+        monkeypatch.setattr(snapshots_clean, "_today", lambda: date.fromisoformat(day))
+    return on
+
+
+def test_dates_older_than_some_days_go_with_their_reports(out, on):
+    for day in [*DAYS, "2025-12-24"]:
+        (out / f"reports/dt={day}").mkdir(parents=True)
+        (out / f"reports/dt={day}/index.html").write_text("a text")
+    on("2026-01-08")
+    before = files(out)
+    dry = clean(out, None, dry_run=True, older_than=4)
+    assert files(out) == before
+    found = clean(out, None, older_than=4)
+    assert found == dry | {"dry_run": False}
+    assert {verdict["date"]: verdict["reason"] for verdict in found["removed"]} == dict.fromkeys(
+        DAYS[:3], "more than 4 days before 2026-01-08")
+    assert kept(found) == dict.fromkeys(DAYS[3:], "not more than 4 days before 2026-01-08")
+    assert found["reports"] == ["2025-12-24", *DAYS[:3]] and days(out) == DAYS[3:]
+
+
+def test_the_newest_date_is_never_too_old_nor_is_what_it_reads(out, on):
+    on("2027-01-01")
+    found = clean(out, None, older_than=30)
+    assert kept(found)[DAYS[-1]] == "the newest published date"
+    assert "may be run again" in kept(found)[DAYS[-2]] and days(out) == DAYS[-2:]
+
+
+@pytest.mark.parametrize("keep, older_than, stay", [(5, 3, 4), (3, 4, 3), (6, 100, 6), (1, 0, 2)])
+def test_with_both_rules_a_date_goes_by_either(out, on, keep, older_than, stay):
+    on("2026-01-06")
+    clean(out, keep, older_than=older_than)
+    assert days(out) == DAYS[-stay:]
+
+
+def test_reports_stay_if_dates_go_by_their_number(out):
+    (out / f"reports/dt={DAYS[0]}").mkdir(parents=True)
+    (out / f"reports/dt={DAYS[0]}/index.html").write_text("a text")
+    assert clean(out, 2)["reports"] == [] and (out / f"reports/dt={DAYS[0]}/index.html").exists()
+
+
+def test_a_rule_is_required(out):
+    with pytest.raises(errors.ConfigError, match="--keep N, .* or --older-than DAYS"):
+        clean(out, None)
+    assert CliRunner().invoke(cli.app, ["clean", "--out", str(out), "--older-than", "-1"]).exit_code == 2
+    done = CliRunner().invoke(cli.app, ["clean", "--out", str(out), "--older-than", "99999", "--dry-run"])
+    assert done.exit_code == 0 and json.loads(done.output.splitlines()[-1])["removed"] == []
 
 
 COPIES = ["dt=2026-01-06.bak", "dt=2026-01-06_old", "dt=latest", "dt=20260107", "dt=2026-1-7",

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.input.source import InputSource
-from dare_job.data.input.table import CONTRACT, Part, Table, schema_of
+from dare_job.data.input.table import CONTRACT, OF_TEXTS, Part, Table, schema_of
 from dare_job.errors import DataError
-from dare_job.schemas import REJECTS
+from dare_job.schemas import REJECTS, TEXTS
 from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -56,6 +56,11 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
         checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
+    for name in OF_TEXTS:
+        if table := source.tables.get(name):
+            rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
+            folder = into / "texts" / f"entity={name.partition('_')[0]}"
+            counts[name] = _write(rows, TEXTS, name, into, max_reject_share, folder)
     return counts
 
 
@@ -100,12 +105,14 @@ def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:
     return numbered.withColumn("reason", F.coalesce("problem", copy))
 
 
-def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float) -> TableCounts:
+def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float,
+           folder: AnyPath | None = None) -> TableCounts:
     observation = Observation(name)
     observed = checked.observe(
         observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
-    write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names), into / f"{name}.parquet")
+    write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
+                  folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
     counts = TableCounts(rows - rejected, broken, rejected - broken)
     if rejected:

@@ -35,6 +35,7 @@ _TIME_FORMATS = ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y", 
                  "%d/%m/%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S",
                  "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%a %b %d %H:%M:%S %z %Y", "%Y/%m/%d",
                  "%Y/%m/%d %H:%M:%S")
+_OF_TIME = re.compile(r"(_at|_on|_ts|time|date|when)$", re.IGNORECASE)
 _UNITS = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))  # smallest number of today's times in a unit
 _ATTRIBUTE_CHARACTERS = 60  # mean length of values that may be attributes
 _NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|password|hash|token|(^|_)id$",
@@ -57,7 +58,8 @@ def _plain(name: str) -> str:
 def propose(root: AnyPath) -> InputTables | None:
     """Tables of a folder or file by the names of their columns; None if none has users and items."""
     folder = files.single_subfolder(root)
-    candidates = dict(_candidates(folder))
+    above = str(folder)[len(str(root)):].strip("/")  # a folder that is all that there is
+    candidates = {"/".join(filter(None, [above, name])): info for name, info in _candidates(folder)}
     events = {name: ids for name, info in candidates.items() if (ids := _ids(info.types)) is not None}
     if not events:
         return None
@@ -94,10 +96,10 @@ def _ids(columns: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> InteractionSettings:
+    time = column_for("timestamp", info.types) or next(filter(_OF_TIME.search, info.types), None)
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
-                        "timestamp": column_for("timestamp", info.types)})
-    time = columns.get("timestamp", "timestamp")
-    unit = time_format(_first(info, time)[time]) if time in info.types else None
+                        "timestamp": time})
+    unit = time_format(_first(info, time)[time]) if time else None
     return InteractionSettings(path=path, columns=columns, time=unit)
 
 
@@ -138,18 +140,18 @@ def attribute_columns(info: FileInfo, others: Iterable[str]) -> list[str]:
 
 
 def time_format(column: pa.Array) -> str | None:
-    """The setting ``time`` for a column of times: None if it needs none."""
+    """The setting ``time`` that reads most of a column of times: None if it needs none, or none does."""
     column = values.plain(column)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return None
     number, problem = values.numbers(column, "timestamp")
-    if problem.null_count == len(problem):
+    if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0
         return next((unit for least, unit in _UNITS if largest >= least), None)
     texts = [text.strip() for text in values.texts(column, "")[0].drop_null().to_pylist() if text.strip()]
-    if all(_parses(text, None) for text in texts):
-        return None
-    return next((form for form in _TIME_FORMATS if all(_parses(text, form) for text in texts)), None)
+    fits = {form: sum(_parses(text, form) for text in texts) for form in (None, *_TIME_FORMATS)}
+    best = max(fits, key=fits.get)
+    return best if 2 * fits[best] > len(texts) else None
 
 
 def _parses(text: str, form: str | None) -> bool:

@@ -67,8 +67,9 @@ def opened(settings: InputSettings, into: AnyPath, queries: Mapping[str, AnyPath
     """
     root = input_root(settings)
     archive = into / ".archive"
+    paths.make_folder(into)
     try:
-        folder = files.single_subfolder(unpack(root, archive, detected)) if root else None
+        folder = unpack(root, archive, detected) if root else None
         source = _source(settings, _Places(folder, into, queries or {}))
         for table in source.tables.values():
             table.check()
@@ -90,8 +91,7 @@ def input_identity(settings: InputSettings) -> list[list]:
         errors.check_access(root, "input.path")
     if root is not None and root.is_file():
         return [[root.name, *version] for _, *version in paths.file_versions([root])]
-    folder = files.single_subfolder(root) if root else None
-    return _source(settings, _Places(folder, None, {})).identity()
+    return _source(settings, _Places(root, None, {})).identity()
 
 
 def input_root(settings: InputSettings) -> AnyPath | None:
@@ -116,12 +116,13 @@ def _source(settings: InputSettings, places: _Places) -> InputSource:
     own = settings.tables.given()
     if "interactions" in own and settings.format == "auto":
         return InputSource("tables", mapped_tables(own, places))
+    places = replace(places, root=files.single_subfolder(places.root))
     form = settings.format if settings.format != "auto" else detected(places.root)
     if form is None:
         raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
                         f"Expected: a "
                         "table interactions (Parquet, CSV, JSON lines), or one of the public data sets of "
-                        "docs/how-to/your-data.md; for other tables set input.tables: `dare-job data "
+                        "docs/how-to/input-tables.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
     return InputSource(form, _replaced(_tables(form, places), own, places))

@@ -6,7 +6,6 @@ and five more: ``source`` and ``line`` (file name and line or row), ``part`` (nu
 """
 
 import difflib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,29 +16,30 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats, values
-from dare_job.data.input.cleaning import clean, clean_texts
+from dare_job.data.input.attributes import attribute_maps, given_attributes
+from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo, Form
 from dare_job.data.input.scan import RAW_CHARACTERS, Piece, Raw
 from dare_job.errors import DataError
-from dare_job.schemas import ATTRIBUTES, INTERACTIONS, ITEMS, USERS
+from dare_job.schemas import INTERACTIONS, ITEMS, TEXTS, USERS
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 CONTRACT = {"interactions": INTERACTIONS, "users": USERS, "items": ITEMS}
+OF_TEXTS = ("user_texts", "item_texts")
+_SCHEMAS = CONTRACT | dict.fromkeys(OF_TEXTS, TEXTS)
 COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
-           "items": ("item_id", "title")}
+           "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
 _OPTIONAL = ("rating",)
 _MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
           pa.field("problem", pa.string()), pa.field("raw", pa.string())]
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
-_MOST_LISTED = 10  # entries of a list in an attribute
-_NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value, in lower case
 
 
 def schema_of(name: str) -> pa.Schema:
     """The contract's columns and those that tell where a row stands and what is wrong with it."""
-    return pa.schema([*(item.with_nullable(True) for item in CONTRACT[name]), *_MARKS])
+    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *_MARKS])
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,12 @@ class Table:
     @cached_property
     def _asked(self) -> list[str] | dict[str, str] | str | None:
         """The setting ``attributes``."""
-        return None if self.name == "interactions" else self.settings.attributes
+        return self.settings.attributes if self.name in ("users", "items") else None
+
+    @cached_property
+    def _may_lack_keys(self) -> bool:
+        """Whether the first objects of a file, whose keys are known, need not have all keys."""
+        return any(file.form.kind == "json" for file in self.files)
 
     def column(self, ours: str) -> str | None:
         """Name of a column in the files; None: they have none."""
@@ -99,8 +104,8 @@ class Table:
             if self.derive:
                 _require(file, self.reads or ())
                 continue
-            self._check_columns(file.path, file.types, [*file.types,
-                                                        *(file.pieces[0].partition if file.pieces else ())])
+            partition = file.pieces[0].partition if file.pieces else {}
+            self._check_columns(file.path, file.types, [*file.types, *partition])
 
     def _check_columns(self, path: AnyPath, types: dict[str, pa.DataType | None], found: list[str]) -> None:
         if not found:
@@ -112,9 +117,9 @@ class Table:
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
                             f"it is: {self.key}.columns={{{names}}}")
-        missing = [name for name in (*self._attribute_names().values(),
-                                     *self.settings.where) if name not in found]
-        if missing:
+        named = [*self._attribute_names().values(), *self.settings.where]
+        missing = [name for name in named if name not in found]
+        if missing and not self._may_lack_keys:
             raise DataError(f"{path} has no column {missing[0]}, which {self.key} names (columns found: "
                             f"{', '.join(found)})")
         nested = [theirs for ours in COLUMNS[self.name] if (kind := types.get(theirs := self.column(ours)))
@@ -122,7 +127,7 @@ class Table:
         if nested:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
-        if self.name != "interactions" and self._asked is None and kind is not None \
+        if self.name in ("users", "items") and self._asked is None and kind is not None \
                 and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
             raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
                             f"{'text' if pa.types.is_string(kind) else kind}")
@@ -157,7 +162,8 @@ class Table:
             A file is damaged.
         """
         piece, form = part.piece, part.form
-        convert = self._interactions if self.name == "interactions" else self._entities
+        convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
+            self.name, self._texts)
         for raw in formats.read(piece, form, self._wanted(piece, form)):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
@@ -173,8 +179,8 @@ class Table:
         if self._asked == "all":
             return None
         names = [name for name in map(self.column, COLUMNS[self.name]) if name is not None]
-        return [*dict.fromkeys([*names, *self._attribute_names().values(), *self.settings.where,
-                                "attributes"])]
+        others = [*self._attribute_names().values(), *self.settings.where, "attributes"]
+        return list(dict.fromkeys([*names, *others]))
 
     def _selected(self, raw: Raw) -> Raw:
         """The rows of ``where``; rows with a problem stay, to be rejected."""
@@ -245,9 +251,14 @@ class Table:
             problems.append(problem)
         return [*columns, self._attributes(raw)], problems
 
+    def _texts(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
+        found, problems = self._ids(raw, "entity_id")
+        text, problem = values.texts(self._column(raw, "knowledge"), "knowledge")
+        return [found, text], [*problems, problem]
+
     def _attributes(self, raw: Raw) -> pa.Array:
         if self._asked is None:
-            return _given_attributes(raw.columns.get("attributes"), len(raw))
+            return given_attributes(raw.columns.get("attributes"), len(raw))
         names = self._attribute_names()
         if self._asked == "all":
             left_out = {*map(self.column, COLUMNS[self.name]), *self.settings.all_but}
@@ -308,64 +319,3 @@ def _translation(path: str, column: str, to: str) -> tuple[pa.Array, pa.Array]:
     pairs = [(values.ids(raw.columns[column], column)[0], values.ids(raw.columns[to], to)[0])
              for piece in info.pieces for raw in formats.read(piece, form, (column, to))]
     return pa.concat_arrays([one for one, _ in pairs]), pa.concat_arrays([other for _, other in pairs])
-
-
-def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
-    """(N,) map of the values of each row that are neither null nor blank, as clean text, in the columns'
-    order."""
-    names, texts = list(columns), [_attribute_text(column) for column in columns.values()]
-    if not names:
-        return pa.array([[]] * rows, ATTRIBUTES)
-    present = np.stack([text.is_valid().to_numpy(zero_copy_only=False) for text in texts], axis=1)
-    row, name = np.nonzero(present)
-    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
-    flat = pa.concat_arrays(texts).take(pa.array(name * rows + row))
-    return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()).take(pa.array(name)), flat)
-
-
-def _attribute_text(column: pa.Array) -> pa.Array:
-    if pa.types.is_map(column.type):  # a list of pairs; no text says what it is
-        return pa.nulls(len(column), pa.string())
-    text = values.texts(column, "")[0]
-    text = pc.replace_substring_regex(text, r"^(-?\d+)\.0$", r"\1")  # as pandas writes integers with gaps
-    text = pc.if_else(pc.is_in(pc.utf8_lower(text), _NO_VALUE), pa.scalar(None, pa.string()), text)
-    listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
-    if pc.any(listed).as_py():
-        unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
-        text = pc.replace_with_mask(text, listed, unpacked)
-    return clean_texts(text)
-
-
-def _listed(text: str) -> str:
-    """The entries of a list or the name of an object that is written as text; other text as it is."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
-        value = text if literal is None else literal[0]
-    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list) else value)
-
-
-def _given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
-    """Attributes of a column ``attributes``: a map or a struct."""
-    if column is None:
-        return pa.array([[]] * rows, ATTRIBUTES)
-    column = values.plain(column)
-    if pa.types.is_struct(column.type):
-        fields = column.flatten()
-        return attribute_maps({field.name: value for field, value in zip(column.type, fields, strict=True)},
-                              rows)
-    if not pa.types.is_map(column.type):  # of another file of the table, such as text
-        return pa.array([[]] * rows, ATTRIBUTES)
-    keys, items = values.texts(column.keys, "")[0], _attribute_text(column.items)
-    keys = pa.array([key and clean(key) for key in keys.to_pylist()], pa.string()) if _odd(keys) else keys
-    starts = column.offsets.to_numpy()
-    valid = items.is_valid().to_numpy(zero_copy_only=False)
-    before = np.concatenate([[0], np.cumsum(valid)])
-    offsets = (before[starts - starts[0]]).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(offsets), keys.filter(pa.array(valid)),
-                                   items.filter(pa.array(valid)))
-
-
-def _odd(keys: pa.Array) -> bool:
-    return pc.any(pc.match_substring_regex(keys, r"[\x00-\x1f]")).as_py() or False

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dare_job.publish.gate.shared_spans import RUN
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
@@ -27,6 +28,7 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
     "thinking": ("texts contain a thinking tag", "gates.max_share.thinking"),
     "shell": ("texts have no content", "gates.max_share.shell"),
     "same_text": ("texts equal that of another row", "gates.max_share.same_text"),
+    "shared": (f"texts share {RUN} words or more with another row's", "gates.max_share.shared"),
     "relaxed": ("tokens are not the model's top-1 token", "gates.max_share.relaxed"),
     "length_ratio": ("median ratio of new to previous text length", "gates.max_length_ratio"),
     "length_distance": ("distance of new from previous text lengths", "gates.max_length_distance"),
@@ -35,7 +37,7 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
 OF_ERRORS = ("errors", "errors_again")
 
 OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "copied", "refusal", "wrong_script",
-            "thinking", "shell", "same_text", "relaxed")
+            "thinking", "shell", "same_text", "shared", "relaxed")
 
 OF_LENGTHS = ("length_ratio", "length_distance")
 

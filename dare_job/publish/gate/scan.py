@@ -25,6 +25,7 @@ from dare_job.publish.gate.findings import (
     Finding,
 )
 from dare_job.publish.gate.lengths import Sample
+from dare_job.publish.gate.shared_spans import SharedSpans
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published, stage_inputs
@@ -52,6 +53,7 @@ class Scan:
         self.texts = self.tokens = self.relaxed_tokens = 0
         self._entity, self._gates, self._failing_rows, self._sample = entity, gates, failing_rows, sample
         self._numbers, self._script, self._same = numbers, script, SameTexts()
+        self._shared = SharedSpans()
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known_errors: dict[str, str]) -> None:
         """Check a batch with the columns ``checks.COLUMNS``. known_errors: see ``Failures.add``."""
@@ -64,6 +66,8 @@ class Scan:
         self._sample.add(texts.ids, texts.tokens, texts.text)
         failing = checks.failing_texts(texts, self._gates, self._script)
         failing["same_text"] = self._same.add(texts.text, texts.prompts), texts.tokens
+        shared = self._shared.add(texts.text, texts.prompts)
+        failing["shared"] = shared > 0, shared
         for check, (failed, values) in failing.items():
             rows = pa.array(failed)
             self.note(check, texts.ids.filter(rows), values[failed], texts.text.filter(rows))

@@ -17,10 +17,10 @@ import os
 import secrets
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import date
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
 
-from dare_job.errors import DataError, InfrastructureError
+from dare_job.errors import ConfigError, DataError, InfrastructureError
 from dare_job.generate import shard_plan
 from dare_job.publish.report import date_index
 from dare_job.schemas import ENTITIES
@@ -71,48 +71,113 @@ class Decision:
     bytes: int = 0
 
 
-def clean(out: AnyPath, keep: int, dry_run: bool = False) -> dict:
-    """Remove dates older than the ``keep`` newest published ones; return what was removed or kept, and why.
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which published dates stay: those that both rules keep, and always the newest one.
+
+    Attributes
+    ----------
+    keep
+        Number of newest published dates that stay; None: any number.
+    older_than
+        Dates more than so many days before ``today`` go, with their reports; None: no date is too old.
+    today
+        Default: today's date (UTC).
+    """
+
+    keep: int | None = None
+    older_than: int | None = None
+    today: date = field(default_factory=lambda: _today())
+
+    def __post_init__(self) -> None:
+        if self.keep is None and self.older_than is None:
+            raise ConfigError("clean needs --keep N, the number of dates to keep, or --older-than DAYS")
+
+    def newest(self, published_dates: list[str]) -> list[str]:
+        """The published dates (ascending) that stay by both rules."""
+        newest = published_dates[-self.keep:] if self.keep else published_dates
+        return [dt for dt in newest if not self.is_too_old(dt)] or newest[-1:]
+
+    def is_too_old(self, dt: str) -> bool:
+        """Whether a date is older than ``older_than`` days."""
+        return self.older_than is not None and (self.today - date.fromisoformat(dt)).days > self.older_than
+
+    def why_kept(self, dt: str, newest: list[str]) -> str:
+        """Why a date of ``newest`` stays."""
+        if self.is_too_old(dt):
+            return "the newest published date"
+        if self.keep is None:
+            return f"not more than {self.older_than} days before {self.today}"
+        return f"one of the {len(newest)} newest published dates"
+
+    def why_removed(self, dt: str) -> str:
+        if self.is_too_old(dt):
+            return f"more than {self.older_than} days before {self.today}"
+        return f"older than the {self.keep} newest published dates"
+
+
+def clean(out: AnyPath, keep: int | None, dry_run: bool = False, older_than: int | None = None) -> dict:
+    """Remove the dates that a ``Retention`` does not keep; return what was removed or kept, and why.
 
     Raises
     ------
+    ConfigError
+        Neither rule is given.
     DataError
         Nothing is published.
     InfrastructureError
         Another ``clean`` is running.
     """
+    retention = Retention(keep, older_than)
     if not any(Workspace(out, date.max).published_dates()):
         raise DataError(f"{out} has no published date; name the output folder of a run: --out FOLDER")
     if dry_run:
-        decisions = decide(out, keep)
+        decisions = decide(out, retention)
     else:
         atomic_folder.recover(out)
         with lock.held_for_cleaning(out / "_work"):
-            decisions = [_move(out, decision) for decision in decide(out, keep)]
+            decisions = [_move(out, decision) for decision in decide(out, retention)]
         _delete(out, [decision.date for decision in decisions if decision.goes])
+    pages = _old_reports(out, retention, {decision.date for decision in decisions if not decision.goes})
+    if not dry_run:
+        for folder in pages:
+            paths.remove_tree(folder)
         if reports_index(out).exists():
             date_index.write_or_warn(out)
     gone = [decision for decision in decisions if decision.goes]
-    return {"out": str(out), "keep": keep, "dry_run": dry_run,
+    return {"out": str(out), "keep": keep, "older_than": older_than, "dry_run": dry_run,
+            "reports": [folder.name[3:] for folder in pages],
             "bytes": sum(decision.bytes for decision in gone),
             "removed": [asdict(decision) for decision in gone],
             "kept": [asdict(decision) for decision in decisions if not decision.goes]}
 
 
-def decide(out: AnyPath, keep: int) -> list[Decision]:
+def _old_reports(out: AnyPath, retention: Retention, kept: set[str]) -> list[AnyPath]:
+    """Folders of the reports that are too old: they show texts. Without an age, reports stay."""
+    folders = dated_folders(out / "reports")
+    return [folder for folder in folders if retention.is_too_old(folder.name[3:])
+            and folder.name[3:] not in kept]
+
+
+def decide(out: AnyPath, retention: Retention) -> list[Decision]:
     """A decision for each date that has a snapshot or working files, ascending."""
     parents = [out / table / f"entity={entity}" for table in ("knowledge", "features") for entity in ENTITIES]
     folders = dated_folders(*parents, out / "candidates", out / "_work")
     dates = sorted({folder.name[3:] for folder in folders})
-    newest = Workspace(out, date.max).published_dates()[-keep:]
+    newest = retention.newest(Workspace(out, date.max).published_dates())
     readers, decisions = _readers(out, dates, newest[-1]), []
     for dt in dates:
         space = Workspace(out, date.fromisoformat(dt))
-        if reason := _why_kept(space, newest, readers.get(dt)):
+        if dt in newest:
+            decisions.append(Decision(dt, False, retention.why_kept(dt, newest)))
+        elif reason := _why_kept(space, newest, readers.get(dt)):
             decisions.append(Decision(dt, False, reason))
         else:
-            decisions.append(Decision(dt, True, f"older than the {keep} newest published dates",
-                                      _bytes(space)))
+            decisions.append(Decision(dt, True, retention.why_removed(dt), _bytes(space)))
     return decisions
 
 
@@ -137,9 +202,7 @@ def _readers(out: AnyPath, dates: list[str], newest: str) -> dict[str, str]:
 
 
 def _why_kept(space: Workspace, newest: list[str], read: str | None) -> str | None:
-    """The reason to keep a date; None to remove it."""
-    if space.dt in newest:
-        return f"one of the {len(newest)} newest published dates"
+    """The reason to keep a date that is not one of the newest; None to remove it."""
     if space.dt > newest[0] and not is_hidden(space):
         return "newer than the oldest kept date"
     if busy := _busy(space):
@@ -223,6 +286,11 @@ def _delete(out: AnyPath, dates: list[str]) -> None:
                 if not space.is_published(dt) and not _unpublished(space):  # still removed
                     delete_hidden(space)
         return
+    delete_moved(out)
+
+
+def delete_moved(out: AnyPath) -> None:
+    """Delete the folders on a disk that a ``clean`` has moved."""
     for pattern in ("knowledge/entity=*/.dt=*.removed", "features/entity=*/.dt=*.removed",
                     "candidates/.dt=*.removed", "_work/.dt=*.removed"):
         for folder in out.glob(pattern):

@@ -1,0 +1,74 @@
+"""Attributes of users and items: columns as maps of text."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.data.input import formats, values
+from dare_job.data.input.cleaning import clean, clean_texts
+from dare_job.schemas import ATTRIBUTES
+
+_MOST_LISTED = 10  # entries of a list in an attribute
+_NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value, in lower case
+
+
+def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
+    """(N,) map of the values of each row that are neither null nor blank, as clean text."""
+    names, texts = list(columns), [_attribute_text(column) for column in columns.values()]
+    if not names:
+        return pa.array([[]] * rows, ATTRIBUTES)
+    present = np.stack([text.is_valid().to_numpy(zero_copy_only=False) for text in texts], axis=1)
+    row, name = np.nonzero(present)
+    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
+    flat = pa.concat_arrays(texts).take(pa.array(name * rows + row))
+    return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()).take(pa.array(name)), flat)
+
+
+def _attribute_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_map(column.type):  # a list of pairs; no text says what it is
+        return pa.nulls(len(column), pa.string())
+    text = values.texts(column, "")[0]
+    text = pc.replace_substring_regex(text, r"^(-?\d+)\.0$", r"\1")  # as pandas writes integers with gaps
+    text = pc.if_else(pc.is_in(pc.utf8_lower(text), _NO_VALUE), pa.scalar(None, pa.string()), text)
+    listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
+    if pc.any(listed).as_py():
+        unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
+        text = pc.replace_with_mask(text, listed, unpacked)
+    return clean_texts(text)
+
+
+def _listed(text: str) -> str:
+    """The entries of a list or the name of an object that is written as text; other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
+        value = text if literal is None else literal[0]
+    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list) else value)
+
+
+def given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
+    """Attributes of a column ``attributes``: a map or a struct."""
+    if column is None:
+        return pa.array([[]] * rows, ATTRIBUTES)
+    column = values.plain(column)
+    if pa.types.is_struct(column.type):
+        fields = column.flatten()
+        return attribute_maps({field.name: value for field, value in zip(column.type, fields, strict=True)},
+                              rows)
+    if not pa.types.is_map(column.type):  # of another file of the table, such as text
+        return pa.array([[]] * rows, ATTRIBUTES)
+    keys, items = values.texts(column.keys, "")[0], _attribute_text(column.items)
+    keys = pa.array([key and clean(key) for key in keys.to_pylist()], pa.string()) if _odd(keys) else keys
+    starts = column.offsets.to_numpy()
+    valid = items.is_valid().to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(valid)])
+    offsets = (before[starts - starts[0]]).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), keys.filter(pa.array(valid)),
+                                   items.filter(pa.array(valid)))
+
+
+def _odd(keys: pa.Array) -> bool:
+    return pc.any(pc.match_substring_regex(keys, r"[\x00-\x1f]")).as_py() or False

@@ -1,0 +1,103 @@
+"""What `dare-job data inspect` says of an input, and the mapping that it proposes."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dare_job.cli import main
+from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.data.inspect import inspect
+from dare_job.errors import DataError
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / name.replace("_csv", ".csv").replace("_jsonl",
+                                                       ".jsonl")).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def shop(folder):
+    return write(folder, orders_csv=["customer,sku,bought_at,stars", "7,a,31.01.2024 10:00,4",
+                                     "8,b,01.02.2024 11:30,5",
+                                     "8,zz,01.02.2024 11:31,5", "9,a,soon,1"],
+                 products_jsonl=[json.dumps({"sku": "a", "product_name": "Red kettle", "colour": "red",
+                                             "image_url": "http://x"}),
+                                 json.dumps({"sku": "b", "product_name": "Blue cup", "colour": "blue"})],
+                 customers_csv=["customer,city", "7,Bonn", "8,Köln"])
+
+
+def config(folder, **settings):
+    return JobConfig(input=InputSettings(path=str(folder), max_reject_share=1.0), **settings)
+
+
+def test_a_mapping_is_proposed_for_names_that_are_not_ours(tmp_path):
+    found = inspect(config(shop(tmp_path / "a" / "shop").parent))
+    proposed = yaml.safe_load(found["proposal"])["input"]["tables"]
+    assert proposed == {
+        "interactions": {"path": "shop/orders.csv", "time": "%d.%m.%Y %H:%M", "columns": {
+            "user_id": "customer", "item_id": "sku", "rating": "stars", "timestamp": "bought_at"}},
+        "users": {"path": "shop/customers.csv", "columns": {"user_id": "customer"}},
+        "items": {"path": "shop/products.jsonl", "columns": {"item_id": "sku", "title": "product_name"},
+                  "attributes": ["colour"]}}
+    events = found["tables"]["interactions"]
+    assert (events["rows"], events["users"], events["items"]) == (4, 2, 3)
+    assert (events["first"], events["last"]) == ("2024-01-31 10:00:00", "2024-02-01 11:31:00")
+    assert events["rejected"]["timestamp is not of the format %d.%m.%Y %H:%M"]["examples"] == [
+        "orders.csv:5: 9,a,soon,1"]
+    assert found["orphans"]["items"] == {"unknown": 1, "of": 3, "examples": ["zz"]}
+    assert found["tables"]["users"]["columns"]["city"]["use"] == "not read"
+    prompts = {(row["entity"], row["id"]): row["prompt"] for row in found["prompts"]}
+    assert "Red kettle" in prompts["user", "7"] and "Bonn" not in prompts["user", "7"]
+    assert "Blue cup" in prompts["item", "b"]
+
+
+def command(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["dare-job", "data", "inspect", "--json", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_proposed_mapping_is_read_as_it_is_saved(tmp_path, monkeypatch, capsys):
+    folder, mapping = shop(tmp_path / "shop"), tmp_path / "mapping.yaml"
+    options = ["--input", folder, "--set", "input.max_reject_share=1"]
+    first = command(monkeypatch, capsys, *options, "--save", mapping)
+    second = command(monkeypatch, capsys, *options, "--config", mapping)
+    assert second["proposal"] is None and second["format"] == "tables"
+    assert [second[key] for key in ("tables", "orphans", "prompts")] == [
+        first[key] for key in ("tables", "orphans", "prompts")]
+
+
+def test_a_known_input_is_shown_with_repeated_ids(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"user_id": ["u"] * 2, "item_id": ["a", "b"], "timestamp": [1, 2]}),
+                   folder / "interactions.parquet")
+    pq.write_table(pa.table({"item_id": ["a", "a"], "title": ["A", "A again"], "colour": ["red", "red"]}),
+                   folder / "items.parquet")
+    found = inspect(config(folder))
+    assert (found["format"], found["proposal"], found["unused"]) == ("parquet", None, {"items": ["colour"]})
+    assert (found["tables"]["items"]["duplicates"], found["tables"]["items"]["items"]) == (1, 1)
+
+
+def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "\x1b[31mu,a,1",
+                                                      "v,a,x\x1b[0m"],
+                   items_csv=["item_id,title", "a,A\x1b[2J"])
+    show(inspect(config(folder)))
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "rejected: timestamp is neither" in printed
+
+
+def test_an_input_without_users_and_items_is_refused(tmp_path):
+    folder = write(tmp_path / "in", numbers_csv=["x,y", "1,2"])
+    with pytest.raises(DataError, match=r"no format is recognized \(it has numbers.csv\)"):
+        inspect(config(folder))

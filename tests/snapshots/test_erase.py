@@ -1,0 +1,484 @@
+"""Erasing a user leaves no trace of it, keeps everything else, and can be killed at any change."""
+
+import gc
+import gzip
+import hashlib
+import json
+import multiprocessing
+import shutil
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import kill_points
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dare_job import cli, errors, schemas
+from dare_job.publish.erase import command, subjects
+from dare_job.publish.erase.mentions import Mentions, is_distinctive
+from dare_job.publish.features import ids as dense_ids
+from dare_job.publish.gate import findings
+from dare_job.schemas import ENTITIES, KNOWLEDGE
+from dare_job.storage import atomic_folder, lock
+from dare_job.tables import chunk_files, published
+from dare_job.workspace import Workspace, write_json
+from pools.index import Index
+
+DAYS = ["2026-01-02", "2026-01-03"]
+GONE, TEXT = "u000007", "Likes quiet westerns, and hardly anything else."
+USERS = ["u000001", GONE, "u000012"]
+ITEMS = ["i000001", "i000007"]
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Children are copies of this process, which start in no time and collect none of its garbage."""
+    monkeypatch.setattr(kill_points, "_CONTEXT", multiprocessing.get_context("fork"))
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def text_of(name: str, day: str) -> str:
+    return TEXT if name == GONE else f"{name} likes {day}, with <b>&</b> \"quotes\"."
+
+
+def row(name: str, day: str) -> dict:
+    return {"entity_id": name, "knowledge": text_of(name, day), "token_ids": [1, 2, 3], "tokens": 3,
+            "finish_reason": "eos", "generated_dt": day, "source_run_id": f"run-{day}", "target_steps": 2,
+            "guarded_tokens": 0, "run_id": f"run-{day}", "prompt_sha256": "p", "text_key": "k"}
+
+
+def write(path: Path, rows: list[dict], schema: pa.Schema | None = None, **options) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, **options)
+
+
+def publish(folder: Path, tables: list[list[dict]], schema: pa.Schema, manifest: dict) -> None:
+    """A published folder with one file for each of ``tables``, and its manifest."""
+    files = {}
+    for number, rows in enumerate(tables):
+        path = folder / f"part-0a0b0c0d-{number:05d}.parquet"
+        if schema is KNOWLEDGE:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            chunk_files.write(path, rows, 1.5)
+        else:
+            write(path, rows, schema, row_group_size=2)
+        files[path.name] = {"rows": len(rows), "bytes": path.stat().st_size,
+                            "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    write_json(folder / "_manifest.json", manifest | {"files": files})
+
+
+def knowledge(space: Workspace, entity: str, names: list[str]) -> None:
+    first = {"rows": 2, "of": 3, "value": 0.1, "limit": 0.2, "first": [*names[:2], "else"],
+             "failed": False, "why": None}
+    publish(space.knowledge(entity), [[row(name, space.dt) for name in names[:2]],
+                                      [row(name, space.dt) for name in names[2:]]], KNOWLEDGE, {
+        "date": space.dt, "entity": entity, "run_id": f"run-{space.dt}", "published": "2026-01-02T03:00:00",
+        "schema_version": 3, "gates": {"short": first}, "seconds": {"plan": 1.0}, "tokenizer": "t",
+        "model": {"name": "m"}, "prompts": {"user": "u", "item": "i"}, "baseline": None, "tokens_per_s": 2.0,
+        "settings": {},
+        "counts": {"rows": len(names), "written": len(names), "carried": 0, "errors": 0, "without_text": 0,
+                   "guarded": 0, "skipped_fresh": 0, "pending": 0},
+        "totals": {"tokens": 3 * len(names), "target_steps": 6, "accepted_tokens": 3, "scored_tokens": 0,
+                   "relaxed_tokens": 0, "slot_steps": 8.0}})
+
+
+def features(space: Workspace, names: list[str]) -> None:
+    rows = [{"entity_id": name, "id": number, "vector": [float(number), 0.5], "cluster_0": 0,
+             "text_sha256": hashlib.sha256(text_of(name, space.dt).encode()).hexdigest()}
+            for number, name in enumerate(names, 1)]
+    schema = schemas.features(2, 1).with_metadata({"dare_job.encoder": "an encoder"})
+    publish(space.features("user"), [rows[:2], rows[2:]], schema,
+            {"date": space.dt, "entity": "user", "ids": len(names),
+             "counts": {"rows": len(names), "reused": 1}})
+    (space.features("user") / "_codebook-1.safetensors").write_bytes(b"centroids")
+    write(space.out / "features/ids/entity=user/ids.parquet",
+          [{"entity_id": name, "id": number} for number, name in enumerate(names, 1)], schemas.IDS)
+
+
+def candidates(space: Workspace, names: list[str]) -> None:
+    rows = [{"user_id": name, "rank": rank, "item_id": item, "score": -1.0, "source": "model", "run_id": "r"}
+            for name in names for rank, item in enumerate(ITEMS, 1)]
+    publish(space.candidates(), [rows], schemas.CANDIDATES, {
+        "date": space.dt, "counts": {"rows": len(rows), "users": len(names), "errors": 0, "popular": 0,
+                                     "searched": len(names)}})
+
+
+def work(space: Workspace, users: list[str]) -> None:
+    """Working files of a date as the stages leave them, with pools and an index of a wave."""
+    at, names = space.work, {"user": users, "item": ITEMS}
+    write(at / "input/interactions.parquet/part-0.parquet", [
+        {"user_id": name, "item_id": ITEMS[0], "rating": 4.0, "timestamp": 1} for name in users],
+        schemas.INTERACTIONS, compression="snappy")
+    (at / "input/interactions.parquet/.part-0.parquet.crc").write_bytes(b"crc\0")
+    write(at / "input/users.parquet/part-0.parquet", [
+        {"user_id": name, "attributes": [("age", "30")]} for name in users], schemas.USERS)
+    write(at / "input/items.parquet/part-0.parquet", [
+        {"item_id": name, "title": name, "attributes": []} for name in ITEMS], schemas.ITEMS)
+    write(at / "input/rejects.parquet/part-0.parquet", [
+        {"source": "ratings.csv", "line": line, "reason": "no rating", "raw": raw}
+        for line, raw in enumerate((f"{GONE},i1,,1", f"{GONE}8,i1,,1", f'{{"user": "{GONE}"}}'))],
+        schemas.REJECTS)
+    for entity in ENTITIES:
+        rows = [{"entity_id": name, "prompt": f"What does {name} like?", "stale": True, "strict": False,
+                 "interactions": 3} for name in names[entity]]
+        routes = [{"entity_id": name, "pool": "global", "pool_kind": "global", "reason": "r"}
+                  for name in names[entity]]
+        write(at / f"plan/entity={entity}/part-0.parquet", rows, schemas.PLAN)
+        write(at / f"embed/entity={entity}/part-0.parquet", [
+            {"entity_id": name, "vector": [1.0]} for name in names[entity]], schemas.VECTORS)
+        write(at / f"route/entity={entity}/part-0.parquet", routes, schemas.ROUTES)
+        (at / f"generate/entity={entity}").mkdir(parents=True)
+        chunk_files.write(at / f"generate/entity={entity}/part-00000-00000.parquet",
+                          [row(name, space.dt) for name in names[entity]], 2.5, maker={"worker": "w"})
+    write(at / "group/labels-user.parquet", [{"entity_id": name, "label": 1} for name in users])
+    write(at / "generate/cut/part-0.parquet", [
+        {"entity": "user", "entity_id": name, "prompt": f"What does {name} like?", "wave": 1}
+        for name in users])
+    write_json(at / "generate/_cut.json", {"token": "c", "fingerprint": "f", "shards": 1, "rows": 5,
+                                           "kept": 0, "waves": [[5, 1]]})
+    write_json(at / "generate/_done.json", {"fingerprint": "f", "rows": 5})
+    (at / "generate/hung").mkdir()
+    write_json(at / "generate/hung/00000-1a.json", {"cut": "c", "ids": [GONE, users[0]], "why": "w"})
+    write_json(at / "plan/_done.json", {"fingerprint": "p", "_files": 2})
+    write(at / "gate/failing_rows.parquet", [
+        {"entity": entity, "entity_id": name, "check": "short", "value": 1.0, "text": text_of(name, space.dt)}
+        for entity, name in (("user", GONE), ("user", users[0]), ("item", ITEMS[0]))], findings.ROWS)
+    write_json(at / "gate/_done.json", {"fingerprint": "g", "user": {"short": {"first": [GONE]}}, "item": {}})
+    for pool in ("pools/entity=user/global", "generate/waves/entity=user/wave-2"):
+        Index.build([np.array([1, 2, 3], np.int32)]).save(at / pool, {"name": "global"})
+    write(at / "encode/1a/entity=user/vectors/part-0.parquet", [
+        {"text_sha256": hashlib.sha256(TEXT.encode()).hexdigest(), "vector": [1.0]}])
+    write(at / "recommend/1a/users/rows/part-0.parquet", [
+        {"user_id": name, "chunk": 0, "history": ITEMS} for name in users])
+    (at / "logs").mkdir()
+    write_json(at / "logs/reads.json", {"previous": None, "features": [None, None]})
+    (at / "logs/run.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (
+        {"event": "the model is loaded"}, {"event": f"rows being decoded: {users[0]}, {GONE}"},
+        {"event": "row given up", "entity_id": GONE}, {"event": f"written: {TEXT}"}, {"event": "ended"})))
+
+
+def made(out: Path, days=DAYS, users=USERS) -> Path:
+    for day in days:
+        space = Workspace(out, date.fromisoformat(day))
+        knowledge(space, "user", users)
+        knowledge(space, "item", ITEMS)
+        candidates(space, users)
+        work(space, users)
+        features(space, users)
+        (out / f"reports/dt={day}").mkdir(parents=True)
+        (out / f"reports/dt={day}/index.html").write_text(f'<bdi class="id">user:{GONE}</bdi> {TEXT}')
+    (out / "reports/dt=2025-12-01").mkdir()
+    (out / "reports/dt=2025-12-01/index.html").write_text(f'<bdi class="id">user:{GONE}</bdi> of old')
+    return out
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch):
+    """No reader is listing the folders that these tests replace."""
+    monkeypatch.setattr(atomic_folder, "GRACE_S", 0.0)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return made(tmp_path / "out")
+
+
+def erase(out: Path, *names: str) -> dict:
+    return command.erase(out, subjects.parse(names))
+
+
+def values_of(out: Path) -> str:
+    """All that is in the files of a folder, tables as text: the test's own search."""
+    parts = []
+    for path in sorted(out.rglob("*")):
+        parts.append(str(path.relative_to(out)))
+        if path.suffix == ".parquet":
+            parts += [json.dumps(value, default=str, ensure_ascii=False)
+                      for value in pq.read_table(path, partitioning=None).to_pylist()]
+        elif path.is_file():
+            parts.append(path.read_bytes().decode(errors="replace"))
+    return "\n".join(parts)
+
+
+def check_manifests(out: Path) -> None:
+    """Every manifest names exactly the files of its folder, with their rows, sizes and digests."""
+    for path in out.rglob("_manifest.json"):
+        manifest = json.loads(path.read_text())
+        assert sorted(manifest["files"]) == sorted(file.name for file in path.parent.glob("*.parquet"))
+        for name, entry in manifest["files"].items():
+            content = (path.parent / name).read_bytes()
+            assert entry["bytes"] == len(content)
+            assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+            assert entry["rows"] == pq.read_metadata(path.parent / name).num_rows
+        assert manifest["counts"]["rows"] == sum(entry["rows"] for entry in manifest["files"].values())
+
+
+def check_erased(out: Path, days=DAYS) -> None:
+    found = values_of(out).replace(f"{GONE}8", "")
+    assert GONE not in found and TEXT not in found
+    assert hashlib.sha256(TEXT.encode()).hexdigest() not in found
+    check_manifests(out)
+    assert not [path for path in out.rglob("*") if path.name.startswith((".", "_lock", "erasing"))]
+    for day in days:
+        space = Workspace(out, date.fromisoformat(day))
+        rows = published.dataset(space.knowledge("user")).to_table().to_pylist()
+        assert [each["entity_id"] for each in rows] == [USERS[0], USERS[2]]
+        assert published.dataset(space.knowledge("item")).count_rows() == len(ITEMS)
+        assert published.dataset(space.candidates(), schemas.CANDIDATES).count_rows() == 4
+        chunk = space.work / "generate/entity=user/part-00000-00000.parquet"
+        assert chunk_files.read_totals(chunk).rows == pq.read_metadata(chunk).num_rows == 2
+        assert chunk_files.read_records(chunk)["maker"] == {"worker": "w"}
+        assert chunk_files.read_totals(chunk).busy_s == 2.5
+
+
+def test_nothing_of_a_user_is_left_and_all_else_stays(out):
+    result = erase(out, f"user:{GONE}")
+    check_erased(out)
+    space, removed = Workspace(out, date.fromisoformat(DAYS[0])), result["removed"]
+    assert result["resumed"] is False and result["erased"] == [f"user:{GONE}"]
+    assert removed["lines"] == 2 * 3 and removed["ids"] == 1 and removed["reports"] == 3
+    manifest = published.read_manifest(space.knowledge("user"))
+    assert manifest["counts"] | {"rows": 2, "written": 2, "carried": 0} == manifest["counts"]
+    assert manifest["erased"]["rows"] == 1 and manifest["gates"]["short"]["first"] == [USERS[0], "else"]
+    assert published.read_manifest(space.candidates())["counts"]["users"] == 2
+    logs = (space.logs / "run.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in logs] == ["the model is loaded", "ended"]
+    assert json.loads((space.work / "generate/hung/00000-1a.json").read_text())["ids"] == [USERS[0]]
+    assert pq.read_table(space.work / "input/rejects.parquet")["line"].to_pylist() == [1]
+    gate = pq.read_table(space.work / "gate/failing_rows.parquet")
+    assert gate["entity_id"].to_pylist() == [USERS[0], ITEMS[0]]
+    interactions = space.work / "input/interactions.parquet/part-0.parquet"
+    assert pq.read_metadata(interactions).row_group(0).column(0).compression == "SNAPPY"
+    page = (out / f"reports/dt={DAYS[1]}/index.html").read_text()
+    assert f"user:{USERS[0]}" in page and not (out / "reports/dt=2025-12-01/index.html").exists()
+
+
+def test_what_holds_texts_without_ids_is_deleted_and_the_date_can_go_on(out):
+    erase(out, f"user:{GONE}")
+    work = Workspace(out, date.fromisoformat(DAYS[1])).work
+    assert not any((work / name).exists() for name in (
+        "pools", "encode", "recommend", "generate/waves", "generate/cut", "generate/_done.json"))
+    plan = json.loads((work / "generate/_cut.json").read_text())
+    assert plan["fingerprint"] == "erased" and plan["token"] == "c"  # finished texts are kept by a new plan
+
+
+def test_pools_of_texts_that_no_row_has_any_more_are_deleted(out):
+    """As after a run whose ``input.knowledge`` still had the text."""
+    erase(out, f"user:{GONE}")
+    pools = Workspace(out, date.fromisoformat(DAYS[1])).work / "pools"
+    Index.build([np.array([1, 2, 3], np.int32)]).save(pools / "entity=user/global", {"name": "global"})
+    assert erase(out, f"user:{GONE}")["removed"] == {"folders": 1} and not pools.exists()
+
+
+def test_dense_ids_keep_their_numbers(out):
+    erase(out, f"user:{GONE}")
+    table = dense_ids.read(out / "features/ids/entity=user", min_rows=3)
+    assert table["id"].to_pylist() == [1, 2, 3]
+    first, masked, last = table["entity_id"].to_pylist()
+    assert (first, last) == (USERS[0], USERS[2]) and masked.startswith("erased-")
+    again = dense_ids.extended(out / "features/ids", "user", pa.array([GONE]), 3)
+    assert again["id"].to_pylist() == [1, 2, 3, 4]  # who comes back is somebody new
+    features = Workspace(out, date.fromisoformat(DAYS[0])).features("user")
+    tables = [pq.read_table(path) for path in sorted(features.glob("*.parquet"))]
+    assert pa.concat_tables(tables)["id"].to_pylist() == [1, 3]
+    assert pq.read_schema(min(features.glob("*.parquet"))).metadata[b"dare_job.encoder"] == b"an encoder"
+    assert (features / "_codebook-1.safetensors").read_bytes() == b"centroids"
+
+
+def test_a_second_time_nothing_is_left_and_nothing_changes(out):
+    erase(out, f"user:{GONE}")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    result = erase(out, f"user:{GONE}")
+    assert result["removed"] == {} and result["searched"]["files"] == len(before)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_an_item_goes_with_its_interactions_and_recommendations(out):
+    gone = ITEMS[0]
+    erase(out, f"item:{gone}")
+    assert not [line for line in values_of(out).splitlines() if f'"{gone}"' in line and "title" not in line]
+    space = Workspace(out, date.fromisoformat(DAYS[0]))
+    lists = published.dataset(space.candidates(), schemas.CANDIDATES).to_table()
+    assert lists["rank"].to_pylist() == [2, 2, 2]
+    assert pq.read_table(space.work / "input/interactions.parquet").num_rows == 0
+    assert published.dataset(space.knowledge("user")).count_rows() == 3
+
+
+def test_a_user_and_an_item_of_the_same_id_are_two(tmp_path):
+    """Also if the id is a number that stands everywhere, as in MovieLens."""
+    out = made(tmp_path / "out", DAYS[:1], ["1", "2", "30"])
+    space = Workspace(out, date.fromisoformat(DAYS[0]))
+    shutil.rmtree(space.knowledge("item"))
+    knowledge(space, "item", ["1", "2"])
+    result = erase(out, "user:2", f"user:{GONE}")
+    assert published.dataset(space.knowledge("user")).to_table()["entity_id"].to_pylist() == ["1", "30"]
+    assert published.dataset(space.knowledge("item")).to_table()["entity_id"].to_pylist() == ["1", "2"]
+    assert published.read_manifest(space.knowledge("user"))["gates"]["short"]["first"] == ["1", "else"]
+    assert published.read_manifest(space.knowledge("item"))["gates"]["short"]["first"] == ["1", "2", "else"]
+    assert result["by_type_only"] == ["user:2"]
+    check_manifests(out)
+
+
+def test_a_text_that_others_have_too_stays_theirs(out):
+    space = Workspace(out, date.fromisoformat(DAYS[0]))
+    shutil.rmtree(space.knowledge("item"))
+    publish(space.knowledge("item"), [[row("i000001", DAYS[0]) | {"knowledge": TEXT}]], KNOWLEDGE, {
+        "date": DAYS[0], "entity": "item", "counts": {"rows": 1}})
+    erase(out, f"user:{GONE}")
+    assert published.dataset(space.knowledge("item")).to_table()["knowledge"].to_pylist() == [TEXT]
+
+
+def _gz(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+def _zip(path: Path, text: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inside.csv", text)
+
+
+def _zipped_table(path: Path, text: str) -> None:
+    _table(path.with_suffix(".table"), text)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(path.with_suffix(".table"))
+    path.with_suffix(".table").unlink()
+
+
+def _table(path: Path, text: str) -> None:
+    write(path, [{"anything": ["a", text]}])
+
+
+@pytest.mark.parametrize("kind, text", [
+    (_zipped_table, GONE), (_gz, f"a,{GONE},b"),
+    (_zip, f"a,{GONE},b"), (_zip, f"x {TEXT}"), (_table, GONE), (_table, f"x {TEXT} y"),
+    (Path.write_text, f"copied by hand: {GONE}"), (Path.write_text, json.dumps(TEXT))])
+def test_what_no_run_wrote_is_named_and_stays_until_it_is_removed(out, kind, text):
+    kind(out / "mine.bin", text)
+    with pytest.raises(errors.DataError, match=r"1 files still mention .*mine\.bin") as caught:
+        erase(out, f"user:{GONE}")
+    assert GONE not in str(caught.value) and TEXT not in str(caught.value)
+    (out / "mine.bin").unlink()
+    assert erase(out, f"user:{GONE}")["resumed"]
+    check_erased(out)
+
+
+def test_an_id_inside_a_longer_one_is_another(out):
+    (out / "mine.txt").write_text(f"{GONE}8 and x{GONE} and {GONE}-1")
+    erase(out, f"user:{GONE}")
+    assert (out / "mine.txt").exists()
+
+
+def test_a_copy_of_a_published_folder_is_erased_too(out):
+    """As after a roll back, which moves the folders of a date below OUT."""
+    away, space = out / "rolled-back/user/dt=2026-01-03", Workspace(out, date.fromisoformat(DAYS[1]))
+    away.parent.mkdir(parents=True)
+    space.knowledge("user").rename(away)
+    space.work.rename(out / "rolled-back/work")
+    erase(out, f"user:{GONE}")
+    assert GONE not in values_of(out).replace(f"{GONE}8", "")
+    assert json.loads((away / "_manifest.json").read_text())["counts"]["rows"] == 2
+    assert not (out / "rolled-back/work/pools").exists()
+
+
+@pytest.mark.usefixtures("forks")
+def test_killed_at_any_change_the_same_command_finishes(tmp_path):
+    """And readers see whole tables: at each moment a published folder fits its manifest."""
+    out, trial = made(tmp_path / "out", DAYS[:1]), tmp_path / "trial"
+    shutil.copytree(out, trial)
+    labels = kill_points.undisturbed(trial, erase, trial, f"user:{GONE}")
+    wanted = sorted({*range(0, len(labels), max(1, len(labels) // 20)), *(
+        n for n, label in enumerate(labels) if label.split()[0] == "exchange" or "erasing.json" in label)})
+    assert len(wanted) > 20
+    for n in wanted:
+        shutil.rmtree(trial)
+        shutil.copytree(out, trial)
+        kill_points.killed(n, trial, erase, trial, f"user:{GONE}")
+        for path in trial.glob("[kfc]*/**/dt=????-??-??/_manifest.json"):
+            files = json.loads(path.read_text())["files"]
+            assert all((path.parent / name).stat().st_size == entry["bytes"] for name, entry in files.items())
+        erase(trial, f"user:{GONE}")
+        check_erased(trial, DAYS[:1])
+
+
+@pytest.mark.usefixtures("forks")
+def test_what_a_killed_erasure_began_is_finished_by_one_of_others(out):
+    kill_points.killed("exchange", out, erase, out, f"user:{GONE}")
+    result = erase(out, "user:nobody-known")
+    assert result["resumed"] and result["erased"] == ["user:nobody-known", f"user:{GONE}"]
+    check_erased(out)
+
+
+def test_never_beside_another_command(out):
+    before = values_of(out)
+    with (lock.held(out / "_work" / f"dt={DAYS[1]}"),
+          pytest.raises(errors.InfrastructureError, match=f"{DAYS[1]} is being written")):
+        erase(out, f"user:{GONE}")
+    with (lock.held_for_cleaning(out / "_work"),
+          pytest.raises(errors.InfrastructureError, match="another command moves old dates away")):
+        erase(out, f"user:{GONE}")
+    assert values_of(out) == before
+
+
+@pytest.mark.parametrize("names, message", [
+    ([], "nothing to erase"), (["u1"], "write user:ID or item:ID"), (["user:"], "write user:ID"),
+    (["group:1"], "'group:1' is not the name")])
+def test_names_are_checked_before_anything_is_read(names, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        subjects.parse(names)
+
+
+def test_names_come_from_a_file_as_well(tmp_path):
+    file = tmp_path / "gone.txt"
+    file.write_text(f"user:{GONE}\n\n item:a:b \n")
+    wanted = subjects.parse(["user:x"], file)
+    assert wanted.names() == [f"user:{GONE}", "user:x", "item:a:b"]
+    file.write_text("user:1\nu2\n")
+    with pytest.raises(errors.ConfigError, match=r"gone\.txt, line 2: 'u2'"):
+        subjects.parse([], file)
+    with pytest.raises(errors.ConfigError, match="cannot be read"):
+        subjects.parse([], tmp_path / "none.txt")
+
+
+def test_the_command_says_what_it_did(out):
+    done = CliRunner().invoke(cli.app, ["data", "erase", str(out), f"user:{GONE}"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output.splitlines()[-1])["removed"]["ids"] == 1
+    check_erased(out)
+
+
+def test_a_url_and_a_folder_of_something_else_are_refused(tmp_path):
+    with pytest.raises(errors.DataError, match="is not the output folder of a run"):
+        erase(tmp_path, "user:1")
+
+    class Url:
+        fs = None
+
+        def __str__(self) -> str:
+            return "s3://bucket/out"
+
+    with pytest.raises(errors.ConfigError, match="s3://bucket/out: .* works on a local disk"):
+        erase(Url(), "user:1")
+    with pytest.raises(errors.ConfigError, match="is not a folder"):
+        erase(tmp_path / "none", "user:1")
+
+
+@pytest.mark.parametrize("name, distinctive", [
+    ("u000007", True), ("alice@example.com", True), ("12345678", True), ("A1B2C", True),
+    ("12", False), ("2026", False), ("drama", False), ("u1", False)])
+def test_an_id_is_distinctive_if_it_stands_for_nothing_else(name, distinctive):
+    assert is_distinctive(name) is distinctive
+
+
+@pytest.mark.parametrize("content, found", [
+    ("user:12 ", True), ('"user_id": "12"', True), ("user '12'", True), ('"entity_id": "12"', True),
+    ("12 users", False), ("item:12", False), ("user:123", False), ('"users": 12', False),
+    ("superuser:12", False)])
+def test_a_short_id_counts_where_it_is_written_as_an_id(content, found):
+    mentions = Mentions(subjects.parse(["user:12"]))
+    assert bool(mentions.find(content.encode())) is found
