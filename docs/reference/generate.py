@@ -43,7 +43,8 @@ _RETRY = {  # by exit code: whether to retry the same command, and what to do
     1: ("once: a fault of the machine may pass", "report it with the traceback"),
     2: ("no", "correct the key, file or option that the message names"),
     3: ("once if rows failed (`limits.max_error_share`): the next `run` tries them again, although rows that "
-        "failed in the previous run as well will hardly succeed; no if the input is too small or a check of texts failed",
+        "failed in the previous run as well will hardly succeed; no if the input is too small or a check of "
+        "texts failed",
         "see the table of rows that the message names: [quality gates](../how-to/quality-gates.md)"),
     4: ("no, until the input is there and complete",
         "correct or wait for the input; run the command that the message names"),
