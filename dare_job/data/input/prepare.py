@@ -61,7 +61,8 @@ def input_fingerprint(settings: InputSettings) -> str:
     """Digest of the settings and of names, sizes and times of the files. It does not read what a query
     reads."""
     source = str(paths.path(settings.path).absolute()) if settings.path else None  # one of several spellings
-    return digest([source, settings.model_dump(exclude={"path", "knowledge"}, exclude_defaults=True),
+    elsewhere = {"path", "knowledge", "day_boundary"}  # in this digest, or in those of later stages
+    return digest([source, settings.model_dump(exclude=elsewhere, exclude_defaults=True),
                    input_identity(settings)])
 
 
