@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dare_job.config.settings import JobConfig
 from dare_job.models import files
-from dare_job.spark import executors
+from dare_job.spark import environment, executors
 from dare_job.spark.session import session
 from dare_job.workspace import Workspace
 
@@ -34,8 +34,9 @@ class Job:
         """The Spark session, started on first use, after a check that its executors can reach all files."""
         started = session(self.config.spark)
         source = self.config.input
-        executors.check_executors(started, self.space.work,
-                                  {"input.path": source.path, "input.knowledge": source.knowledge})
+        inputs = {"input.path": source.path, "input.knowledge": source.knowledge}
+        environment.check_paths(started, {"out": self.space.out, **inputs})
+        executors.check_executors(started, self.space.work, inputs)
         return started
 
     @cached_property

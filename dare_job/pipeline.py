@@ -17,6 +17,7 @@ from dare_job.observe.progress import counted
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
 from dare_job.schemas import ENTITIES
+from dare_job.spark import session
 from dare_job.storage import atomic_folder, lock
 from dare_job.tables import published, stage_inputs
 
@@ -91,9 +92,11 @@ def run_stage(job: Job, stage: str, first: str | None = None) -> dict:
 def _writing(job: Job) -> Iterator[None]:
     """Hold the date's lock, and clean up what killed commands left.
 
-    Raises ConfigError or ModelError, before that, if drafting cannot work with these settings.
+    Raises ConfigError, ModelError or InfrastructureError, before that, if drafting cannot work with these
+    settings, or Spark in this environment.
     """
     preflight.check_drafting(job)
+    session.check_environment(job.config.spark)
     atomic_folder.recover(job.space.out)
     with lock.held(job.space.work):
         lock.wait_until_free(job.space.work.parent)  # `dare-job clean` may be moving dates away

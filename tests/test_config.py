@@ -230,8 +230,8 @@ def leaves(section: type[Section] = JobConfig, above: str = "") -> dict:
     return found
 
 
-def test_there_are_at_most_112_settings_and_those_of_the_input_tables():
-    assert len([key for key in leaves() if not key.startswith("input.tables.")]) <= 112
+def test_there_are_at_most_113_settings_and_those_of_the_input_tables():
+    assert len([key for key in leaves() if not key.startswith("input.tables.")]) <= 113
 
 
 @pytest.mark.parametrize("key", leaves())
@@ -289,3 +289,13 @@ def test_a_key_that_stands_twice_is_named(tmp_path):
     with pytest.raises(ConfigError, match="the key cost appears twice; keep one") as found:
         load(file)
     assert "twice.yaml" in str(found.value)
+
+
+@pytest.mark.parametrize("zone, part", [
+    ("Berlin", "no known time zone; such as UTC, Europe/Berlin"), ("../x", "no known time zone"),
+    ("''", "no known time zone"), ("localtime", "differs between hosts; name the zone")])
+def test_a_day_boundary_is_a_time_zone_that_every_host_knows(settings, zone, part):
+    with pytest.raises(ConfigError, match=part) as found:
+        settings("", f"input.day_boundary={zone}")
+    assert "input.day_boundary" in str(found.value)
+    assert settings("", "input.day_boundary=Asia/Tokyo").input.day_boundary == "Asia/Tokyo"

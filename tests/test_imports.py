@@ -23,7 +23,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "schemas": "",
     "workspace": "schemas storage",
     "job": "config models spark workspace",
-    "pipeline": "errors generate job observe publish schemas stages storage tables",
+    "pipeline": "errors generate job observe publish schemas spark stages storage tables",
     "__main__": "cli",
     "storage": "errors",
     "models": "errors storage",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_job import __version__, errors
-from dare_job.cli import config, data, run, snapshots, training, tuning
+from dare_job.cli import config, data, locales, run, snapshots, training, tuning
 from dare_job.cli.from_dataclass import paragraphs
 from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
@@ -82,8 +82,10 @@ def main() -> None:
 def run_app(app: typer.Typer) -> None:
     """Run a command line: a known error becomes one line on standard error and its exit code."""
     try:
+        locales.check_arguments()
         app()
-    except Exception as error:
+    except Exception as raised:
+        error = locales.explained(raised)
         code = errors.exit_code(error)
         if code == errors.UNEXPECTED and type(error) is not DareJobError:
             print(redact.text(traceback.format_exc()), end="", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, get_type_hints
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -19,6 +20,23 @@ class Section(BaseModel):
 NotNegative = Annotated[int, Field(ge=0, le=MAX_INT)]
 AtLeastOne = Annotated[int, Field(ge=1, le=MAX_INT)]
 Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+def check_zone(value: str, key: str) -> str:
+    """The name of a time zone, if every host knows it by this name.
+
+    Raises
+    ------
+    ValueError
+        It is unknown, or means the host's own zone.
+    """
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"{key} = {value!r} is no known time zone; such as UTC, Europe/Berlin") from None
+    if value == "localtime":
+        raise ValueError(f"{key} = {value!r} differs between hosts; name the zone, such as Europe/Berlin")
+    return value
 
 
 def section_of(engine: type, *names: str, **others: tuple[Any, Any]) -> type[Section]:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from dare_job import prompts
 from dare_job.config import source as config_source
-from dare_job.config.base import MAX_INT, AtLeastOne, NotNegative, Section, Share
+from dare_job.config.base import MAX_INT, AtLeastOne, NotNegative, Section, Share, check_zone
 from dare_job.config.decoding import (
     BeamSettings,
     DecodeSettings,
@@ -41,6 +41,13 @@ class InputSettings(Section):
                                   "OUT has none yet. null: none")
     max_reject_share: float = Field(0.01, ge=0, le=1, description="Maximum share of malformed input rows; "
                                     "with more the run stops before it loads a model")
+    day_boundary: str = Field("UTC", description="Time zone in whose midnight a date ends, such as "
+                              "Europe/Berlin. Interactions up to the end of --date count")
+
+    @field_validator("day_boundary")
+    @classmethod
+    def _is_zone(cls, value: str) -> str:
+        return check_zone(value, "day_boundary")
 
 
 class HistorySettings(Section):

@@ -2,11 +2,10 @@
 
 import codecs
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from dare_job.config.base import Section
+from dare_job.config.base import Section, check_zone
 
 UNITS = ("d", "s", "ms", "us", "ns")
 
@@ -92,12 +91,7 @@ class InteractionSettings(TableSettings):
     @field_validator("time_zone")
     @classmethod
     def _is_zone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (KeyError, ValueError, OSError):
-            raise ValueError(f"time_zone = {value!r} is no known time zone; such as UTC, "
-                             f"Europe/Berlin") from None
-        return value
+        return check_zone(value, "time_zone")
 
 
 class EntitySettings(TableSettings):

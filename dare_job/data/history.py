@@ -2,16 +2,28 @@
 
 import math
 from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import HistorySettings
+from dare_job.job import Job
 
 
-def end_of_day(day: date) -> int:
-    """First second (UTC, since 1970) after a date."""
-    return int(datetime.combine(day + timedelta(days=1), time(), UTC).timestamp())
+def end_of_day(day: date, zone: str = "UTC") -> int:
+    """First second (since 1970) after a date, as the clocks of a time zone show it (``input.day_boundary``).
+
+    Where clocks are set forward at midnight, the day ends at that moment. Where they are set back over
+    midnight, it ends at the second midnight.
+    """
+    midnight = datetime.combine(day + timedelta(days=1), time(), UTC if zone == "UTC" else ZoneInfo(zone))
+    return int(max(midnight.replace(fold=fold).timestamp() for fold in (0, 1)))
+
+
+def end_of_date(job: Job) -> int:
+    """First second (since 1970) after the date of a run; interactions before it count."""
+    return end_of_day(job.space.day, job.config.input.day_boundary)
 
 
 def window_size(n: int, share: float) -> int:

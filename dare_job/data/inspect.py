@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,7 +90,7 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
                 update={"format": "auto", "tables": proposal})})
             facts = _facts(config)
         facts["proposal"] = as_yaml(proposal) if proposal else None
-        facts["prompts"] = _prompts(config, day or _last_day(facts))
+        facts["prompts"] = _prompts(config, day or _last_day(facts, settings.day_boundary))
         return facts
 
 
@@ -185,9 +186,10 @@ def _orphans(tables: dict[str, TableFacts]) -> dict[str, int | list[str]]:
     return found
 
 
-def _last_day(facts: dict) -> date:
+def _last_day(facts: dict, zone: str) -> date:
     last = facts["tables"]["interactions"]["last"]
-    return date.fromisoformat(last[:10]) if last else datetime.now(UTC).date()
+    moment = datetime.fromisoformat(last).replace(tzinfo=UTC) if last else datetime.now(UTC)
+    return (moment if zone == "UTC" else moment.astimezone(ZoneInfo(zone))).date()
 
 
 def _moment(seconds: int | None) -> str | None:

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dare_job.data.history import end_of_day
+from dare_job.data.history import end_of_date
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.recommend.item_ids import ItemIds
@@ -64,7 +64,7 @@ def _is_readable(folder: AnyPath) -> bool:
 def _interactions(job: Job, source: AnyPath) -> DataFrame:
     table = read_parquet(job.spark, source / "interactions.parquet")
     min_rating = job.config.history.min_rating
-    recent = table.where(F.col("timestamp") < end_of_day(job.space.day))
+    recent = table.where(F.col("timestamp") < end_of_date(job))
     liked = F.lit(True) if min_rating is None else F.col("rating").isNull() | (F.col("rating") >= min_rating)
     return recent.select("user_id", "item_id", "timestamp", liked.alias("liked"))
 

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 import dare_job
 from dare_job import errors
 from dare_job.errors import ConfigError, InfrastructureError
-from dare_job.spark.session import failure_cause, is_local
+from dare_job.spark.environment import is_local
+from dare_job.spark.session import failure_cause
 from dare_job.storage import errors as storage_errors
 from dare_job.storage import paths
 
@@ -26,8 +27,8 @@ _OUT = "out must be under the same path on every host and writable there"
 _LOST = ("ExecutorLostFailure", "FetchFailed", "Python worker exited unexpectedly",
          "SparkContext was shut down", "Connection refused")
 _PACKAGE = ("executors cannot import {0}: ship dare-job and its dependencies with --archives (a packed "
-            "environment) or in an image, and set spark.pyspark.python to its Python "
-            "(docs/how-to/operations.md)")
+            "environment) or in an image, and set spark.pyspark.python, or the driver's variable "
+            "PYSPARK_PYTHON, to its Python (docs/how-to/operations.md)")
 
 
 def check_executors(spark, folder: paths.AnyPath, inputs: Mapping[str, str | None]) -> None:
@@ -128,7 +129,8 @@ def _cause(error: Exception) -> str:
         if line.startswith("ModuleNotFoundError: No module named "):
             return _PACKAGE.format(line.rpartition(" ")[2].strip("'"))
         if "PYTHON_VERSION_MISMATCH" in line:
-            return f"{line}: use the driver's Python on the executors (spark.pyspark.python)"
+            return (f"{line}: use the driver's Python on the executors (spark.pyspark.python, or the "
+                    "driver's variable PYSPARK_PYTHON)")
     return failure_cause(error)
 
 

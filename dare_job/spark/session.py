@@ -12,6 +12,8 @@ from pathlib import Path
 
 from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
+from dare_job.spark import environment
+from dare_job.spark.environment import is_local
 
 JAVA_VERSION = 17
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
@@ -37,18 +39,22 @@ def session(settings: SparkSettings):
     Raises
     ------
     InfrastructureError
-        Java is missing or too old, or Spark does not start.
+        Java is missing or too old, Spark does not start, or its temporary folders are not writable.
+    ConfigError
+        A variable of the environment does not fit (``environment.check_variables``).
     """
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is None:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        environment.check_variables(settings)
+        os.environ["PYSPARK_PYTHON"] = environment.worker_python(settings, os.environ)[1]
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable  # a notebook's variable may name jupyter
         builder = SparkSession.builder.appName("dare-job")
         master = _submitted_master()
         if master is None:
             require_java()
+            environment.use_utf8_in_java()
             master = with_retries(settings.master)
             builder = builder.master(master).config("spark.driver.memory", _DRIVER_MEMORY)
         for key, value in _settings(settings, master).items():
@@ -62,6 +68,20 @@ def session(settings: SparkSettings):
     return active
 
 
+def check_environment(settings: SparkSettings) -> None:
+    """Check the variables of the environment, unless Spark has started already.
+
+    Raises
+    ------
+    ConfigError, InfrastructureError
+        As ``environment.check_variables``.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is None:
+        environment.check_variables(settings)
+
+
 _DRIVER_MEMORY = "2g"  # unless spark.conf sets it
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
@@ -72,14 +92,9 @@ _SQL = {
 }
 
 
-def is_local(master: str) -> bool:
-    """True for ``local[...]``, where tasks run on the driver's own host as its children."""
-    return re.fullmatch(r"local(\[.*\])?", master) is not None
-
-
 def _submitted_master() -> str | None:
     """The master of ``spark-submit``, which has already started Java; None if it was not used."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if environment.SUBMITTED not in os.environ:
         return None
     from pyspark import SparkConf, SparkContext
 
@@ -97,6 +112,8 @@ def _settings(settings: SparkSettings, master: str) -> dict[str, str]:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
+    else:
+        values |= environment.executor_locale()
     return values | settings.conf
 
 

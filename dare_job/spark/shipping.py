@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError
-from dare_job.spark.session import is_local
+from dare_job.spark.environment import is_local
 from dare_job.storage.local_copy import application_folder, make_once
 from dare_job.storage.paths import is_local as is_on_disk
 

@@ -1,4 +1,7 @@
-"""Reads and writes Parquet tables by path. Paths are never patterns, and URLs use ``remote_tables``."""
+"""Reads and writes Parquet tables by path. Paths are never patterns, and URLs use ``remote_tables``.
+
+A local path is on this disk, also where Hadoop's ``fs.defaultFS`` names another file system.
+"""
 
 import json
 import re
@@ -15,9 +18,14 @@ from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
 
-def escape_glob(path: Path | str) -> str:
-    """The absolute path with the characters of Spark's glob patterns escaped."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(Path(path).absolute()))
+def disk_url(path: Path | str) -> str:
+    """The absolute path as Hadoop reads it, with a scheme. Hadoop decodes no %20, so nothing is encoded."""
+    return f"file://{Path(path).absolute()}"
+
+
+def escape_glob(url: str) -> str:
+    """A path or URL with the characters of Spark's glob patterns escaped."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", url)
 
 
 def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection[str] | None = None
@@ -32,7 +40,7 @@ def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection
     if all(map(storage_paths.is_local, map(storage_paths.path, paths))):
         schema = _schema(Path(paths[0]))
         reader = spark.read if schema is None else spark.read.schema(schema)
-        return reader.parquet(*[escape_glob(path) for path in paths])
+        return reader.parquet(*[escape_glob(disk_url(path)) for path in paths])
     from dare_job.spark import remote_tables
 
     return remote_tables.read_parquet(spark, [storage_paths.path(path) for path in paths], columns)
@@ -41,7 +49,7 @@ def read_parquet(spark: SparkSession, *paths: AnyPath | str, columns: Collection
 def write_parquet(table: DataFrame, folder: AnyPath, mode: str = "error") -> None:
     """Write a table as a folder of Parquet files. The mode "append" adds to an existing folder."""
     if storage_paths.is_local(folder):
-        table.write.mode(mode).parquet(str(folder))
+        table.write.mode(mode).parquet(disk_url(folder))
         return
     from dare_job.spark import remote_tables
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from dare_job.errors import InfrastructureError
-from dare_job.spark.session import is_local
+from dare_job.spark.environment import is_local
 
 RESOURCE = "gpu"
 _LOG = logging.getLogger("dare_job")

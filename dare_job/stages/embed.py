@@ -4,7 +4,7 @@
 import numpy as np
 
 from dare_job.config.settings import EmbedSettings
-from dare_job.data.history import end_of_day
+from dare_job.data.history import end_of_date
 from dare_job.embed import lightgcn, vectors
 from dare_job.job import Job
 from dare_job.observe import progress
@@ -20,7 +20,7 @@ def run(job: Job) -> dict:
     settings = job.config.embed
     provided = {entity: path and paths.path(path, f"embed.{entity}s")
                 for entity, path in (("user", settings.users), ("item", settings.items))}
-    fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt,
+    fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt, end_of_date(job),
                           settings.model_dump(), job.config.seed,
                           [_identity(path, entity) for entity, path in provided.items()]])
     target = job.space.stage("embed")
@@ -32,7 +32,7 @@ def run(job: Job) -> dict:
             else:
                 source = job.space.stage("input") / "interactions.parquet"
                 with progress.doing("reading interactions"):
-                    pairs = lightgcn.read_pairs(source, end_of_day(job.space.day))
+                    pairs = lightgcn.read_pairs(source, end_of_date(job))
                 record.update(_learn(pairs, settings, job.config.seed, staging))
     return stage_report(done_record(target))
 

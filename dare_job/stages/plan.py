@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dare_job import prompts
 from dare_job.data import render
-from dare_job.data.history import end_of_day, user_histories
+from dare_job.data.history import end_of_date, user_histories
 from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.job import Job
@@ -52,7 +52,8 @@ def run(job: Job) -> dict:
     source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
     fingerprint = digest([
-        done_record(source)["fingerprint"], [*salts.values()], job.space.dt, job.config.history.model_dump(),
+        done_record(source)["fingerprint"], [*salts.values()], job.space.dt, end_of_date(job),
+        job.config.history.model_dump(),
         [job.config.prompt_set(entity).version_hash for entity in ENTITIES],
         PLAN.names, _refresh_interval(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
@@ -101,7 +102,7 @@ def _read(job: Job, source: AnyPath, name: str) -> DataFrame:
 
 
 def _interactions(job: Job, source: AnyPath) -> DataFrame:
-    return _read(job, source, "interactions").where(F.col("timestamp") < end_of_day(job.space.day))
+    return _read(job, source, "interactions").where(F.col("timestamp") < end_of_date(job))
 
 
 def _users(job: Job, source: AnyPath) -> DataFrame:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from dare_job.data.history import end_of_date
 from dare_job.data.input.prepare import prepare_input
 from dare_job.errors import ConfigError, DataError, InfrastructureError, ModelError, ThresholdError
 from dare_job.generate import hangs
@@ -123,8 +124,8 @@ def _fingerprint(job: Job, input_fingerprint: str, made_by: dict) -> str:
     if not settings["temperature"] and settings["dtype"] == "float32":
         settings = {name: settings[name] for name in ("dtype", "k", "scores", "exclude", "rows_per_commit")}
         made_by = {"model": made_by["model"]}
-    return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_fingerprint, job.space.dt, job.limit,
-                   job.config.history.min_rating, settings,
+    return digest(["recommend", _VERSION, CANDIDATES_VERSION, input_fingerprint, job.space.dt,
+                   end_of_date(job), job.limit, job.config.history.min_rating, settings,
                    {name: record["sha256"] for name, record in made_by.items()}])
 
 

@@ -1,5 +1,6 @@
 """Reading texts of an OUT: features, texts to be encoded, and what is wrong with either."""
 
+import json
 from datetime import date
 
 import numpy as np
@@ -149,3 +150,15 @@ def test_cluster_ids_leave_0_to_those_without(tmp_path):
     write_features(tmp_path, "user", DT, USERS[:2], kinds(2), [[0, 1], [0, 5]])
     side = join("cluster", read(tmp_path, clusters=True), made()).sides["user"]
     assert side.vectors is None and side.clusters.tolist() == [[0, 0], [1, 1], [2, 6]]
+
+
+def test_days_end_where_the_runs_that_wrote_the_texts_ended_them(tmp_path):
+    """The text of the 30th was written in New York and is carried by a run in Berlin."""
+    zones = {"2025-12-30": "America/New_York", DT: "Europe/Berlin"}
+    for day, zone in zones.items():
+        folder = write_texts(tmp_path, "user", day, ["a", "b"], ["x", "y"], ["2025-12-30", day])
+        manifest = {"settings": {"input": {"day_boundary": zone}}}
+        (folder / "_manifest.json").write_text(json.dumps(manifest))
+    ends = [end_of_day(date.fromisoformat(day), zone) for day, zone in zones.items()]
+    assert read(tmp_path)[0].usable_from.tolist() == ends
+    assert ends == [end("2025-12-30") + 5 * 3600, end(DT) - 3600]

@@ -44,6 +44,20 @@ def test_only_given_parameters_become_arguments():
         "--date", "2026-01-02", "--set", "x.y=1", "--set", "z=2", "--out", "/o", "--limit", "0"]
 
 
+def test_dates_end_in_the_time_zone_of_the_dag_unless_a_setting_says_otherwise(tmp_path):
+    def boundary(text: str | None = "", zone: str = "Europe/Berlin", **params) -> list[str]:
+        file = tmp_path / "a.yaml"
+        file.unlink() if text is None else file.write_text(text)
+        run = Night("2026-01-02", {**PARAMS, "config": [str(file)], **params}, zone)
+        words = run.arguments("plan", "plan")
+        return [word for word in words if word.startswith("input.day_boundary=")]
+
+    assert boundary() == boundary("input: {path: /x}") == ["input.day_boundary=Europe/Berlin"]
+    assert boundary("input: {day_boundary: Asia/Tokyo}") == boundary(zone="UTC") == []
+    assert boundary(set=["input.day_boundary=UTC"]) == ["input.day_boundary=UTC"]
+    assert boundary(None) == ["input.day_boundary=Europe/Berlin"], "the driver is in the cluster"
+
+
 def test_a_run_without_a_configuration_file_says_where_to_name_one():
     with pytest.raises(ValueError, match=r"no configuration file: name one in params\.config"):
         night(config=[]).arguments("plan", "plan")

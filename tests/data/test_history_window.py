@@ -1,6 +1,6 @@
 """The windows of DARE, by hand and as a property, in Python and in Spark."""
 
-from datetime import date
+from datetime import date, datetime
 
 import pyarrow as pa
 import pytest
@@ -89,3 +89,18 @@ def test_repeated_items_stand_once_at_their_newest_time_with_and_without_spark(s
 def test_a_day_ends_at_midnight_utc():
     assert end_of_day(date(1970, 1, 1)) == 86_400
     assert end_of_day(date(2024, 2, 28)) + 86_400 == end_of_day(date(2024, 2, 29))
+
+
+@pytest.mark.parametrize(("zone", "day", "end"), [
+    ("Europe/Berlin", "2026-01-02", "2026-01-02T23:00"),  # an hour before midnight UTC
+    ("America/New_York", "2026-01-02", "2026-01-03T05:00"),
+    ("Europe/Berlin", "2026-03-28", "2026-03-28T23:00"), ("Europe/Berlin", "2026-03-29", "2026-03-29T22:00"),
+    ("America/Sao_Paulo", "2018-11-03", "2018-11-04T03:00"),  # clocks go from 00:00 to 01:00
+    ("America/Sao_Paulo", "2018-02-17", "2018-02-18T03:00"),  # from 24:00 to 23:00
+    ("America/St_Johns", "2010-11-06", "2010-11-07T03:30"),  # from 00:01 to 23:01: midnight comes twice
+    ("Pacific/Apia", "2011-12-29", "2011-12-30T10:00"),  # the next date there was the 31st
+    ("Pacific/Honolulu", "9999-12-30", "9999-12-31T10:00"),
+])
+def test_a_day_ends_at_midnight_of_its_zone(zone, day, end):
+    expected = datetime.fromisoformat(f"{end}:00+00:00")
+    assert end_of_day(date.fromisoformat(day), zone) == expected.timestamp()

@@ -74,3 +74,16 @@ def test_a_hidden_file_lends_a_table_no_types(spark, tmp_path):
     for name in (".part.parquet", "_part.parquet"):
         pq.write_table(pa.table({"y": ["other"]}), tmp_path / name)
     assert read_parquet(spark, tmp_path).collect() == [(7,)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["plain", "a b%20c", "é", "a:b", "#c?d", "o[1]{x}*", "back\\slash"])
+def test_a_local_path_is_on_this_disk_whatever_the_default_file_system_is(spark, tmp_path, name):
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "s3a://bucket")
+    try:
+        write_parquet(spark.range(3), tmp_path / name)
+        assert [*(tmp_path / name).glob("*.parquet")] and read_parquet(spark, tmp_path / name).count() == 3
+    finally:
+        hadoop.set("fs.defaultFS", before)

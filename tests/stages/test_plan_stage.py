@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import pipeline, schemas
+from dare_job.data.input import preview_rows
 from dare_job.errors import DataError, ThresholdError
 from dare_job.spark import workers
 from dare_job.stages import embed, group, plan, route
@@ -276,3 +277,41 @@ def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, w
     with pytest.raises(DataError, match="run `dare-job run --from plan --date 2026-01-02` with "
                                         "the same options first"):
         embed.run(job)
+
+
+@pytest.mark.spark
+def test_the_zone_of_the_day_boundary_decides_which_events_count_in_runs_and_previews(
+        make_job, write_input):
+    last = JAN_2 + 23 * 3600  # midnight in Berlin
+    events = [("ann", "i1", 4.0, last - 1), ("ann", "i2", 4.0, last), ("ann", "i3", 4.0, last + 3600)]
+    folder = write_input(events, [], [(f"i{n}", f"Film {n}", None) for n in (1, 2, 3)])
+    known = {"UTC": ["Film 1", "Film 2"], "Europe/Berlin": ["Film 1"],
+             "America/New_York": ["Film 1", "Film 2", "Film 3"]}
+    read = set()
+    for zone, titles in known.items():
+        job = make_job({"input": {"path": str(folder), "day_boundary": zone}})
+        plan.run(job)
+        (row,) = rows(job, "user").values()
+        assert row["interactions"] == len(titles)
+        assert [f"Film {n}" for n in (1, 2, 3) if f"Film {n}" in row["prompt"]] == titles
+        chosen = preview_rows.choose(job.config, job.space.day, 1)
+        assert [item for item, _ in chosen.histories["ann"]] == [f"i{title[-1]}" for title in titles]
+        (preview,) = [row for row in preview_rows.prompts(chosen, job.config) if row.entity == "user"]
+        assert preview.prompt == row["prompt"]
+        read.add((job.space.stage("input") / "_done.json").stat().st_mtime_ns)
+    assert len(read) == 1, "the input itself is the same and is read once"
+
+
+@pytest.mark.spark
+def test_a_late_rerun_with_later_events_plans_the_same_prompts(make_job, write_input):
+    settings = {"input": {"day_boundary": "Asia/Tokyo"}}
+    end = JAN_2 + 15 * 3600
+    events = [("ann", "i1", 4.0, end - 1)]
+    items = [("i1", "Film 1", None), ("i2", "Film 2", None)]
+    planned = []
+    for later in ([], [("ann", "i2", 4.0, end), ("bob", "i2", 4.0, end)]):
+        settings["input"]["path"] = str(write_input([*events, *later], [("ann", None)], items))
+        job = make_job(settings)
+        plan.run(job)
+        planned.append(rows(job, "user")["ann"])
+    assert planned[0] == planned[1]

@@ -11,16 +11,17 @@ import yaml
 
 @dataclass(frozen=True)
 class Night:
-    """Date (YYYY-MM-DD) and parameters (``params`` of defaults.yaml) of a run."""
+    """Date (YYYY-MM-DD), parameters (``params`` of defaults.yaml) and time zone of a run."""
 
     date: str
     params: dict
+    timezone: str = "UTC"
 
     @classmethod
     def of(cls, context, timezone: str) -> "Night":
         """Create from the context of a task."""
         run, params = context["dag_run"], context["params"]
-        return cls(params["date"] or date_of(run.logical_date, run.run_after, timezone), params)
+        return cls(params["date"] or date_of(run.logical_date, run.run_after, timezone), params, timezone)
 
     def arguments(self, first: str, last: str) -> list[str]:
         """Arguments of ``dare-job`` for the stages from ``first`` to ``last``.
@@ -32,12 +33,23 @@ class Night:
             raise ValueError("no configuration file: name one in params.config of dare.yaml, or trigger the "
                              "run with --conf '{\"config\": [\"/path/nightly.yaml\"]}'")
         arguments = ["run", "--from", first, "--to", last, *_each("--config", configs), "--date", self.date]
-        arguments += _each("--set", self.params["set"])
+        arguments += _each("--set", [*self._day_boundary(), *self.params["set"]])
         named = {name: self.params[name] for name in ("input", "out", "model", "limit")}
         if "{date}" in (path := self._input() or ""):
             named["input"] = self._dated(path)
         return arguments + [word for name, value in named.items() if value is not None
                         for word in (f"--{name}", str(value))]
+
+    def _day_boundary(self) -> list[str]:
+        """The setting by which a date ends at midnight of the DAG's time zone, where nothing else sets it.
+
+        Configuration files that are not on this machine count as files without the setting.
+        """
+        key = "input.day_boundary"
+        named = any(word.partition("=")[0] == key for word in self.params["set"])
+        if self.timezone == "UTC" or named or next(iter(self._configured(key)), None):
+            return []
+        return [f"{key}={self.timezone}"]
 
     def configs(self) -> list[str]:
         """The configuration files, followed by the newest tuned settings."""

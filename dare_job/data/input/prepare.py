@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
-from dare_job.data.history import end_of_day
+from dare_job.data.history import end_of_date
 from dare_job.data.input import checks
 from dare_job.data.input.source import InputSource, input_identity, opened, tables_of_pair
 from dare_job.errors import DataError
@@ -86,7 +86,7 @@ def prepare_input(job: Job, check: Callable[[dict], None] = lambda record: None)
     record: dict = {}
     with committing(folder, fingerprint, record) as staging:
         record |= asdict(read_input(settings, staging, job.spark))
-        record |= asdict(count_usable(staging, end_of_day(job.space.day), job.spark))
+        record |= asdict(count_usable(staging, end_of_date(job), job.spark))
         check(record)
     return job.space.stage("input")
 

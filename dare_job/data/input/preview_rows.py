@@ -109,8 +109,9 @@ def opened_without_spark(config: JobConfig) -> Iterator[InputSource]:
 
 def _choose(source: InputSource, config: JobConfig, day: date, count: int, ids: dict) -> Chosen:
     seed, sampled = config.seed, _SPARE * count
+    end = end_of_day(day, config.input.day_boundary)
     while True:
-        past = sample.interactions(source, end_of_day(day), sampled, seed, ids["user"])
+        past = sample.interactions(source, end, sampled, seed, ids["user"])
         needed = {item for events in past.events.values() for _, item, _ in events}
         items = sample.entities(source.tables.get("items"), count, seed, [*needed, *ids["item"]])
         titled = {name for name, item in items.items() if item.title and item.title.strip(" ")}

@@ -109,7 +109,7 @@ def input_root(settings: InputSettings) -> AnyPath | None:
     path = paths.path(settings.path, "input.path")
     if not path.exists():
         raise DataError(f"input.path = {path}: no such file or folder")
-    return path
+    return path.absolute()  # executors have another working directory
 
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
@@ -206,7 +206,7 @@ def mapped_tables(tables: Mapping[str, TableSettings], places: _Places) -> dict[
 
 
 def _mapped(name: str, table: TableSettings, places: _Places) -> Table:
-    folder = places.root or Path()
+    folder = places.root or Path.cwd()
     translations = {column: each.model_copy(update={"path": str(files.locate(folder, each.path).absolute())})
                     for column, each in table.ids.items()}
     table = table.model_copy(update={"ids": translations})

@@ -79,8 +79,16 @@ def of_features(table: pa.Table, texts: pa.Table | None, folder: AnyPath, dt: st
     return texts
 
 
-def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
-    """(T,) end of the day on which each text was generated; if unknown, of the table's day.
+def usable_from(ids: list[str], folder: AnyPath, texts: pa.Table | None) -> np.ndarray:
+    """(T,) end of the day on which each text was generated; if unknown, of the snapshot's day.
+
+    Days end in the time zone of ``input.day_boundary`` of the snapshot. If the snapshot of the day of the
+    text had another one, the later end counts.
+
+    Parameters
+    ----------
+    folder
+        Of the snapshot, ``knowledge/entity=E/dt=D``.
 
     Raises
     ------
@@ -88,13 +96,21 @@ def usable_from(ids: list[str], dt: str, texts: pa.Table | None) -> np.ndarray:
         A day is not a valid date.
     """
     generated = features.by_id(texts, "generated_dt")
+    dt, zone = folder.name.removeprefix("dt="), _zone(folder)
     days = [generated.get(entity, dt) for entity in ids]
     try:
-        ends = {day: end_of_day(date.fromisoformat(day)) for day in set(days)}
+        ends = {day: max(end_of_day(date.fromisoformat(day), each)
+                         for each in {zone, _zone(folder.with_name(f"dt={day}"))})
+                for day in set(days)}
     except ValueError as error:
         raise DataError(f"generated_dt of a text of {dt} is not a date: {error}; write it as YYYY-MM-DD"
                         ) from None
     return np.array([ends[day] for day in days], np.int64)
+
+
+def _zone(folder: AnyPath) -> str:
+    """Time zone in which the day of a snapshot ended; UTC if it has no manifest."""
+    return read_manifest(folder).get("settings", {}).get("input", {}).get("day_boundary", "UTC")
 
 
 def drafted(texts: pa.Table | None, manifest: dict) -> frozenset[str]:
@@ -198,7 +214,7 @@ def _entity(out: AnyPath, entity: str, dt: str, clusters: bool, encode: Encode) 
         else:
             ids, vectors = features.vectors(table, features_folder)
     manifest = read_manifest(folder)
-    return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, dt, texts),
+    return Knowledge(entity, dt, ids, vectors, codes, usable_from(ids, folder, texts),
                      len(entities) - len(ids), made_by, features.by_id(texts, "prompt_sha256"),
                      manifest.get("settings", {}), drafted(texts, manifest))
 

@@ -1,9 +1,10 @@
 """No text may be generated from what it is used to predict.
 
-A user's text of date D is generated from interactions up to the end of D (UTC), so a label of second s may
-use it if end_of_day(D) <= s. If its prompt is proved, a label may use it from the second after the prompt's
-last interaction on, unless tokens were relaxed for drafts of previous text (``knowledge.drafted``). An item's
-text is generated from its title and attributes, which know no label.
+A user's text of date D is generated from interactions up to the end of D (in the time zone
+``input.day_boundary``), so a label of second s may use it if end_of_day(D) <= s. If its prompt is proved, a
+label may use it from the second after the prompt's last interaction on, unless tokens were relaxed for drafts
+of previous text (``knowledge.drafted``). An item's text is generated from its title and attributes, which
+know no label.
 
 A text's manifest has the SHA-256 of its prompt. The prompt is rendered again from the data at hand, with the
 settings of the manifest. If the SHA-256 is the same, the text was generated from exactly those interactions.
