@@ -53,7 +53,13 @@ class Form:
 
 def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | None = None,
            quotes: str = "doubled", encoding: str | None = None, kind: str | None = None) -> Form:
-    """The form of a file by its content. Raises DataError if it is not recognized."""
+    """The form of a file by its content.
+
+    Raises
+    ------
+    DataError
+        It is not recognized, or the file cannot be read.
+    """
     start = first_bytes(file)
     if kind == "parquet" or (kind is None and start[:4] == b"PAR1"):
         return Form("parquet")

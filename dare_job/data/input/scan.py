@@ -77,7 +77,13 @@ class Raw:
 
 @contextmanager
 def opened(file: AnyPath) -> Iterator:
-    """A file's unpacked bytes. Raises DataError if they cannot be read."""
+    """A file's unpacked bytes.
+
+    Raises
+    ------
+    DataError
+        They cannot be read.
+    """
     kind = COMPRESSED.get(file.suffix)
     try:
         with file.open("rb") as stored:
@@ -106,7 +112,13 @@ def bare_suffix(file: AnyPath) -> str:
 
 
 def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
-    """The unpacked start of a file. Raises DataError if it cannot be read."""
+    """The unpacked start of a file.
+
+    Raises
+    ------
+    DataError
+        It cannot be read.
+    """
     with opened(file) as stream:
         return stream.read(size)
 
