@@ -1,7 +1,7 @@
 """Settings of input tables: where each is, its format, and which of its columns are what."""
 
 import codecs
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
@@ -56,6 +56,17 @@ class TableSettings(Section):
             raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
         return value
 
+    _ours: ClassVar[tuple[str, ...]] = ()  # our names of the columns
+
+    @field_validator("columns", "ids")
+    @classmethod
+    def _names_our_columns(cls, value: dict) -> dict:
+        unknown = [name for name in value if name not in cls._ours]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is no column of ours: write {{our name: name in the "
+                             f"files}}; ours are {', '.join(cls._ours)}")
+        return value
+
     @model_validator(mode="after")
     def _has_one_source(self) -> Any:
         if self.query and self.path:
@@ -70,6 +81,8 @@ class TableSettings(Section):
 
 class InteractionSettings(TableSettings):
     """The table of interactions: user_id, item_id, rating, timestamp."""
+
+    _ours = ("user_id", "item_id", "rating", "timestamp")
 
     time: str | None = Field(None, description="Unit of timestamps (d, s, ms, us, ns), or their format as of "
                              "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
@@ -103,6 +116,8 @@ class InteractionSettings(TableSettings):
 class EntitySettings(TableSettings):
     """A table of users (user_id, attributes) or items (item_id, title, attributes)."""
 
+    _ours = ("user_id", "item_id", "title")
+
     attributes: list[str] | dict[str, str] | Literal["all"] | None = Field(
         None, description="Columns that become attributes, which prompts may show: names, or {our name: "
         "name}; "
@@ -121,6 +136,8 @@ class EntitySettings(TableSettings):
 
 class TextSettings(TableSettings):
     """A table of earlier texts (entity_id, knowledge) for a first run, in place of input.knowledge."""
+
+    _ours = ("entity_id", "knowledge")
 
 
 class InputTables(Section):

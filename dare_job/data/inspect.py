@@ -166,7 +166,8 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
     """Type of each column of the first file, and what it is taken for."""
     if not table.files:
         return {}
-    uses = {table.column(ours): ours for ours in COLUMNS[table.name]}
+    uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
+        table.column(ours): ours for ours in COLUMNS[table.name]}
     unused = set(table.unused())
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),

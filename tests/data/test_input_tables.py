@@ -31,7 +31,7 @@ def put(folder, name, **columns):
 
 
 def text(folder, name, *lines, encoding="utf-8"):
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     data = "".join(f"{line}\n" for line in lines).encode(encoding)
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return folder
@@ -232,6 +232,39 @@ def test_what_is_wrong_is_said_with_file_column_and_setting(tmp_path, tables, me
     folder = text(tmp_path / "in", "log.csv", "kunde,ware,zeit", "1,2,3")
     with pytest.raises(DataError, match=message):
         read(folder, tmp_path, tables={"interactions": tables})
+
+
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("b.csv", b"", r"b.csv is empty: it has not even a header line. Remove it, or name the other files: "
+     r"input.tables.interactions.path"),
+    ("dt=2024-01-02/b.parquet", b"", "b.parquet is empty: it has not even a header line"),
+    ("b.csv", "user_id".encode("utf-16"), r"b.csv is UTF-16, which is not supported: convert it to UTF-8")])
+def test_a_file_that_cannot_be_read_among_others_is_named(tmp_path, name, data, message):
+    if name.endswith(".csv"):
+        folder = text(tmp_path / "in", "interactions/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    else:
+        folder = put(tmp_path / "in", "interactions/dt=2024-01-01/a.parquet", **EVENT)
+    file = folder / "interactions" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_an_empty_folder_is_called_empty(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DataError, match=r"no format is recognized \(it is empty\)"):
+        read(tmp_path / "in", tmp_path)
+
+
+@pytest.mark.parametrize(("table", "key", "columns", "message"), [
+    ("interactions", "columns", {"ratings": "stars"}, "ratings is no column of ours.*ours are user_id, "),
+    ("items", "columns", {"name": "title"}, "name is no column of ours.*ours are "),
+    ("user_texts", "ids", {"user_id": {"path": "x", "column": "a", "to": "b"}}, "user_id is no column of")])
+def test_a_mapping_of_a_column_that_we_do_not_have_is_refused(table, key, columns, message):
+    """It was ignored, and with it a column of ratings."""
+    with pytest.raises(ValueError, match=message):
+        InputSettings(path="in", tables={table: {key: columns}})
 
 
 def test_a_delta_table_is_read_by_its_log(tmp_path):

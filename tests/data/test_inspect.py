@@ -86,6 +86,20 @@ def test_a_known_input_is_shown_with_repeated_ids(tmp_path):
     assert (found["tables"]["items"]["duplicates"], found["tables"]["items"]["items"]) == (1, 1)
 
 
+def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_path):
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,event", "u,a,1,buy"],
+                   users_csv=["user_id,city,email,active", "u,Bonn,u@example.com,yes"])
+    tables = {"interactions": {"path": "interactions.csv", "where": {"event": ["buy"]}},
+              "users": {"path": "users.csv", "attributes": "all", "all_but": ["email"],
+                        "where": {"active": ["yes"]}}}
+    found = inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    uses = {name: column["use"] for table in ("interactions", "users")
+            for name, column in found["tables"][table]["columns"].items()}
+    assert uses["event"] == "which rows are read" and uses["email"] == "not read"
+    assert uses["city"] == uses["active"] == "attribute"
+    assert found["unused"] == {"users": ["email"]}
+
+
 def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
     from dare_job.cli.inspect_screen import show
 

@@ -104,12 +104,13 @@ class Table:
             if self.derive:
                 _require(file, self.reads or ())
                 continue
+            if not file.types:
+                raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
+                                f"the other files: {self.key}.path")
             partition = file.pieces[0].partition if file.pieces else {}
             self._check_columns(file.path, file.types, [*file.types, *partition])
 
     def _check_columns(self, path: AnyPath, types: dict[str, pa.DataType | None], found: list[str]) -> None:
-        if not found:
-            raise DataError(f"{path} is empty: it has not even a header line")
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
                    and (theirs != ours or ours not in _OPTIONAL)]
         if lacking:
@@ -134,12 +135,20 @@ class Table:
 
     def unused(self) -> list[str]:
         """Columns of the first file that nothing reads."""
-        if not self.files or self.derive or self._asked == "all":
+        if not self.files or self.derive:
             return []
+        if self._asked == "all":
+            return [name for name in self.files[0].types if name in self.settings.all_but]
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
         return [name for name in self.files[0].types if name not in used]
+
+    def only_filters(self) -> list[str]:
+        """Columns of ``where`` that are no attributes."""
+        attributes = self._attribute_names().values()
+        return [name for name in self.settings.where if name not in attributes
+                and (self._asked != "all" or name in self.settings.all_but)]
 
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
