@@ -140,6 +140,7 @@ def _table_facts(table: Table) -> TableFacts:
             known.update(new)
         else:
             _count_events(facts, valid)
+    table.warn_of_result(facts.rows, facts.last)
     return facts
 
 

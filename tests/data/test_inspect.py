@@ -100,6 +100,23 @@ def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_
     assert found["unused"] == {"users": ["email"]}
 
 
+def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog):
+    """Nothing was said of a value that no row has, of a key that no object has, and of a wrong unit."""
+    folder = write(tmp_path / "in", log_jsonl=[json.dumps({"user_id": "u", "item_id": "a", "event": "buy",
+                                                           "timestamp": 1700000000000})],
+                   products_jsonl=[json.dumps({"item_id": "a", "title": "A"})])
+    log = {"path": "log.jsonl", "time": "us"}
+    look = [{"interactions": log, "items": {"path": "products.jsonl", "attributes": ["brand"]}},
+            {"interactions": {**log, "where": {"event": ["Buy"]}}}]
+    for tables in look:
+        inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    assert ("products.jsonl: the first objects have no brand, which input.tables.items.attributes names "
+            "(keys found: item_id, title)") in caplog.text
+    assert "interactions: the newest is of 1970-01-20 (UTC): check the unit, input.tables.interactions.time" \
+        in caplog.text
+    assert ("log.jsonl is read (input.tables.interactions.where: event is one of Buy)") in caplog.text
+
+
 def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
     from dare_job.cli.inspect_screen import show
 
