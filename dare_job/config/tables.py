@@ -89,6 +89,8 @@ class InteractionSettings(TableSettings):
     time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
     rating: float | None = Field(None, description="Rating of every interaction, in place of a column. null: "
                                  "ratings are those of the column, if there is one")
+    decimal: Literal["point", "comma"] = Field("point", description="Decimal mark of ratings in text; with "
+                                               "comma, 4,5 and 1.234,5 are numbers")
     rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
                                              description="Lowest and highest "
                                              "valid rating. null: any number")

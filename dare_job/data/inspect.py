@@ -3,9 +3,10 @@
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,15 +177,27 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
             for name, kind in table.files[0].types.items()}
 
 
-def _orphans(tables: dict[str, TableFacts]) -> dict[str, int | list[str]]:
+def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:
     """Items and users of interactions that the other tables lack."""
     events, found = tables["interactions"], {}
     for name, key in (("items", "item_id"), ("users", "user_id")):
         if name in tables and tables[name].whole:
-            unknown = sorted(events.ids.get(key, set()) - tables[name].ids.get(key, set()))
+            known = tables[name].ids.get(key, set())
+            unknown = sorted(events.ids.get(key, set()) - known)
             found[name] = {"unknown": len(unknown), "of": len(events.ids.get(key, set())),
-                           "examples": unknown[:SHOWN]}
+                           "examples": unknown[:SHOWN], "alike": _alike(unknown, known)}
     return found
+
+
+def _alike(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Some unknown ids, and known ones that differ from them in leading zeros, case or spaces only."""
+    plain = {_plain_id(name): name for name in known}
+    pairs = ((name, plain[_plain_id(name)]) for name in unknown if _plain_id(name) in plain)
+    return dict(islice(pairs, SHOWN))
+
+
+def _plain_id(name: str) -> str:
+    return name.strip().lower().lstrip("0")
 
 
 def _last_day(facts: dict) -> date:

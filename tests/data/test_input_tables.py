@@ -184,6 +184,15 @@ def test_a_csv_with_a_mapping(tmp_path):
         {"item_id": "c", "title": "B", "attributes": {}}]
 
 
+def test_ratings_with_a_decimal_comma(tmp_path):
+    marks = ["4,5", "1.234,5", "-0,5", "3", "", "4.5", "1,234.5", "1,2,3"]
+    folder = text(tmp_path / "in", "interactions.csv", "user_id;item_id;rating;timestamp",
+                  *[f"u;a;{mark};{NOON}" for mark in marks])
+    found = read(folder, tmp_path, tables={"interactions": {"decimal": "comma", "separator": ";"}})
+    assert [row["rating"] for row in found["interactions"]] == [4.5, 1234.5, -0.5, 3.0, None]
+    assert found["bad interactions"] == [(line, "rating is not a number") for line in (7, 8, 9)]
+
+
 def test_records_of_several_lines_and_quotes_that_are_none(tmp_path):
     folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
     text(folder, "items.csv", "item_id,title", 'a,"Two', 'lines, one ""title"""', 'b,6" nails', 'c,"open',

@@ -49,7 +49,7 @@ def test_a_mapping_is_proposed_for_names_that_are_not_ours(tmp_path):
     assert (events["first"], events["last"]) == ("2024-01-31 10:00:00", "2024-02-01 11:31:00")
     assert events["rejected"]["timestamp is not of the format %d.%m.%Y %H:%M"]["examples"] == [
         "orders.csv:5: 9,a,soon,1"]
-    assert found["orphans"]["items"] == {"unknown": 1, "of": 3, "examples": ["zz"]}
+    assert found["orphans"]["items"] == {"unknown": 1, "of": 3, "examples": ["zz"], "alike": {}}
     assert found["tables"]["users"]["columns"]["city"]["use"] == "not read"
     prompts = {(row["entity"], row["id"]): row["prompt"] for row in found["prompts"]}
     assert "Red kettle" in prompts["user", "7"] and "Bonn" not in prompts["user", "7"]
@@ -84,6 +84,26 @@ def test_a_known_input_is_shown_with_repeated_ids(tmp_path):
     found = inspect(config(folder))
     assert (found["format"], found["proposal"], found["unused"]) == ("parquet", None, {"items": ["colour"]})
     assert (found["tables"]["items"]["duplicates"], found["tables"]["items"]["items"]) == (1, 1)
+
+
+def test_ids_that_two_tables_write_differently_are_shown(tmp_path, capsys):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,42,1", "u,zz,1",
+                                                      "u,7,1"],
+                   items_csv=["item_id,title", "0042,A", "7,B"])
+    found = inspect(config(folder))
+    assert found["orphans"]["items"] == {"unknown": 2, "of": 3, "examples": ["42", "zz"],
+                                         "alike": {"42": "0042"}}
+    show(found)
+    assert "interactions has 42, items has 0042" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_decimal_comma_is_proposed(tmp_path):
+    folder = write(tmp_path / "in", log_csv=["user_id;item_id;rating;timestamp", "u;a;4,5;1", "u;b;3;2"])
+    found = inspect(config(folder))
+    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["decimal"] == "comma"
+    assert [row["rating"] for row in found["tables"]["interactions"]["sample"]] == [4.5, 3.0]
 
 
 def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_path):

@@ -157,6 +157,9 @@ def _hint(name: str, reasons: list) -> str:
     if worst.startswith("timestamp is n"):
         return (f". Set their unit or format: input.tables.{name}.time=ms, or '%d.%m.%Y'; the right column: "
                 f"input.tables.{name}.columns={{timestamp: COLUMN}}")
+    if worst == "rating is not a number":
+        return (f". Ratings as 4,5: input.tables.{name}.decimal=comma; the right column, or none: "
+                f"input.tables.{name}.columns={{rating: COLUMN}}, {{rating: null}}")
     if worst.startswith("rating is outside"):
         return f". Another range of ratings: input.tables.{name}.rating_range=[LOW, HIGH]"
     return ""

@@ -100,7 +100,15 @@ def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> Int
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
                         "timestamp": time})
     unit = time_format(_first(info, time)[time]) if time else None
-    return InteractionSettings(path=path, columns=columns, time=unit)
+    rating = columns.get("rating", "rating")
+    decimal = _decimal(_first(info, rating)[rating]) if rating in info.types else "point"
+    return InteractionSettings(path=path, columns=columns, time=unit, decimal=decimal)
+
+
+def _decimal(column: pa.Array) -> str:
+    """The decimal mark of most numbers of a column."""
+    valid = {mark: values.numbers(column, "rating", mark)[1].null_count for mark in ("point", "comma")}
+    return max(valid, key=valid.get)
 
 
 def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events: Mapping[str, object]

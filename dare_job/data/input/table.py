@@ -268,7 +268,7 @@ class Table:
         settings = self.settings
         if settings.rating is not None:
             return pa.repeat(pa.scalar(settings.rating, pa.float64()), len(raw)), []
-        rating, problem = values.numbers(self._column(raw, "rating"), "rating")
+        rating, problem = values.numbers(self._column(raw, "rating"), "rating", settings.decimal)
         for value in settings.unrated:
             rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
         finite = pc.fill_null(pc.is_finite(rating), True)
