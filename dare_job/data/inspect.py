@@ -24,6 +24,7 @@ from dare_job.observe import progress
 
 _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
+_MOST_COLUMNS = 20  # of a table in a message
 SHOWN = 5  # rows and values of a kind
 _MANY = {"user_id": "users", "item_id": "items", "entity_id": "entities"}
 
@@ -84,7 +85,7 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
         except DataError as error:
             proposal = _proposal(settings, Path(temporary))
             if proposal is None:
-                raise
+                raise _without_proposal(settings, Path(temporary), error) from error
             _LOG.warning("%s", error)
             config = config.model_copy(update={"input": settings.model_copy(
                 update={"format": "auto", "tables": proposal})})
@@ -102,10 +103,30 @@ def _proposal(settings: InputSettings, temporary: Path) -> InputTables | None:
     return guess.propose(folder)
 
 
+def _without_proposal(settings: InputSettings, temporary: Path, error: DataError) -> DataError:
+    """What the files have, where their names say nothing; else the error itself."""
+    root = source.input_root(settings)
+    if settings.tables.given() or root is None or source.detected(root) is not None:
+        return error
+    found = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    if not found:
+        return error
+    tables = "; ".join(f"{name}: {', '.join(columns[:_MOST_COLUMNS])}"
+                       f"{' and others' if len(columns) > _MOST_COLUMNS else ''}"
+                       for name, columns in list(found.items())[:SHOWN])
+    table = next(iter(found)) if len(found) == 1 else "FILE"
+    return DataError(
+        f"input.path = {settings.path}: no table has columns that are known as ids of users and items "
+        f"(columns found: {tables}). Name them in a file for --config, as docs/how-to/input-tables.md says: "
+        f"input: {{tables: {{interactions: {{path: {table}, columns: {{user_id: COLUMN, item_id: COLUMN, timestamp: "
+        f"COLUMN}}}}}}}}; files whose first line is no header also need header: [NAME, ...]")
+
+
 def as_yaml(tables: InputTables) -> str:
-    """``input.tables`` as a settings file."""
+    """``input.tables`` as a settings file, which also has precedence over a fixed ``input.format``."""
     settings = tables.model_dump(exclude_defaults=True, exclude_none=True)
-    return yaml.safe_dump({"input": {"tables": settings}}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
+                          allow_unicode=True)
 
 
 def _facts(config: JobConfig) -> dict:

@@ -99,6 +99,21 @@ def test_ids_that_two_tables_write_differently_are_shown(tmp_path, capsys):
     assert "interactions has 42, items has 0042" in " ".join(capsys.readouterr().out.split())
 
 
+def test_columns_in_camel_case_are_proposed(tmp_path):
+    """A mapping took supplierId, isDeleted and createdAt as attributes, which prompts show."""
+    folder = write(tmp_path / "in", log_csv=["userId,productId,starRating,eventTimestamp",
+                                             "u,a,4,1700000000000"],
+                   products_csv=["productId,productName,brand,supplierId,isDeleted,createdAt",
+                                 "a,A,B,1,no,2020"])
+    text = inspect(config(folder))["proposal"]
+    assert yaml.safe_load(text) == {"input": {"format": "auto", "tables": {
+        "interactions": {"path": "log.csv", "time": "ms", "columns": {
+            "user_id": "userId", "item_id": "productId", "rating": "starRating",
+            "timestamp": "eventTimestamp"}},
+        "items": {"path": "products.csv", "columns": {"item_id": "productId", "title": "productName"},
+                  "attributes": ["brand"]}}}}
+
+
 def test_a_decimal_comma_is_proposed(tmp_path):
     folder = write(tmp_path / "in", log_csv=["user_id;item_id;rating;timestamp", "u;a;4,5;1", "u;b;3;2"])
     found = inspect(config(folder))
@@ -150,5 +165,6 @@ def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
 
 def test_an_input_without_users_and_items_is_refused(tmp_path):
     folder = write(tmp_path / "in", numbers_csv=["x,y", "1,2"])
-    with pytest.raises(DataError, match=r"no format is recognized \(it has numbers.csv\)"):
+    with pytest.raises(DataError, match=r"known as ids of users and items \(columns found: "
+                       r"numbers.csv: x, y\).*interactions: \{path: numbers.csv, columns: \{user_id: COLUMN"):
         inspect(config(folder))
