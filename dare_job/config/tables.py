@@ -58,6 +58,16 @@ class TableSettings(Section):
 
     _ours: ClassVar[tuple[str, ...]] = ()  # our names of the columns
 
+    @field_validator("where", mode="before")
+    @classmethod
+    def _values_are_text(cls, value: Any) -> Any:
+        """Numbers and booleans of YAML as the tables' values are compared: 2024, true."""
+        if not isinstance(value, dict):
+            return value
+        return {name: [str(each).lower() if isinstance(each, bool) else str(each) if isinstance(each, int)
+                       else each for each in allowed] if isinstance(allowed, list) else allowed
+                for name, allowed in value.items()}
+
     @field_validator("columns", "ids")
     @classmethod
     def _names_our_columns(cls, value: dict) -> dict:

@@ -45,6 +45,8 @@ class TableFacts:
         The first rejected rows of each reason: file, line and text.
     ids
         Different ids by column.
+    valued
+        Attributes that a row has.
     """
 
     files: int
@@ -56,6 +58,7 @@ class TableFacts:
     duplicates: int = 0
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
+    valued: set[str] = field(default_factory=set)
     first: int | None = None
     last: int | None = None
 
@@ -118,8 +121,8 @@ def _without_proposal(settings: InputSettings, temporary: Path, error: DataError
     return DataError(
         f"input.path = {settings.path}: no table has columns that are known as ids of users and items "
         f"(columns found: {tables}). Name them in a file for --config, as docs/how-to/input-tables.md says: "
-        f"input: {{tables: {{interactions: {{path: {table}, columns: {{user_id: COLUMN, item_id: COLUMN, timestamp: "
-        f"COLUMN}}}}}}}}; files whose first line is no header also need header: [NAME, ...]")
+        f"input: {{tables: {{interactions: {{path: {table}, columns: {{user_id: COLUMN, item_id: COLUMN, "
+        f"timestamp: COLUMN}}}}}}}}; files whose first line is no header also need header: [NAME, ...]")
 
 
 def as_yaml(tables: InputTables) -> str:
@@ -160,8 +163,14 @@ def _table_facts(table: Table) -> TableFacts:
             new = valid[key].to_pylist()
             facts.duplicates += len(new) - len(set(new) - known)
             known.update(new)
+            if "attributes" in valid.schema.names:
+                facts.valued.update(pc.unique(valid["attributes"].keys).to_pylist())
         else:
             _count_events(facts, valid)
+    if facts.rows > sum(facts.rejected.values()):
+        for name in sorted(table.asked_attributes() - facts.valued):
+            _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
+                         "only its name, title or description counts", table.name, name)
     table.warn_of_result(facts.rows, facts.last)
     return facts
 

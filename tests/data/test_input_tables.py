@@ -193,6 +193,13 @@ def test_ratings_with_a_decimal_comma(tmp_path):
     assert found["bad interactions"] == [(line, "rating is not a number") for line in (7, 8, 9)]
 
 
+def test_rows_are_chosen_by_booleans_and_numbers(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", user_id=["u", "v", "w"], item_id=["a"] * 3,
+                 timestamp=[NOON] * 3, deleted=[False, True, False], year=[2023, 2023, 2024])
+    found = read(folder, tmp_path, tables={"interactions": {"where": {"deleted": [False], "year": [2023]}}})
+    assert [row["user_id"] for row in found["interactions"]] == ["u"]
+
+
 def test_records_of_several_lines_and_quotes_that_are_none(tmp_path):
     folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
     text(folder, "items.csv", "item_id,title", 'a,"Two', 'lines, one ""title"""', 'b,6" nails', 'c,"open',

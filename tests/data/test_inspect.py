@@ -152,6 +152,17 @@ def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog)
     assert ("log.jsonl is read (input.tables.interactions.where: event is one of Buy)") in caplog.text
 
 
+def test_an_attribute_that_no_prompt_can_show_is_named(tmp_path, caplog):
+    """An object without a name, such as a price with its currency, was called an attribute."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
+                   items_jsonl=[json.dumps({"item_id": "a", "title": "A", "brand": {"name": "B"},
+                                            "price": {"amount": 1}})])
+    tables = {"items": {"attributes": ["brand", "price"]}}
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    assert "items: no row has a value of the attribute price that a prompt can show" in caplog.text
+    assert "attribute brand" not in caplog.text
+
+
 def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
     from dare_job.cli.inspect_screen import show
 

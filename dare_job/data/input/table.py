@@ -190,6 +190,10 @@ class Table:
         return [name for name in self.settings.where if name not in attributes
                 and (self._asked != "all" or name in self.settings.all_but)]
 
+    def asked_attributes(self) -> set[str]:
+        """Attributes that the settings list, by our names."""
+        return set(self._attribute_names())
+
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
         listed = self._asked
