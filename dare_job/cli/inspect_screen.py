@@ -29,6 +29,10 @@ def show(facts: dict) -> None:
             console.print(f"\n{orphans['unknown']} of {orphans['of']} {name} of interactions are not in the "
                           f"table "
                           f"{name}, such as {_short(', '.join(orphans['examples']))}")
+        for one, other in list(orphans["alike"].items())[:1]:
+            console.print(f"ids are written differently: interactions has {_short(one)}, {name} has "
+                          f"{_short(other)}. Read one of the two tables with a query that changes them: "
+                          f"input.tables.{name}.query")
     for prompt in facts["prompts"]:
         console.print(Text(f"\nprompt of {prompt['entity']}:{_short(prompt['id'])}", style="bold"))
         console.print(printable(prompt["prompt"] or prompt["error"]))

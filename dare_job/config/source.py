@@ -76,7 +76,8 @@ def parse(text: str) -> Override:
     try:
         return Override(key.strip(), _yaml(value), f"--set {text}")
     except (yaml.YAMLError, ValueError):
-        raise ConfigError(f"--set {text!r}: the value is not valid YAML") from None
+        raise ConfigError(f"--set {text!r}: the value is not valid YAML; write a text with % or other marks "
+                          f"in quotes (in a shell: --set '{key.strip()}=\"VALUE\"')") from None
 
 
 def merge(data: dict, above: dict, file: Path) -> None:

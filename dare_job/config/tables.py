@@ -1,7 +1,7 @@
 """Settings of input tables: where each is, its format, and which of its columns are what."""
 
 import codecs
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -55,6 +55,27 @@ class TableSettings(Section):
             raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
         return value
 
+    _ours: ClassVar[tuple[str, ...]] = ()  # our names of the columns
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _values_are_text(cls, value: Any) -> Any:
+        """Numbers and booleans of YAML as the tables' values are compared: 2024, true."""
+        if not isinstance(value, dict):
+            return value
+        return {name: [str(each).lower() if isinstance(each, bool) else str(each) if isinstance(each, int)
+                       else each for each in allowed] if isinstance(allowed, list) else allowed
+                for name, allowed in value.items()}
+
+    @field_validator("columns", "ids")
+    @classmethod
+    def _names_our_columns(cls, value: dict) -> dict:
+        unknown = [name for name in value if name not in cls._ours]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is no column of ours: write {{our name: name in the "
+                             f"files}}; ours are {', '.join(cls._ours)}")
+        return value
+
     @model_validator(mode="after")
     def _has_one_source(self) -> Any:
         if self.query and self.path:
@@ -70,11 +91,15 @@ class TableSettings(Section):
 class InteractionSettings(TableSettings):
     """The table of interactions: user_id, item_id, rating, timestamp."""
 
+    _ours = ("user_id", "item_id", "rating", "timestamp")
+
     time: str | None = Field(None, description="Unit of timestamps (d, s, ms, us, ns), or their format as of "
                              "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
     time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
     rating: float | None = Field(None, description="Rating of every interaction, in place of a column. null: "
                                  "ratings are those of the column, if there is one")
+    decimal: Literal["point", "comma"] = Field("point", description="Decimal mark of ratings in text; with "
+                                               "comma, 4,5 and 1.234,5 are numbers")
     rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
                                              description="Lowest and highest "
                                              "valid rating. null: any number")
@@ -97,6 +122,8 @@ class InteractionSettings(TableSettings):
 class EntitySettings(TableSettings):
     """A table of users (user_id, attributes) or items (item_id, title, attributes)."""
 
+    _ours = ("user_id", "item_id", "title")
+
     attributes: list[str] | dict[str, str] | Literal["all"] | None = Field(
         None, description="Columns that become attributes, which prompts may show: names, or {our name: "
         "name}; "
@@ -115,6 +142,8 @@ class EntitySettings(TableSettings):
 
 class TextSettings(TableSettings):
     """A table of earlier texts (entity_id, knowledge) for a first run, in place of input.knowledge."""
+
+    _ours = ("entity_id", "knowledge")
 
 
 class InputTables(Section):

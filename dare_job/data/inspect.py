@@ -3,9 +3,10 @@
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -24,6 +25,7 @@ from dare_job.observe import progress
 
 _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
+_MOST_COLUMNS = 20  # of a table in a message
 SHOWN = 5  # rows and values of a kind
 _MANY = {"user_id": "users", "item_id": "items", "entity_id": "entities"}
 
@@ -44,6 +46,8 @@ class TableFacts:
         The first rejected rows of each reason: file, line and text.
     ids
         Different ids by column.
+    valued
+        Attributes that a row has.
     """
 
     files: int
@@ -55,6 +59,7 @@ class TableFacts:
     duplicates: int = 0
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
+    valued: set[str] = field(default_factory=set)
     first: int | None = None
     last: int | None = None
 
@@ -84,7 +89,7 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
         except DataError as error:
             proposal = _proposal(settings, Path(temporary))
             if proposal is None:
-                raise
+                raise _without_proposal(settings, Path(temporary), error) from error
             _LOG.warning("%s", error)
             config = config.model_copy(update={"input": settings.model_copy(
                 update={"format": "auto", "tables": proposal})})
@@ -102,10 +107,30 @@ def _proposal(settings: InputSettings, temporary: Path) -> InputTables | None:
     return guess.propose(folder)
 
 
+def _without_proposal(settings: InputSettings, temporary: Path, error: DataError) -> DataError:
+    """What the files have, where their names say nothing; else the error itself."""
+    root = source.input_root(settings)
+    if settings.tables.given() or root is None or source.detected(root) is not None:
+        return error
+    found = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    if not found:
+        return error
+    tables = "; ".join(f"{name}: {', '.join(columns[:_MOST_COLUMNS])}"
+                       f"{' and others' if len(columns) > _MOST_COLUMNS else ''}"
+                       for name, columns in list(found.items())[:SHOWN])
+    table = next(iter(found)) if len(found) == 1 else "FILE"
+    return DataError(
+        f"input.path = {settings.path}: no table has columns that are known as ids of users and items "
+        f"(columns found: {tables}). Name them in a file for --config, as docs/how-to/input-tables.md says: "
+        f"input: {{tables: {{interactions: {{path: {table}, columns: {{user_id: COLUMN, item_id: COLUMN, "
+        f"timestamp: COLUMN}}}}}}}}; files whose first line is no header also need header: [NAME, ...]")
+
+
 def as_yaml(tables: InputTables) -> str:
-    """``input.tables`` as a settings file."""
+    """``input.tables`` as a settings file, which also has precedence over a fixed ``input.format``."""
     settings = tables.model_dump(exclude_defaults=True, exclude_none=True)
-    return yaml.safe_dump({"input": {"tables": settings}}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
+                          allow_unicode=True)
 
 
 def _facts(config: JobConfig) -> dict:
@@ -139,8 +164,15 @@ def _table_facts(table: Table) -> TableFacts:
             new = valid[key].to_pylist()
             facts.duplicates += len(new) - len(set(new) - known)
             known.update(new)
+            if "attributes" in valid.schema.names:
+                facts.valued.update(pc.unique(valid["attributes"].keys).to_pylist())
         else:
             _count_events(facts, valid)
+    if facts.rows > sum(facts.rejected.values()):
+        for name in sorted(table.asked_attributes() - facts.valued):
+            _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
+                         "only its name, title or description counts", table.name, name)
+    table.warn_of_result(facts.rows, facts.last)
     return facts
 
 
@@ -167,7 +199,8 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
     """Type of each column of the first file, and what it is taken for."""
     if not table.files:
         return {}
-    uses = {table.column(ours): ours for ours in COLUMNS[table.name]}
+    uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
+        table.column(ours): ours for ours in COLUMNS[table.name]}
     unused = set(table.unused())
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
@@ -175,15 +208,27 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
             for name, kind in table.files[0].types.items()}
 
 
-def _orphans(tables: dict[str, TableFacts]) -> dict[str, int | list[str]]:
+def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:
     """Items and users of interactions that the other tables lack."""
     events, found = tables["interactions"], {}
     for name, key in (("items", "item_id"), ("users", "user_id")):
         if name in tables and tables[name].whole:
-            unknown = sorted(events.ids.get(key, set()) - tables[name].ids.get(key, set()))
+            known = tables[name].ids.get(key, set())
+            unknown = sorted(events.ids.get(key, set()) - known)
             found[name] = {"unknown": len(unknown), "of": len(events.ids.get(key, set())),
-                           "examples": unknown[:SHOWN]}
+                           "examples": unknown[:SHOWN], "alike": _alike(unknown, known)}
     return found
+
+
+def _alike(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Some unknown ids, and known ones that differ from them in leading zeros, case or spaces only."""
+    plain = {_plain_id(name): name for name in known}
+    pairs = ((name, plain[_plain_id(name)]) for name in unknown if _plain_id(name) in plain)
+    return dict(islice(pairs, SHOWN))
+
+
+def _plain_id(name: str) -> str:
+    return name.strip().lower().lstrip("0")
 
 
 def _last_day(facts: dict, zone: str) -> date:

@@ -31,7 +31,7 @@ def put(folder, name, **columns):
 
 
 def text(folder, name, *lines, encoding="utf-8"):
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     data = "".join(f"{line}\n" for line in lines).encode(encoding)
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return folder
@@ -184,6 +184,22 @@ def test_a_csv_with_a_mapping(tmp_path):
         {"item_id": "c", "title": "B", "attributes": {}}]
 
 
+def test_ratings_with_a_decimal_comma(tmp_path):
+    marks = ["4,5", "1.234,5", "-0,5", "3", "", "4.5", "1,234.5", "1,2,3"]
+    folder = text(tmp_path / "in", "interactions.csv", "user_id;item_id;rating;timestamp",
+                  *[f"u;a;{mark};{NOON}" for mark in marks])
+    found = read(folder, tmp_path, tables={"interactions": {"decimal": "comma", "separator": ";"}})
+    assert [row["rating"] for row in found["interactions"]] == [4.5, 1234.5, -0.5, 3.0, None]
+    assert found["bad interactions"] == [(line, "rating is not a number") for line in (7, 8, 9)]
+
+
+def test_rows_are_chosen_by_booleans_and_numbers(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", user_id=["u", "v", "w"], item_id=["a"] * 3,
+                 timestamp=[NOON] * 3, deleted=[False, True, False], year=[2023, 2023, 2024])
+    found = read(folder, tmp_path, tables={"interactions": {"where": {"deleted": [False], "year": [2023]}}})
+    assert [row["user_id"] for row in found["interactions"]] == ["u"]
+
+
 def test_records_of_several_lines_and_quotes_that_are_none(tmp_path):
     folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
     text(folder, "items.csv", "item_id,title", 'a,"Two', 'lines, one ""title"""', 'b,6" nails', 'c,"open',
@@ -232,6 +248,39 @@ def test_what_is_wrong_is_said_with_file_column_and_setting(tmp_path, tables, me
     folder = text(tmp_path / "in", "log.csv", "kunde,ware,zeit", "1,2,3")
     with pytest.raises(DataError, match=message):
         read(folder, tmp_path, tables={"interactions": tables})
+
+
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("b.csv", b"", r"b.csv is empty: it has not even a header line. Remove it, or name the other files: "
+     r"input.tables.interactions.path"),
+    ("dt=2024-01-02/b.parquet", b"", "b.parquet is empty: it has not even a header line"),
+    ("b.csv", "user_id".encode("utf-16"), r"b.csv is UTF-16, which is not supported: convert it to UTF-8")])
+def test_a_file_that_cannot_be_read_among_others_is_named(tmp_path, name, data, message):
+    if name.endswith(".csv"):
+        folder = text(tmp_path / "in", "interactions/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    else:
+        folder = put(tmp_path / "in", "interactions/dt=2024-01-01/a.parquet", **EVENT)
+    file = folder / "interactions" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_an_empty_folder_is_called_empty(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DataError, match=r"no format is recognized \(it is empty\)"):
+        read(tmp_path / "in", tmp_path)
+
+
+@pytest.mark.parametrize(("table", "key", "columns", "message"), [
+    ("interactions", "columns", {"ratings": "stars"}, "ratings is no column of ours.*ours are user_id, "),
+    ("items", "columns", {"name": "title"}, "name is no column of ours.*ours are "),
+    ("user_texts", "ids", {"user_id": {"path": "x", "column": "a", "to": "b"}}, "user_id is no column of")])
+def test_a_mapping_of_a_column_that_we_do_not_have_is_refused(table, key, columns, message):
+    """It was ignored, and with it a column of ratings."""
+    with pytest.raises(ValueError, match=message):
+        InputSettings(path="in", tables={table: {key: columns}})
 
 
 def test_a_delta_table_is_read_by_its_log(tmp_path):

@@ -49,7 +49,7 @@ def test_a_mapping_is_proposed_for_names_that_are_not_ours(tmp_path):
     assert (events["first"], events["last"]) == ("2024-01-31 10:00:00", "2024-02-01 11:31:00")
     assert events["rejected"]["timestamp is not of the format %d.%m.%Y %H:%M"]["examples"] == [
         "orders.csv:5: 9,a,soon,1"]
-    assert found["orphans"]["items"] == {"unknown": 1, "of": 3, "examples": ["zz"]}
+    assert found["orphans"]["items"] == {"unknown": 1, "of": 3, "examples": ["zz"], "alike": {}}
     assert found["tables"]["users"]["columns"]["city"]["use"] == "not read"
     prompts = {(row["entity"], row["id"]): row["prompt"] for row in found["prompts"]}
     assert "Red kettle" in prompts["user", "7"] and "Bonn" not in prompts["user", "7"]
@@ -86,6 +86,83 @@ def test_a_known_input_is_shown_with_repeated_ids(tmp_path):
     assert (found["tables"]["items"]["duplicates"], found["tables"]["items"]["items"]) == (1, 1)
 
 
+def test_ids_that_two_tables_write_differently_are_shown(tmp_path, capsys):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,42,1", "u,zz,1",
+                                                      "u,7,1"],
+                   items_csv=["item_id,title", "0042,A", "7,B"])
+    found = inspect(config(folder))
+    assert found["orphans"]["items"] == {"unknown": 2, "of": 3, "examples": ["42", "zz"],
+                                         "alike": {"42": "0042"}}
+    show(found)
+    assert "interactions has 42, items has 0042" in " ".join(capsys.readouterr().out.split())
+
+
+def test_columns_in_camel_case_are_proposed(tmp_path):
+    """A mapping took supplierId, isDeleted and createdAt as attributes, which prompts show."""
+    folder = write(tmp_path / "in", log_csv=["userId,productId,starRating,eventTimestamp",
+                                             "u,a,4,1700000000000"],
+                   products_csv=["productId,productName,brand,supplierId,isDeleted,createdAt",
+                                 "a,A,B,1,no,2020"])
+    text = inspect(config(folder))["proposal"]
+    assert yaml.safe_load(text) == {"input": {"format": "auto", "tables": {
+        "interactions": {"path": "log.csv", "time": "ms", "columns": {
+            "user_id": "userId", "item_id": "productId", "rating": "starRating",
+            "timestamp": "eventTimestamp"}},
+        "items": {"path": "products.csv", "columns": {"item_id": "productId", "title": "productName"},
+                  "attributes": ["brand"]}}}}
+
+
+def test_a_decimal_comma_is_proposed(tmp_path):
+    folder = write(tmp_path / "in", log_csv=["user_id;item_id;rating;timestamp", "u;a;4,5;1", "u;b;3;2"])
+    found = inspect(config(folder))
+    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["decimal"] == "comma"
+    assert [row["rating"] for row in found["tables"]["interactions"]["sample"]] == [4.5, 3.0]
+
+
+def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_path):
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,event", "u,a,1,buy"],
+                   users_csv=["user_id,city,email,active", "u,Bonn,u@example.com,yes"])
+    tables = {"interactions": {"path": "interactions.csv", "where": {"event": ["buy"]}},
+              "users": {"path": "users.csv", "attributes": "all", "all_but": ["email"],
+                        "where": {"active": ["yes"]}}}
+    found = inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    uses = {name: column["use"] for table in ("interactions", "users")
+            for name, column in found["tables"][table]["columns"].items()}
+    assert uses["event"] == "which rows are read" and uses["email"] == "not read"
+    assert uses["city"] == uses["active"] == "attribute"
+    assert found["unused"] == {"users": ["email"]}
+
+
+def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog):
+    """Nothing was said of a value that no row has, of a key that no object has, and of a wrong unit."""
+    folder = write(tmp_path / "in", log_jsonl=[json.dumps({"user_id": "u", "item_id": "a", "event": "buy",
+                                                           "timestamp": 1700000000000})],
+                   products_jsonl=[json.dumps({"item_id": "a", "title": "A"})])
+    log = {"path": "log.jsonl", "time": "us"}
+    look = [{"interactions": log, "items": {"path": "products.jsonl", "attributes": ["brand"]}},
+            {"interactions": {**log, "where": {"event": ["Buy"]}}}]
+    for tables in look:
+        inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    assert ("products.jsonl: the first objects have no brand, which input.tables.items.attributes names "
+            "(keys found: item_id, title)") in caplog.text
+    assert "interactions: the newest is of 1970-01-20 (UTC): check the unit, input.tables.interactions.time" \
+        in caplog.text
+    assert ("log.jsonl is read (input.tables.interactions.where: event is one of Buy)") in caplog.text
+
+
+def test_an_attribute_that_no_prompt_can_show_is_named(tmp_path, caplog):
+    """An object without a name, such as a price with its currency, was called an attribute."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
+                   items_jsonl=[json.dumps({"item_id": "a", "title": "A", "brand": {"name": "B"},
+                                            "price": {"amount": 1}})])
+    tables = {"items": {"attributes": ["brand", "price"]}}
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    assert "items: no row has a value of the attribute price that a prompt can show" in caplog.text
+    assert "attribute brand" not in caplog.text
+
+
 def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
     from dare_job.cli.inspect_screen import show
 
@@ -99,5 +176,6 @@ def test_the_screen_has_no_escapes_of_the_data(tmp_path, capsys):
 
 def test_an_input_without_users_and_items_is_refused(tmp_path):
     folder = write(tmp_path / "in", numbers_csv=["x,y", "1,2"])
-    with pytest.raises(DataError, match=r"no format is recognized \(it has numbers.csv\)"):
+    with pytest.raises(DataError, match=r"known as ids of users and items \(columns found: "
+                       r"numbers.csv: x, y\).*interactions: \{path: numbers.csv, columns: \{user_id: COLUMN"):
         inspect(config(folder))

@@ -24,11 +24,18 @@ _TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own r
 
 @dataclass
 class TableCounts:
-    """Rows of one table: written, broken and duplicated (the last two are in the rejects)."""
+    """Rows of one table: written, broken and duplicated (the last two are in the rejects).
+
+    Attributes
+    ----------
+    newest
+        Largest time of the interactions.
+    """
 
     written: int = 0
     broken: int = 0
     duplicates: int = 0
+    newest: int | None = None
     reasons: dict[str, int] = field(default_factory=dict)
 
 
@@ -56,6 +63,7 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
         checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
+        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].newest)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
@@ -108,13 +116,15 @@ def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:
 def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float,
            folder: AnyPath | None = None) -> TableCounts:
     observation = Observation(name)
+    time = F.col("timestamp") if name == "interactions" else F.lit(None).cast("long")
     observed = checked.observe(
         observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
-        F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"))
+        F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
+        F.max(F.when(F.col("reason").isNull(), time)).alias("newest"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
-    counts = TableCounts(rows - rejected, broken, rejected - broken)
+    counts = TableCounts(rows - rejected, broken, rejected - broken, observation.get["newest"])
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)
@@ -147,6 +157,9 @@ def _hint(name: str, reasons: list) -> str:
     if worst.startswith("timestamp is n"):
         return (f". Set their unit or format: input.tables.{name}.time=ms, or '%d.%m.%Y'; the right column: "
                 f"input.tables.{name}.columns={{timestamp: COLUMN}}")
+    if worst == "rating is not a number":
+        return (f". Ratings as 4,5: input.tables.{name}.decimal=comma; the right column, or none: "
+                f"input.tables.{name}.columns={{rating: COLUMN}}, {{rating: null}}")
     if worst.startswith("rating is outside"):
         return f". Another range of ratings: input.tables.{name}.rating_range=[LOW, HIGH]"
     return ""

@@ -65,6 +65,9 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
         return Form("parquet")
     if kind == "json" or (kind is None and not separator and re.match(rb"\s*\{", start)):
         return Form("json", encoding=encoding)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{file} is UTF-16, which is not supported: convert it to UTF-8 "
+                        f"(iconv -f UTF-16 -t UTF-8)")
     if start[:4] == b"PAR1" or b"\0" in start[:1000]:
         raise DataError(f"{file} is neither Parquet, nor text with separators, nor JSON lines")
     if re.match(rb"\s*\[\s*\{", start):

@@ -15,18 +15,22 @@ from dare_job.storage.paths import AnyPath
 
 _NAMES = {
     "user_id": ("user_id", "user", "uid", "customer_id", "customer", "reviewer_id", "member_id", "visitor_id",
-                "account_id", "person_id", "client_id", "profile_id", "username", "steam_id", "session_id"),
+                "account_id", "person_id", "client_id", "profile_id", "username", "steam_id", "cust_id",
+                "cust", "client", "consumer_id", "listener_id", "viewer_id", "session_id"),
     "item_id": ("item_id", "item", "iid", "movie_id", "product_id", "book_id", "article_id", "video_id",
                 "song_id",
                 "track_id", "news_id", "business_id", "artist_id", "app_id", "game_id", "parent_asin", "asin",
-                "isbn", "content_id", "sku", "listing_id", "recipe_id", "post_id", "doc_id", "id"),
-    "rating": ("rating", "stars", "score", "overall", "book_rating", "review_score", "label", "watch_ratio",
+                "isbn", "content_id", "sku", "listing_id", "recipe_id", "post_id", "doc_id", "film_id",
+                "sku_id", "show_id", "id"),
+    "rating": ("rating", "stars", "score", "overall", "book_rating", "review_score", "star_rating", "label",
+               "watch_ratio",
                "rate", "playtime_forever", "play_hours", "weight"),
     "timestamp": ("timestamp", "time", "event_time", "datetime", "date", "created_at", "ts",
                   "unix_review_time",
                   "t_dat", "date_added", "created", "event_timestamp", "review_date", "event_date",
                   "occurred_at"),
     "title": ("title", "name", "item_name", "movie_title", "book_title", "product_name", "prod_name",
+              "film_title",
               "product_title", "movie_name", "track_name", "song_name", "app_name", "caption",
               "original_title",
               "headline", "label"),
@@ -38,8 +42,8 @@ _TIME_FORMATS = ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y", 
 _OF_TIME = re.compile(r"(_at|_on|_ts|time|date|when)$", re.IGNORECASE)
 _UNITS = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))  # smallest number of today's times in a unit
 _ATTRIBUTE_CHARACTERS = 60  # mean length of values that may be attributes
-_NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|password|hash|token|(^|_)id$",
-                           re.IGNORECASE)
+_NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|password|hash|token|deleted|"
+                           r"created|updated|(^|_)id$|(?-i:[a-z]Id$)", re.IGNORECASE)
 
 
 def column_for(ours: str, found: Iterable[str]) -> str | None:
@@ -75,6 +79,11 @@ def propose(root: AnyPath) -> InputTables | None:
                        **{table: settings for table, settings in others.items() if settings is not None})
 
 
+def columns_found(root: AnyPath) -> dict[str, list[str]]:
+    """Columns of each file and folder that could be a table."""
+    return {name: list(info.types) for name, info in _candidates(files.single_subfolder(root))}
+
+
 def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
     """The first file of each file and folder that could be a table."""
     entries = [folder] if folder.is_file() else sorted(folder.iterdir(), key=lambda entry: entry.name)
@@ -100,7 +109,15 @@ def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> Int
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
                         "timestamp": time})
     unit = time_format(_first(info, time)[time]) if time else None
-    return InteractionSettings(path=path, columns=columns, time=unit)
+    rating = columns.get("rating", "rating")
+    decimal = _decimal(_first(info, rating)[rating]) if rating in info.types else "point"
+    return InteractionSettings(path=path, columns=columns, time=unit, decimal=decimal)
+
+
+def _decimal(column: pa.Array) -> str:
+    """The decimal mark of most numbers of a column."""
+    valid = {mark: values.numbers(column, "rating", mark)[1].null_count for mark in ("point", "comma")}
+    return max(valid, key=valid.get)
 
 
 def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events: Mapping[str, object]

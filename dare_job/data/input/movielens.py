@@ -107,7 +107,7 @@ def _require(folder: AnyPath, *names: str) -> AnyPath:
     if missing:
         present = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
         raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing "
-                        f"(found {present})")
+                        f"(found {present}). Other tables: input.format=auto")
     return folder
 
 

@@ -132,8 +132,8 @@ def _listed(folder: AnyPath) -> str:
     if folder.is_file():
         return f"it is the file {folder.name}"
     names = sorted(entry.name for entry in folder.iterdir() if not files.hidden(entry.name))
-    return f"it has {', '.join(names[:10])}{' and others' if len(names) > 10 else ''}" if names else "it is "
-    "empty"
+    return f"it has {', '.join(names[:10])}{' and others' if len(names) > 10 else ''}" if names else \
+        "it is empty"
 
 
 def detected(folder: AnyPath) -> str | None:

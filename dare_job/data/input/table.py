@@ -6,8 +6,10 @@ and five more: ``source`` and ``line`` (file name and line or row), ``part`` (nu
 """
 
 import difflib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -31,6 +33,8 @@ _SCHEMAS = CONTRACT | dict.fromkeys(OF_TEXTS, TEXTS)
 COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
 _OPTIONAL = ("rating",)
+_LOG = logging.getLogger("dare_job")
+_EARLY_S = 631_152_000  # 1990: interactions that all are older have times of another unit
 _MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
           pa.field("problem", pa.string()), pa.field("raw", pa.string())]
 # columns that tools add to what somebody exported
@@ -104,12 +108,26 @@ class Table:
             if self.derive:
                 _require(file, self.reads or ())
                 continue
+            if not file.types:
+                raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
+                                f"the other files: {self.key}.path")
             partition = file.pieces[0].partition if file.pieces else {}
             self._check_columns(file.path, file.types, [*file.types, *partition])
 
+    def _warn_of_missing_keys(self) -> None:
+        """Warn of columns that the settings name and the first objects of all files of JSON lack."""
+        if not self._may_lack_keys or self.derive:
+            return
+        found = {name for file in self.files for name in file.types}
+        found |= {name for file in self.files for piece in file.pieces for name in piece.partition}
+        for setting, names in (("attributes", self._attribute_names().values()),
+                               ("where", self.settings.where)):
+            if missing := [name for name in names if name not in found]:
+                _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
+                             self.files[0].path, ", ".join(missing), self.key, setting,
+                             ", ".join(self.files[0].types))
+
     def _check_columns(self, path: AnyPath, types: dict[str, pa.DataType | None], found: list[str]) -> None:
-        if not found:
-            raise DataError(f"{path} is empty: it has not even a header line")
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
                    and (theirs != ours or ours not in _OPTIONAL)]
         if lacking:
@@ -132,14 +150,49 @@ class Table:
             raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
                             f"{'text' if pa.types.is_string(kind) else kind}")
 
+    def warn_of_result(self, rows: int, newest: int | None) -> None:
+        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit.
+
+        Parameters
+        ----------
+        rows
+            Those that were read, usable or not.
+        newest
+            Largest time of the interactions.
+        """
+        self._warn_of_missing_keys()
+        if not rows and (self.name == "interactions" or self.settings.where):
+            files = f"{self.files[0].path}{' and others' if len(self.files) > 1 else ''}" if self.files \
+                else "the query"
+            chosen_by = "; ".join(f"{self.key}.where: {name} is one of {', '.join(allowed)}"
+                                  for name, allowed in self.settings.where.items())
+            _LOG.warning("%s: no row of %s is read%s", self.name, files,
+                         f" ({chosen_by})" if chosen_by else "")
+        timed = self.name == "interactions" and self.column("timestamp") is not None
+        if timed and newest is not None and newest < _EARLY_S:
+            _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
+                         datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
+
     def unused(self) -> list[str]:
         """Columns of the first file that nothing reads."""
-        if not self.files or self.derive or self._asked == "all":
+        if not self.files or self.derive:
             return []
+        if self._asked == "all":
+            return [name for name in self.files[0].types if name in self.settings.all_but]
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
         return [name for name in self.files[0].types if name not in used]
+
+    def only_filters(self) -> list[str]:
+        """Columns of ``where`` that are no attributes."""
+        attributes = self._attribute_names().values()
+        return [name for name in self.settings.where if name not in attributes
+                and (self._asked != "all" or name in self.settings.all_but)]
+
+    def asked_attributes(self) -> set[str]:
+        """Attributes that the settings list, by our names."""
+        return set(self._attribute_names())
 
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
@@ -219,7 +272,7 @@ class Table:
         settings = self.settings
         if settings.rating is not None:
             return pa.repeat(pa.scalar(settings.rating, pa.float64()), len(raw)), []
-        rating, problem = values.numbers(self._column(raw, "rating"), "rating")
+        rating, problem = values.numbers(self._column(raw, "rating"), "rating", settings.decimal)
         for value in settings.unrated:
             rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
         finite = pc.fill_null(pc.is_finite(rating), True)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 UNITS = {"d": 1 / 86400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units in a second
 LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
 _MISSING_WORDS = ("", "null", "none", "nan", "na", "n/a", r"\n")  # as exports write a missing number or time
 Checked = tuple[pa.Array, pa.Array]
 
@@ -54,8 +55,8 @@ def _whole_ids(column: pa.Array, name: str) -> Checked:
     return (kept.cast(pa.int64()).cast(pa.string()), _problem(fractional, f"{name} is not a whole number"))
 
 
-def numbers(column: pa.Array, name: str) -> Checked:
-    """Numbers as float64."""
+def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
+    """Numbers as float64. With the decimal mark ``comma``, points between digits divide thousands."""
     column = plain(column)
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -64,10 +65,19 @@ def numbers(column: pa.Array, name: str) -> Checked:
         return pa.nulls(len(column), pa.float64()), _problem(pc.is_valid(column),
                                                              f"{name} is {kind}, no number")
     text = _present_text(column)
+    if decimal == "comma":
+        text = _with_point(text)
     valid = pc.match_substring_regex(text, _NUMBER)
     number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
     number = pc.utf8_ltrim(number, "+").cast(pa.float64())
     return number, _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+
+
+def _with_point(text: pa.Array) -> pa.Array:
+    """Numbers as 4,5 or 1.234,5 with a decimal point; other text, such as 4.5, is no number."""
+    fits = pc.match_substring_regex(text, _COMMA_NUMBER)
+    plain_text = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
+    return pc.if_else(fits, plain_text, pc.binary_join_element_wise("?", text, ""))
 
 
 def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked:
