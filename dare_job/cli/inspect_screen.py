@@ -45,10 +45,10 @@ def show(facts: dict) -> None:
 
 def _headline(name: str, table: dict) -> str:
     counts = [counted(table["rows"], "row") + ("" if table["all_rows_read"] else " read, there are more")]
-    counts += [counted(table[key], key[:-1]) for key in ("users",
-                                                         "items") if key in table and name == "interactions"]
+    of_events = name == "interactions"
+    counts += [counted(table[key], key[:-1]) for key in ("users", "items") if key in table and of_events]
     if table["duplicates"]:
-        counts.append(f"{counted(table['duplicates'], 'repeated id')}")
+        counts.append(counted(table["duplicates"], "repeated row" if of_events else "repeated id"))
     if table["first"]:
         counts.append(f"{table['first']} to {table['last']} (UTC)")
     return f"{name} ({counted(table['files'], 'file')}): {', '.join(counts)}"

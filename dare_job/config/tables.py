@@ -50,7 +50,8 @@ class TableSettings(Section):
     @classmethod
     def _is_encoding(cls, value: str | None) -> str | None:
         try:
-            codecs.lookup(value or "utf-8")
+            if codecs.lookup(value or "utf-8").name.startswith(("utf-16", "utf-32")):
+                raise ValueError(f"encoding = {value!r} is not read: convert the files to UTF-8 (iconv)")
         except LookupError:
             raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
         return value
@@ -108,6 +109,10 @@ class InteractionSettings(TableSettings):
     @field_validator("time")
     @classmethod
     def _is_unit_or_format(cls, value: str | None) -> str | None:
+        if value is not None and "%Z" in value:
+            raise ValueError(f"time = {value!r}: %Z does not say which zone a name is; write the name as it "
+                             f"is "
+                             "in the text, such as UTC, and set time_zone; or use %z for offsets as +0100")
         if value is not None and value not in UNITS and "%" not in value:
             raise ValueError(f"time = {value!r}: give a unit ({', '.join(UNITS)}) or a format such as "
                              f"'%d.%m.%Y'")

@@ -44,6 +44,10 @@ class TableFacts:
         Rows by reason.
     examples
         The first rejected rows of each reason: file, line and text.
+    duplicates
+        Rows of users or items that repeat an id, or interactions that repeat user, item and time.
+    events
+        Hashes of the interactions.
     ids
         Different ids by column.
     valued
@@ -57,6 +61,7 @@ class TableFacts:
     rejected: Counter = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     duplicates: int = 0
+    events: set[int] = field(default_factory=set)
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
     valued: set[str] = field(default_factory=set)
@@ -189,6 +194,10 @@ def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:
 def _count_events(facts: TableFacts, valid: pa.RecordBatch) -> None:
     for name in ("user_id", "item_id"):
         facts.ids.setdefault(name, set()).update(pc.unique(valid[name]).to_pylist())
+    events = list(map(hash, zip(valid["user_id"].to_pylist(), valid["item_id"].to_pylist(),
+                                valid["timestamp"].to_pylist(), strict=True)))
+    facts.duplicates += len(events) - len(set(events) - facts.events)
+    facts.events.update(events)
     if len(valid):
         times = pc.min_max(valid["timestamp"]).as_py()
         facts.first = times["min"] if facts.first is None else min(facts.first, times["min"])

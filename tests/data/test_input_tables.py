@@ -14,6 +14,8 @@ import pytest
 from input_rows import read
 
 from dare_job.config.settings import InputSettings
+from dare_job.data.input import guess
+from dare_job.data.input.cleaning import clean
 from dare_job.data.input.prepare import input_fingerprint, read_input
 from dare_job.errors import DataError
 from dare_job.stages import plan
@@ -232,7 +234,8 @@ def test_patterns_translations_and_no_times(tmp_path):
         "path": "part-*.csv", "columns": {"user_id": "u", "item_id": "i", "timestamp": None}, "rating": 1.0,
         "ids": {"item_id": {"path": "names.csv", "column": "number", "to": "id"}}}})
     assert found["interactions"] == [{"user_id": "x", "item_id": "a", "rating": 1.0, "timestamp": 2},
-                                     {"user_id": "y", "item_id": "b", "rating": 1.0, "timestamp": 2}]
+                                     {"user_id": "y", "item_id": "b", "rating": 1.0,
+                                      "timestamp": 500_000_002}]
     assert found["bad interactions"] == [(3, "item_id is not in names.csv")]
 
 
@@ -251,9 +254,8 @@ def test_what_is_wrong_is_said_with_file_column_and_setting(tmp_path, tables, me
 
 
 @pytest.mark.parametrize(("name", "data", "message"), [
-    ("b.csv", b"", r"b.csv is empty: it has not even a header line. Remove it, or name the other files: "
-     r"input.tables.interactions.path"),
-    ("dt=2024-01-02/b.parquet", b"", "b.parquet is empty: it has not even a header line"),
+    ("dt=2024-01-02/b.parquet", b"", r"b.parquet is empty: it has not even a header line. Remove it, or name "
+     r"the other files: input.tables.interactions.path"),
     ("b.csv", "user_id".encode("utf-16"), r"b.csv is UTF-16, which is not supported: convert it to UTF-8")])
 def test_a_file_that_cannot_be_read_among_others_is_named(tmp_path, name, data, message):
     if name.endswith(".csv"):
@@ -356,3 +358,133 @@ def test_a_fault_in_a_worker_is_one_line(spark, tmp_path):
     (folder / "items.jsonl.gz").write_bytes(data + b"\x1f\x8b broken")
     with pytest.raises(DataError, match=r"^\S+items.jsonl.gz is damaged: [^\n]*$"):
         read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_text_of_a_wrong_encoding_is_repaired_and_right_text_is_left_alone():
+    for text, repaired in (("caf\u00c3\u00a9", "café"),
+                           ("na\u00c3\u00afve \u00e2\u20ac\u0153q\u00e2\u20ac\x9d", "naïve \u201cq\u201d"),
+                           ("\x93q\x94", "\u201cq\u201d"), ("5\u00c2\u00a3", "5£")):
+        assert clean(text) == repaired
+    for text in ("NESCAFÉ® Gold Blend", "\u201eViel Spaß\u201c", "CAFÉ\u2019S", "ROSÉ\u2122",
+                 "\u201eMENÜ\u201c", "Ü\u201330",
+                 "MANHÃ\u2122", "São Paulo, coração", "Ângela", "I <3 U & me", "A<|eos|>B"):
+        assert clean(text) == text
+
+
+def test_a_date_without_separators_is_no_second_of_1970(tmp_path):
+    day = 1_699_920_000
+    for column in ([20231114], ["20231114"], [20231114.0]):
+        assert events(tmp_path, column)[1] == ["timestamp is a date such as 20260131, not seconds"]
+        assert events(tmp_path, column, time="%Y%m%d") == ([day], [])
+    assert guess.time_format(pa.array([20231114, 20231231])) == "%Y%m%d"
+    assert events(tmp_path, [7, 978_300_275])[1] == []  # an order, or real seconds
+
+
+def test_times_that_python_does_not_have_are_rejected(tmp_path):
+    far = pa.array([2**60, NOON * 1000], pa.int64()).cast(pa.timestamp("ms"))
+    assert events(tmp_path, far) == ([NOON], ["timestamp is not in seconds from 1970 to 2100"])
+
+
+def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    path = tmp_path / "in" / "events"
+    deltalake.write_deltalake(str(path), pa.table({**EVENT, "day": ["x"]}), partition_by=["day"])
+    for place in ("events/*", "ev*", "events/day=x", "*/day=x"):
+        with pytest.raises(DataError, match="Delta table"):
+            read(tmp_path / "in", tmp_path, tables={"interactions": {"path": place}})
+    with pytest.raises(DataError, match="contains a Delta table"):
+        read(tmp_path, tmp_path, tables={"interactions": {"path": "in"}})
+    assert len(read(path, tmp_path)["interactions"]) == 1  # input.path itself
+
+
+def test_settings_of_the_form_hold_for_a_table_with_the_usual_name(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id;title", "a;日本語", encoding="shift_jis")
+    settings = {"tables": {"items": {"encoding": "shift_jis"}}}
+    assert read(folder, tmp_path, **settings)["items"][0]["title"] == "日本語"
+    text(folder, "items.csv", "a,A")
+    assert read(folder, tmp_path, tables={"items": {"header": ["item_id",
+                                                               "title"]}})["items"][0]["title"] == "A"
+
+
+def test_one_bad_byte_changes_no_other_line(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    (folder / "items.csv").write_bytes("item_id,title\né,É\n".encode() + b"b,B\xff\n")
+    found = read(folder, tmp_path, tables={"items": {"encoding": "utf-8"}})["items"]
+    assert [item["title"] for item in found] == ["É", "B\ufffd"]
+
+
+def test_attributes_in_json_and_names_that_would_forge_a_line(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.jsonl", json.dumps({"item_id": "a", "title": ["A", "B"],
+                                            "attributes": {"genre": "Drama"}}),
+         json.dumps({"item_id": {"$oid": "b"}, "title": "NULL", "x\n2. Fake": "y"}))
+    assert read(folder, tmp_path)["items"] == [
+        {"item_id": "a", "title": "A, B", "attributes": {"genre": "Drama"}},
+        {"item_id": "b", "title": None, "attributes": {}}]
+    found = read(folder, tmp_path, tables={"items": {"attributes": "all",
+                                                     "all_but": ["attributes"]}})["items"]
+    assert found[1]["attributes"] == {"x 2. Fake": "y"}
+    (folder / "items.jsonl").unlink()
+    text(folder, "items.csv", ",item_id,title,colour", "0,a,A,red")
+    found = read(folder, tmp_path, tables={"items": {"attributes": "all"}})["items"]
+    assert found[0]["attributes"] == {"colour": "red"}
+
+
+def test_ids_that_pandas_made_floats_are_the_same_in_text(tmp_path):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", f"7.0,1.0,{NOON}",
+                  f"NULL,1,{NOON}")
+    found = read(folder, tmp_path)
+    assert [(row["user_id"], row["item_id"]) for row in found["interactions"]] == [("7", "1")]
+    assert found["bad interactions"] == [(3, "user_id is missing")]
+
+
+def test_without_times_the_order_goes_on_from_file_to_file(tmp_path):
+    folder = tmp_path / "in" / "interactions"
+    for name in "ab":
+        text(folder, f"{name}.csv", "user_id,item_id", f"u,{name}1", f"u,{name}2")
+    found = read(folder.parent, tmp_path,
+                 tables={"interactions": {"columns": {"timestamp": None}}})["interactions"]
+    assert [row["item_id"] for row in sorted(found, key=lambda row: row["timestamp"])] == ["a1", "a2", "b1",
+                                                                                           "b2"]
+
+
+def test_a_changed_file_of_ids_is_a_changed_input(tmp_path):
+    folder = text(tmp_path / "in", "log.csv", "user_id,item_id,timestamp", f"u,1,{NOON}")
+    text(folder, "names.csv", "number,id", "1,a")
+    settings = InputSettings(path=str(folder), tables={"interactions": {
+        "path": "log.csv", "ids": {"item_id": {"path": "names.csv", "column": "number", "to": "id"}}}})
+    before = input_fingerprint(settings)
+    text(folder, "names.csv", "number,id", "1,bb")
+    assert input_fingerprint(settings) != before
+
+
+def test_files_that_differ(tmp_path, caplog):
+    folder = tmp_path / "in"
+    put(folder, "interactions/a.parquet", **EVENT)
+    put(folder, "items/a.parquet", item_id=["a"], title=["A"])
+    put(folder, "items/b.parquet", item_id=["b"], title=["B"], colour=["red"])
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["colour"]}})["items"]
+    assert [item["attributes"] for item in found] == [{}, {"colour": "red"}]
+    text(folder / "users", "a.csv", "user_id", "u")
+    text(folder / "users", "b.csv")
+    assert len(read(folder, tmp_path)["users"]) == 1 and "b.csv" in caplog.text
+    text(folder / "users", "a.csv", "user_id,user_id", "u,v")
+    with pytest.raises(DataError, match="has several columns user_id"):
+        read(folder, tmp_path)
+    (folder / "users" / "lost").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="lost cannot be read"):
+        read(folder, tmp_path)
+
+
+def test_a_separator_of_two_characters_beside_quotes(tmp_path):
+    folder = text(tmp_path / "in", "interactions.dat", "user_id::item_id::timestamp", f'u::"a::{NOON}')
+    assert read(folder, tmp_path)["interactions"][0]["item_id"] == '"a'
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"time": "%H %Z"}, "%Z does not say which zone"), ({"encoding": "utf-16"}, "convert the files to UTF-8"),
+    ({"columns": {"ratings": "stars"}}, "ratings")])
+def test_settings_that_would_be_read_wrongly_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        InputSettings(tables={"interactions": settings})

@@ -179,3 +179,12 @@ def test_an_input_without_users_and_items_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"known as ids of users and items \(columns found: "
                        r"numbers.csv: x, y\).*interactions: \{path: numbers.csv, columns: \{user_id: COLUMN"):
         inspect(config(folder))
+
+
+def test_several_files_with_equal_columns_are_one_table(tmp_path):
+    folder = write(tmp_path / "in", part_1_csv=["customer,sku,bought_at", "7,a,2024-01-31", "7,a,2024-01-31"],
+                   part_2_csv=["customer,sku,bought_at", "8,b,2024-01-31"], names_csv=["sku,name", "a,A"])
+    found = inspect(config(folder))
+    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "part_*.csv"
+    events = found["tables"]["interactions"]
+    assert (events["rows"], events["files"], events["duplicates"]) == (3, 2, 1)

@@ -16,7 +16,9 @@ _NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value,
 
 def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
     """(N,) map of the values of each row that are neither null nor blank, as clean text."""
-    names, texts = list(columns), [_attribute_text(column) for column in columns.values()]
+    named = {clean(name): column for name, column in columns.items()}  # a name must not end its line either
+    named.pop("", None)
+    names, texts = list(named), [_attribute_text(column) for column in named.values()]
     if not names:
         return pa.array([[]] * rows, ATTRIBUTES)
     present = np.stack([text.is_valid().to_numpy(zero_copy_only=False) for text in texts], axis=1)
@@ -32,25 +34,35 @@ def _attribute_text(column: pa.Array) -> pa.Array:
     text = values.texts(column, "")[0]
     text = pc.replace_substring_regex(text, r"^(-?\d+)\.0$", r"\1")  # as pandas writes integers with gaps
     text = pc.if_else(pc.is_in(pc.utf8_lower(text), _NO_VALUE), pa.scalar(None, pa.string()), text)
+    return clean_texts(unlisted(text))
+
+
+def unlisted(text: pa.Array) -> pa.Array:
+    """Lists and objects that are written as text, in words; other text as it is."""
     listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
-    if pc.any(listed).as_py():
-        unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
-        text = pc.replace_with_mask(text, listed, unpacked)
-    return clean_texts(text)
+    if not pc.any(listed).as_py():
+        return text
+    unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
+    return pc.replace_with_mask(text, listed, unpacked)
 
 
 def _listed(text: str) -> str:
     """The entries of a list or the name of an object that is written as text; other text as it is."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
-        value = text if literal is None else literal[0]
+    value = _parsed(text)
     return values.as_text(value[:_MOST_LISTED] if isinstance(value, list) else value)
 
 
+def _parsed(text: str) -> object:
+    """The value that a text is in JSON or as a Python literal; else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
+        return text if literal is None else literal[0]
+
+
 def given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
-    """Attributes of a column ``attributes``: a map or a struct."""
+    """Attributes of a column ``attributes``: a map, a struct, or objects in JSON."""
     if column is None:
         return pa.array([[]] * rows, ATTRIBUTES)
     column = values.plain(column)
@@ -58,7 +70,13 @@ def given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
         fields = column.flatten()
         return attribute_maps({field.name: value for field, value in zip(column.type, fields, strict=True)},
                               rows)
-    if not pa.types.is_map(column.type):  # of another file of the table, such as text
+    if values.is_text(column.type):
+        objects = [_parsed(text) if text else None for text in values.utf8(column)[0].to_pylist()]
+        objects = [value if isinstance(value, dict) else {} for value in objects]
+        names = dict.fromkeys(str(name) for value in objects for name in value)
+        return attribute_maps({name: pa.array([values.as_text(value.get(name)) for value in objects],
+                                              pa.string()) for name in names}, rows)
+    if not pa.types.is_map(column.type):
         return pa.array([[]] * rows, ATTRIBUTES)
     keys, items = values.texts(column.keys, "")[0], _attribute_text(column.items)
     keys = pa.array([key and clean(key) for key in keys.to_pylist()], pa.string()) if _odd(keys) else keys

@@ -21,8 +21,9 @@ _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb"
                         "\U000e0000-\U000e007f]+")
 _C1 = re.compile("[\x80-\x9f]")
-# UTF-8 that was read as cp1252
-_MISREAD = re.compile("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]{1,3}")
+# two or three bytes of UTF-8 that were read as cp1252: C3 or C2 and a byte, E2 and two bytes
+_MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf\u0152-\u2122]|\u00e2[\u0080-\u00bf\u0152-\u2122]{2}")
+_TYPESET = re.compile("[A-Z\u00c0-\u00de][\u00c2\u00c3][\u00ae\u00bb\u2013-\u2122]")  # as in MANH\u00c3\u2122
 # any character that a rule above may change; the others are left alone without a look at each text
 _SUSPECT = ("[\\x00-\\x1f&<\\x7f-\\x9f\\xad\\x{200b}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2060}-\\x{2069}"
             "\\x{feff}\\x{fff9}-\\x{fffb}\\x{e0000}-\\x{e007f}]|  |^ | $|"
@@ -52,17 +53,11 @@ def clean(text: str) -> str:
 
 
 def _repaired(text: str) -> str:
-    text = _MISREAD.sub(_decoded, text)
-    return _C1.sub(lambda found: found[0].encode("latin-1").decode("cp1252", "ignore") or " ", text)
-
-
-def _decoded(found: re.Match) -> str:
-    """The longest beginning of some characters whose bytes in cp1252 are UTF-8, decoded; else the
-    characters."""
-    for end in range(len(found[0]), 1, -1):
+    """Text whose encoding was taken for another one, if all of it then reads as UTF-8; else as it is."""
+    if _MISREAD.search(text) and not _TYPESET.search(text):
         with suppress(UnicodeError):
-            return b"".join(map(_byte, found[0][:end])).decode("utf-8") + found[0][end:]
-    return found[0]
+            text = b"".join(map(_byte, text)).decode("utf-8")
+    return _C1.sub(lambda found: found[0].encode("latin-1").decode("cp1252", "ignore") or " ", text)
 
 
 def _byte(letter: str) -> bytes:

@@ -19,6 +19,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".inter",
                  ".user", ".item")
 _LAKES = {"_delta_log": "delta", ".hoodie": "hudi"}
+_LEVELS = 4  # of folders above a file that may be a table
 Found = tuple[AnyPath, dict[str, str | None]]  # a file, and columns that names of folders give
 
 
@@ -38,6 +39,7 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
         There is no such file.
     """
     path = locate(root, text)
+    _refuse_part_of_lake(path, key)
     if text and any(mark in text for mark in "*?[") and not path.exists():
         return _matches(root, text, key)
     if not path.exists():
@@ -66,15 +68,34 @@ def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
     anchor = Path(text).anchor
     base = Path(anchor) if anchor else root
     found = sorted(base.glob(text[len(anchor):]), key=str)
-    names = [path for path in found if not any(map(hidden, str(path)[len(str(base)):].strip("/").split("/")))]
+    fixed = str(base / _before_wildcard(text[len(anchor):]))
+    names = [path for path in found if not any(map(hidden, str(path)[len(fixed):].strip("/").split("/")))]
+    for path in names:
+        _refuse_part_of_lake(path, key)
     files = [file for path in names for file in (files_below(path) if path.is_dir() else [(path, {})])]
     if not files:
         raise DataError(f"{key} = {text}: no file matches")
     return files
 
 
+def _before_wildcard(pattern: str) -> str:
+    """The folders of a pattern before the first one with a wildcard."""
+    parts = pattern.split("/")
+    first = next(at for at, part in enumerate(parts) if any(mark in part for mark in "*?["))
+    return "/".join(parts[:first])
+
+
+def _refuse_part_of_lake(path: AnyPath, key: str) -> None:
+    """Refuse files of a table of Delta, Iceberg or Hudi: only its log says which of them count."""
+    for folder in list(path.parents)[:_LEVELS]:
+        if kind := lake_format(folder):
+            raise DataError(f"{path} is part of a {kind.capitalize()} table: name the table's folder, "
+                            f"{key} = {folder}")
+
+
 def hidden(name: str) -> bool:
-    return name.startswith((".", "_"))
+    """Whether readers leave out a file or folder; a folder _x=1 gives a column."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def files_below(folder: AnyPath) -> list[Found]:
@@ -99,25 +120,41 @@ def _names(folder: AnyPath) -> list[str]:
     """Relative names of the files below a folder, without hidden ones and links that lead back."""
     if not paths.is_local(folder):
         names = list(paths.listing(folder))
+        for name in names:
+            _refuse_lake_below(folder, name.split("/")[:-1])
         return [name for name in names if not any(map(hidden, name.split("/")))]
     found, seen = [], set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
         place = os.stat(parent)
         if (place.st_dev, place.st_ino) in seen:
             folders.clear()
             continue
         seen.add((place.st_dev, place.st_ino))
+        inside = os.path.relpath(parent, folder)
+        _refuse_lake_below(folder, [*([] if inside == "." else inside.split(os.sep)), *folders])
         folders[:] = [name for name in folders if not hidden(name)]
         found += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not hidden(name)]
     return sorted(name.replace(os.sep, "/") for name in found)
 
 
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _refuse_lake_below(folder: AnyPath, names: list[str]) -> None:
+    for mark, kind in _LAKES.items():
+        if mark in names:
+            raise DataError(f"{folder} contains a {kind.capitalize()} table ({mark}): name the table's "
+                            f"folder "
+                            "in the path of input.tables")
+
+
 def _kind(file: AnyPath) -> str:
-    if file.suffix == ".parquet":
+    if file.suffix.lower() == ".parquet":
         return "parquet"
     if bare_suffix(file) in TEXT_SUFFIXES:
         return "text"
-    if file.suffix in COMPRESSED:
+    if file.suffix.lower() in COMPRESSED:
         return "text" if b"\0" not in first_bytes(file, 1000) else "other"
     if file.suffix in ("", ".parq", ".pq", ".snappy") or file.suffix[1:].isdigit():
         return "parquet" if _magic(file) else "other"
@@ -125,8 +162,11 @@ def _kind(file: AnyPath) -> str:
 
 
 def _magic(file: AnyPath) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(4) == b"PAR1"
+    try:
+        with file.open("rb") as stream:
+            return stream.read(4) == b"PAR1"
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def _partition(name: str) -> dict[str, str | None]:
@@ -175,7 +215,7 @@ def _is_table(entry: AnyPath, name: str) -> bool:
     if not entry.name.startswith(name):
         return False
     rest = entry.name.removeprefix(name)
-    compressed = entry.suffix if entry.suffix in COMPRESSED else ""
-    if rest.removesuffix(compressed) not in ("", ".parquet", *TEXT_SUFFIXES):
+    compressed = entry.suffix if entry.suffix.lower() in COMPRESSED else ""
+    if rest.removesuffix(compressed).lower() not in ("", ".parquet", *TEXT_SUFFIXES):
         return False
     return entry.is_file() or lake_format(entry) is not None or bool(_names(entry))

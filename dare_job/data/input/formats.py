@@ -63,7 +63,7 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
     start = first_bytes(file)
     if kind == "parquet" or (kind is None and start[:4] == b"PAR1"):
         return Form("parquet")
-    if kind == "json" or (kind is None and not separator and re.match(rb"\s*\{", start)):
+    if kind == "json" or (kind is None and not separator and re.match(rb"(\xef\xbb\xbf)?\s*\{", start)):
         return Form("json", encoding=encoding)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{file} is UTF-16, which is not supported: convert it to UTF-8 "
@@ -73,6 +73,7 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
     if re.match(rb"\s*\[\s*\{", start):
         raise DataError(f"{file} is one JSON array: write one object per line (JSON lines)")
     separator = separator or {"csv": ",", "tsv": "\t"}.get(kind or "") or _separator(file, start)
+    quotes = quotes if len(separator) == 1 else "none"  # a quote is text beside such separators
     return Form("delimited", separator, tuple(header) if header else None, quotes, encoding)
 
 
@@ -89,12 +90,19 @@ def _separator(file: AnyPath, start: bytes) -> str:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file of a table: how it is read, its columns (with types in a Parquet file, else None), its parts."""
+    """A file of a table: how it is read, its columns (with types in a Parquet file, else None), its parts.
+
+    Attributes
+    ----------
+    repeated
+        Names that several columns have.
+    """
 
     path: AnyPath
     form: Form
     types: dict[str, pa.DataType | None]
     pieces: tuple[Piece, ...]
+    repeated: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -115,10 +123,16 @@ def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> Fi
         table = _metadata(file)
         schema = table.schema.to_arrow_schema()
         return FileInfo(file, form, dict(zip(schema.names, schema.types, strict=True)),
-                        tuple(_row_groups(file, table, partition)))
+                        tuple(_row_groups(file, table, partition)), _repeated(schema.names))
     names = (form.header or header(file, form)) if form.kind == "delimited" else _keys(file, form)
     quotes = form.kind == "delimited" and form.quotes != "none"
-    return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)))
+    return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)),
+                    _repeated(names))
+
+
+def _repeated(names: Sequence[str]) -> frozenset[str]:
+    return frozenset(name for name in names if names.count(name) > 1) if len(set(names)) < len(names) \
+        else frozenset()
 
 
 def _row_groups(file: AnyPath, table: pq.FileMetaData, partition: dict[str, str | None]) -> Iterator[Piece]:
@@ -215,8 +229,15 @@ class _Row:
         self._columns = columns
 
     def __call__(self, row: int) -> str:
-        return ",".join("" if (value := column[row].as_py()) is None else str(value)
-                        for column in self._columns.values())
+        return ",".join(map(str, (_shown(column, row) for column in self._columns.values())))
+
+
+def _shown(column: pa.Array, row: int) -> object:
+    try:
+        value = column[row].as_py()
+    except (OverflowError, ValueError):  # a time that Python does not have
+        value = column.slice(row, 1).view(pa.int64())[0].as_py() if column.type.bit_width == 64 else "?"
+    return "" if value is None else value
 
 
 class _Lines:
@@ -376,6 +397,8 @@ def _json_text(value: object) -> str | None:
         return paired if value.strip(" ") else None
     if value is None:
         return None
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$"):
+        return _json_text(next(iter(value.values())))  # as MongoDB exports ids and dates
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
 
 

@@ -1,16 +1,18 @@
 """Which files and columns are probably which of ours, by their names and first values."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings
-from dare_job.data.input import files, formats, values
+from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings, TableSettings
+from dare_job.data.input import files, formats, lakes, values
 from dare_job.data.input.formats import FileInfo
-from dare_job.errors import DataError
+from dare_job.errors import ConfigError, DataError
 from dare_job.storage.paths import AnyPath
 
 _NAMES = {
@@ -85,16 +87,43 @@ def columns_found(root: AnyPath) -> dict[str, list[str]]:
 
 
 def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
-    """The first file of each file and folder that could be a table."""
+    """Path and first file of each table that a folder may have: a file, a folder, or files with equal
+    columns."""
+    if folder.is_dir() and files.lake_format(folder):
+        yield from _lake(".", folder)
+        return
     entries = [folder] if folder.is_file() else sorted(folder.iterdir(), key=lambda entry: entry.name)
+    alike: dict[tuple, list[tuple[str, FileInfo]]] = {}
     for entry in entries:
         if files.hidden(entry.name):
             continue
+        if files.lake_format(entry):
+            yield from _lake(entry.name, entry)
+            continue
         try:
             file = files.find(entry, None, "input.path")[0][0]
-            yield entry.name, formats.open_file(file, formats.detect(file), {})
+            info = formats.open_file(file, formats.detect(file), {})
         except (DataError, IndexError):
             continue
+        alike.setdefault((entry.is_dir() and entry.name, info.form.kind, *info.types), []).append(
+            (entry.name, info))
+    for group in alike.values():
+        yield (group[0][0] if len(group) == 1 else _pattern([name for name, _ in group])), group[0][1]
+
+
+def _lake(name: str, folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
+    """A table of Delta; others have no file whose columns are those of the table."""
+    kind = files.lake_format(folder)
+    if kind == "delta":
+        with suppress(DataError, ConfigError):
+            yield name, lakes.lake_files("", TableSettings(), folder, kind, None)[-1]
+
+
+def _pattern(names: list[str]) -> str:
+    """A pattern of files that begin and end alike, such as part-*.csv; any file if they do not."""
+    begin = os.path.commonprefix(names)
+    end = os.path.commonprefix([name[len(begin):][::-1] for name in names])[::-1]
+    return f"{begin}*{end}"
 
 
 def _ids(columns: Iterable[str]) -> tuple[str, str] | None:
@@ -161,6 +190,9 @@ def time_format(column: pa.Array) -> str | None:
     column = values.plain(column)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return None
+    dates = values.seconds(column, "timestamp", None, "UTC")[1]
+    if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
+        return "%Y%m%d"
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0

@@ -84,7 +84,7 @@ def opened(file: AnyPath) -> Iterator:
     DataError
         They cannot be read.
     """
-    kind = COMPRESSED.get(file.suffix)
+    kind = COMPRESSED.get(file.suffix.lower())
     try:
         with file.open("rb") as stored:
             if kind == "gzip":
@@ -105,7 +105,7 @@ def opened(file: AnyPath) -> Iterator:
 
 def bare_suffix(file: AnyPath) -> str:
     """The suffix without that of the compression, in lower case."""
-    name = file.name
+    name = file.name.lower()
     for compressed in COMPRESSED:
         name = name.removesuffix(compressed)
     return "." + name.rpartition(".")[2].lower() if "." in name else ""
@@ -164,13 +164,13 @@ def _decoded(data: bytes, encoding: str | None) -> str:
     try:
         return data.decode(encoding or "utf-8")
     except UnicodeDecodeError:
-        return b"\n".join(data.split(b"\n")).decode("latin-1") if encoding else "\n".join(
-            map(_decoded_line, data.split(b"\n")))
+        return "\n".join(_decoded_line(line, encoding) for line in data.split(b"\n"))
 
 
-def _decoded_line(line: bytes) -> str:
+def _decoded_line(line: bytes, encoding: str | None) -> str:
+    """A line in the encoding; without a set one, a line that is not UTF-8 is cp1252."""
     try:
-        return line.decode()
+        return line.decode(encoding or "utf-8", "replace" if encoding else "strict")
     except UnicodeDecodeError:
         return line.decode("cp1252", "replace")
 
@@ -182,7 +182,7 @@ def text_pieces(file: AnyPath, partition: dict, quotes: bool) -> list[Piece]:
     """
     size = file.stat().st_size
     whole = [Piece(str(file), size=size, partition=partition)]
-    if not paths.is_local(file) or file.suffix in COMPRESSED or size < 2 * _PIECE_BYTES:
+    if not paths.is_local(file) or file.suffix.lower() in COMPRESSED or size < 2 * _PIECE_BYTES:
         return whole
     pieces, start, lines, before = [], 0, 0, 0
     with open(file, "rb") as stream:

@@ -1,5 +1,6 @@
 """The tables of an input: which they are, and what reads them."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from dare_job.errors import ConfigError, DataError
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 
+_LOG = logging.getLogger("dare_job")
 _USUAL = "parquet"  # name of the format of tables with the usual names, whatever their files are
 _FORMATS = {"csv": "csv", "tsv": "tsv", "json": "json", "parquet": "parquet", "auto": None}
 
@@ -34,9 +36,11 @@ class InputSource:
 
     def identity(self) -> list[list]:
         """[name, bytes, modification time in ns or version] of each file, for a fingerprint."""
-        found = [file for table in self.tables.values() for file in table.files]
-        versions = paths.file_versions(file.path for file in found)
-        return sorted([file.name, *version] for file, (_, *version) in zip(found, versions, strict=True))
+        found = [(file.name, file.path) for table in self.tables.values() for file in table.files]
+        found += [(f"ids of {name}: {ids.path}", paths.path(ids.path)) for name, table in self.tables.items()
+                  for ids in table.settings.ids.values()]
+        versions = paths.file_versions(path for _, path in found)
+        return sorted([name, *version] for (name, _), (_, *version) in zip(found, versions, strict=True))
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def _source(settings: InputSettings, places: _Places) -> InputSource:
                         "docs/how-to/input-tables.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
-    return InputSource(form, _replaced(_tables(form, places), own, places))
+    return InputSource(form, _replaced(_tables(form, places, own), own, places))
 
 
 def _listed(folder: AnyPath) -> str:
@@ -142,7 +146,7 @@ def detected(folder: AnyPath) -> str | None:
         if amazon.json_files(folder):
             return "amazon" if amazon.is_amazon(folder) else None
         return _USUAL if formats.first_bytes(folder, 4) == b"PAR1" else None
-    if files.named_table(folder, "interactions") is not None:
+    if files.lake_format(folder) or files.named_table(folder, "interactions") is not None:
         return _USUAL
     known = next((name for name, each in known_sets.known_sets().items() if each.fits(folder)), None)
     if known is not None:
@@ -154,10 +158,10 @@ def detected(folder: AnyPath) -> str | None:
     return "amazon" if amazon.is_amazon(folder) else None
 
 
-def _tables(form: str, places: _Places) -> dict[str, Table]:
+def _tables(form: str, places: _Places, own: Mapping[str, TableSettings]) -> dict[str, Table]:
     folder = places.root
     if form == _USUAL:
-        return _usual_tables(places)
+        return _usual_tables(places, own)
     if form in ("movielens", "amazon"):
         return {"movielens": movielens, "amazon": amazon}[form].tables(folder)
     if form == "recbole":
@@ -166,7 +170,8 @@ def _tables(form: str, places: _Places) -> dict[str, Table]:
     if form not in sets:
         raise ConfigError(f"input.format = {form!r}; valid choices: {', '.join(formats_of_input())}")
     known = sets[form]
-    tables = mapped_tables(_present(known.tables.given(), folder), places)
+    present = _present(known.tables.given(), folder)
+    tables = mapped_tables({name: _merged(table, own.get(name)) for name, table in present.items()}, places)
     return {name: replace(table, derive=FUNCTIONS[known.derive[name]])
             if name in known.derive else table for name, table in tables.items()}
 
@@ -177,15 +182,27 @@ def _present(tables: Mapping[str, TableSettings], folder: AnyPath) -> dict[str, 
             if name == "interactions" or next(known_sets.matches(folder, table.path), None)}
 
 
-def _usual_tables(places: _Places) -> dict[str, Table]:
+def _usual_tables(places: _Places, own: Mapping[str, TableSettings]) -> dict[str, Table]:
     folder = places.root
     if folder.is_file():
-        settings = InteractionSettings()
+        settings = _merged(InteractionSettings(), own.get("interactions"))
         return {"interactions": Table("interactions", settings, _files(settings, [(folder, {})]))}
+    if files.lake_format(folder):
+        return {"interactions": _table("interactions", _merged(InteractionSettings(),
+                                                               own.get("interactions")),
+                                       folder, places)}
     found = {name: path for name in CONTRACT if (path := files.named_table(folder, name)) is not None}
     if "interactions" not in found:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
-    return {name: _table(name, getattr(InputTables(), name), path, places) for name, path in found.items()}
+    return {name: _table(name, _merged(getattr(InputTables(), name), own.get(name)), path, places)
+            for name, path in found.items()}
+
+
+def _merged(settings: TableSettings, own: TableSettings | None) -> TableSettings:
+    """Settings with those that ``own`` sets in their place."""
+    if own is None or own.path is not None or own.query is not None:
+        return settings
+    return settings.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
 def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places: _Places
@@ -193,8 +210,7 @@ def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places
     """Tables of a recognized format, with what ``input.tables`` says of them instead."""
     for name, settings in own.items():
         if settings.path is None and settings.query is None and name in tables:
-            changed = {key: getattr(settings, key) for key in settings.model_fields_set}
-            tables[name] = replace(tables[name], settings=tables[name].settings.model_copy(update=changed))
+            tables[name] = replace(tables[name], settings=_merged(tables[name].settings, settings))
         else:
             tables[name] = _mapped(name, settings, places)
     return tables
@@ -234,15 +250,20 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
 
 
 def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
-    """The files, by name."""
+    """The files, by name. Empty ones among others are left out, with a warning."""
     def info(each: files.Found) -> FileInfo:
         file, partition = each
         form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
                               _FORMATS.get(settings.format))
         return formats.open_file(file, form, partition)
 
-    ordered = sorted(found, key=lambda each: (each[0].name, str(each[0])))
-    return tuple(map(info, ordered))
+    opened_files = list(map(info, sorted(found, key=lambda each: (each[0].name, str(each[0])))))
+    empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"]
+    if empty and len(empty) < len(opened_files):
+        _LOG.warning("files that are empty, without a header line, are left out: %s", ", ".join(map(str,
+                                                                                                    empty)))
+        return tuple(file for file in opened_files if file.path not in empty)
+    return tuple(opened_files)
 
 
 def tables_of_pair(reviews: AnyPath, metadata: AnyPath) -> InputSource:

@@ -18,14 +18,13 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats, values
-from dare_job.data.input.attributes import attribute_maps, given_attributes
+from dare_job.data.input.attributes import attribute_maps, given_attributes, unlisted
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo, Form
 from dare_job.data.input.scan import RAW_CHARACTERS, Piece, Raw
 from dare_job.errors import DataError
 from dare_job.schemas import INTERACTIONS, ITEMS, TEXTS, USERS
 from dare_job.storage import paths
-from dare_job.storage.paths import AnyPath
 
 CONTRACT = {"interactions": INTERACTIONS, "users": USERS, "items": ITEMS}
 OF_TEXTS = ("user_texts", "item_texts")
@@ -34,6 +33,7 @@ COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users
            "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
 _OPTIONAL = ("rating",)
 _LOG = logging.getLogger("dare_job")
+_ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
 _EARLY_S = 631_152_000  # 1990: interactions that all are older have times of another unit
 _MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
           pa.field("problem", pa.string()), pa.field("raw", pa.string())]
@@ -53,6 +53,8 @@ class Part:
     number: int
     piece: Piece
     form: Form
+    source: str  # name of the file, after the folders that give columns
+    before: int = 0  # rows of earlier files at most; where there are no times, for the order of the rows
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Table:
         DataError
             With file, column, the columns found and the setting.
         """
+        everywhere = {name for file in self.files for name in file.types}
         for file in self.files:
             if self.derive:
                 _require(file, self.reads or ())
@@ -112,7 +115,8 @@ class Table:
                 raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
                                 f"the other files: {self.key}.path")
             partition = file.pieces[0].partition if file.pieces else {}
-            self._check_columns(file.path, file.types, [*file.types, *partition])
+            found = [*file.types, *partition]
+            self._check_columns(file, found, everywhere)
 
     def _warn_of_missing_keys(self) -> None:
         """Warn of columns that the settings name and the first objects of all files of JSON lack."""
@@ -127,16 +131,23 @@ class Table:
                              self.files[0].path, ", ".join(missing), self.key, setting,
                              ", ".join(self.files[0].types))
 
-    def _check_columns(self, path: AnyPath, types: dict[str, pa.DataType | None], found: list[str]) -> None:
+    def _check_columns(self, file: FileInfo, found: list[str], everywhere: set[str]) -> None:
+        """Check one file. Columns other than ids and times may be missing where another file has them."""
+        path, types = file.path, file.types
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
-                   and (theirs != ours or ours not in _OPTIONAL)]
+                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs,
+                                                                                        everywhere)]
         if lacking:
             names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
                             f"it is: {self.key}.columns={{{names}}}")
         named = [*self._attribute_names().values(), *self.settings.where]
-        missing = [name for name in named if name not in found]
+        missing = [name for name in named if name not in found and name not in everywhere]
+        if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name])}:
+            raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
+                            f"name "
+                            f"them all in {self.key}.header")
         if missing and not self._may_lack_keys:
             raise DataError(f"{path} has no column {missing[0]}, which {self.key} names (columns found: "
                             f"{', '.join(found)})")
@@ -173,6 +184,10 @@ class Table:
             _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
                          datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
 
+    def _may_lack(self, ours: str, theirs: str, everywhere: set[str]) -> bool:
+        """Whether a file may lack a column: another file has it, or it is a key of later objects."""
+        return ours in ("title", "rating", "knowledge") and (theirs in everywhere or self._may_lack_keys)
+
     def unused(self) -> list[str]:
         """Columns of the first file that nothing reads."""
         if not self.files or self.derive:
@@ -203,8 +218,10 @@ class Table:
 
     def parts(self) -> list[Part]:
         """Parts of all files, in order."""
-        pieces = [(piece, file.form) for file in self.files for piece in file.pieces]
-        return [Part(number, piece, form) for number, (piece, form) in enumerate(pieces)]
+        step = _ORDER // max(1, len(self.files))
+        pieces = [(piece, file.form, file.name, at * step) for at, file in enumerate(self.files)
+                  for piece in file.pieces]
+        return [Part(number, *piece) for number, piece in enumerate(pieces)]
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Batches of a part, with the columns of ``schema_of``.
@@ -224,7 +241,10 @@ class Table:
                     for name, value in piece.partition.items()}})
             raw = self._selected(self.derive(raw) if self.derive else raw)
             if len(raw):
-                yield self._marked(part, raw, *convert(raw))
+                columns, problems = convert(raw)
+                if self.name == "interactions" and self.column("timestamp") is None:
+                    columns[3] = pc.add(columns[3], part.before)
+                yield self._marked(part, raw, columns, problems)
 
     def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
         if self.derive:
@@ -300,7 +320,7 @@ class Table:
         columns = [found]
         for name in others:
             text, problem = values.texts(self._column(raw, name), name)
-            columns.append(clean_texts(text))
+            columns.append(clean_texts(unlisted(values.without_no_values(text))))
             problems.append(problem)
         return [*columns, self._attributes(raw)], problems
 
@@ -326,7 +346,7 @@ class Table:
         texts = [None] * len(raw)
         for row in np.flatnonzero(problem.is_valid().to_numpy(zero_copy_only=False)):
             texts[row] = raw.raw(int(row))[:RAW_CHARACTERS].encode("utf-8", "replace").decode()
-        source = pa.repeat(pa.scalar(part.piece.path.name, pa.string()), len(raw))
+        source = pa.repeat(pa.scalar(part.source, pa.string()), len(raw))
         number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
         marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string())]
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))

@@ -20,6 +20,7 @@ LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
 _MISSING_WORDS = ("", "null", "none", "nan", "na", "n/a", r"\n")  # as exports write a missing number or time
+_NO_VALUES = pa.array(["NULL", "null", "NaN", "nan", "<NA>", r"\N"])
 Checked = tuple[pa.Array, pa.Array]
 
 
@@ -29,14 +30,15 @@ def ids(column: pa.Array, name: str) -> Checked:
     kind = column.type
     if is_text(kind):
         text, broken = utf8(column)
-        return text, _problem(broken, f"{name} is not UTF-8")
+        text = pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
+        return without_no_values(text), _problem(broken, f"{name} is not UTF-8")
     if pa.types.is_integer(kind):
         return column.cast(pa.string()), no_problem(column)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _whole_ids(column, name)
     if pa.types.is_boolean(kind) or pa.types.is_nested(kind):
         return pa.nulls(len(column), pa.string()), _problem(pc.is_valid(column), f"{name} is {kind}, no id")
-    texts = [None if value is None else as_text(value) for value in column.to_pylist()]
+    texts = [None if value is None else as_text(value) for value in _python(column)]
     return pa.array(texts, pa.string()), no_problem(column)
 
 
@@ -96,14 +98,27 @@ def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked
         column, kind = column.cast(pa.timestamp("s")), pa.timestamp("s")
     if pa.types.is_timestamp(kind):
         return _floor(_instants(column, zone), kind.unit), no_problem(column)
-    if is_text(kind) and time is not None and time not in UNITS:
-        return _formatted(column, name, time, zone)
+    if time is not None and time not in UNITS:  # also of integers, such as 20260131
+        return _formatted(column if is_text(kind) else ids(column, name)[0], name, time, zone)
     if is_text(kind):
         return _text_times(column, name, time, zone)
     if pa.types.is_integer(kind) and (time or "s") == "s":
-        return column.cast(pa.int64(), safe=False), no_problem(column)
+        found = column.cast(pa.int64(), safe=False)
+        return found, _date_problem(found, name, time)
     number, problem = numbers(column, name)
-    return _in_seconds(number, time), problem
+    found = _in_seconds(number, time)
+    return found, pc.coalesce(problem, _date_problem(found, name, time))
+
+
+def _date_problem(found: pa.Array, name: str, time: str | None) -> pa.Array:
+    """Where a number that would be of August 1970 is a date without separators, such as 20260131."""
+    if time is not None:
+        return no_problem(found)
+    month, day = (pc.subtract(pc.divide(found, low), pc.multiply(pc.divide(found, high), high // low))
+                  for low, high in ((100, 10_000), (1, 100)))
+    fits = pc.and_(pc.and_(pc.greater(found, 19_000_100), pc.less(found, 21_001_232)), pc.and_(
+        pc.and_(pc.greater(month, 0), pc.less(month, 13)), pc.and_(pc.greater(day, 0), pc.less(day, 32))))
+    return _problem(pc.fill_null(fits, False), f"{name} is a date such as 20260131, not seconds")
 
 
 def _instants(column: pa.Array, zone: str) -> pa.Array:
@@ -137,13 +152,13 @@ def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Che
     number = _in_seconds(pc.utf8_ltrim(pc.if_else(numeric, text, none), "+").cast(pa.float64()), unit)
     rest = pc.if_else(numeric, none, text)
     if rest.null_count == len(rest):
-        return number, no_problem(column)
+        return number, _date_problem(number, name, unit)
     if unit:
         return number, _problem(pc.is_valid(rest), f"{name} is not a number")
     found = _parsed(rest, datetime.fromisoformat, zone)
-    return pc.coalesce(number, found), _problem(
+    return pc.coalesce(number, found), pc.coalesce(_date_problem(number, name, unit), _problem(
         pc.and_(pc.is_valid(rest), pc.is_null(found)), f"{name} is neither a number nor a date as "
-        f"2026-01-31 10:00:00")
+        f"2026-01-31 10:00:00"))
 
 
 def _formatted(column: pa.Array, name: str, form: str, zone: str) -> Checked:
@@ -183,8 +198,22 @@ def texts(column: pa.Array, name: str) -> Checked:
         column = pa.array([None if value is None or math.isnan(value) else _float_text(value, kind)
                            for value in column.to_pylist()], pa.string())
         return column, no_problem(column)
-    return pa.array([None if value is None else as_text(value) for value in column.to_pylist()],
+    return pa.array([None if value is None else as_text(value) for value in _python(column)],
                     pa.string()), no_problem(column)
+
+
+def _python(column: pa.Array) -> list:
+    """Values as Python objects; None for times that Python does not have."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        found = []
+        for value in column:
+            try:
+                found.append(value.as_py())
+            except (OverflowError, ValueError):
+                found.append(None)
+        return found
 
 
 def as_text(value: object) -> str:
@@ -257,6 +286,11 @@ def _present_text(column: pa.Array) -> pa.Array:
     text = pc.utf8_trim_whitespace(utf8(column)[0])
     missing = pc.is_in(pc.utf8_lower(text), pa.array(_MISSING_WORDS))
     return pc.if_else(missing, pa.scalar(None, pa.string()), text)
+
+
+def without_no_values(text: pa.Array) -> pa.Array:
+    """Null where a text is a word that exports write for a missing value."""
+    return pc.if_else(pc.is_in(text, _NO_VALUES), pa.scalar(None, pa.string()), text)
 
 
 def no_problem(column: pa.Array) -> pa.Array:
