@@ -210,7 +210,7 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
         return {}
     uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
         table.column(ours): ours for ours in COLUMNS[table.name]}
-    unused = set(table.unused())
+    unused = {*table.unused(), *table.left_out()}
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
                    uses.get(name) or (kept if name in unused or table.derive else "attribute"))

@@ -132,7 +132,6 @@ def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_
             for name, column in found["tables"][table]["columns"].items()}
     assert uses["event"] == "which rows are read" and uses["email"] == "not read"
     assert uses["city"] == uses["active"] == "attribute"
-    assert found["unused"] == {"users": ["email"]}
 
 
 def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog):

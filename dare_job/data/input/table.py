@@ -190,14 +190,16 @@ class Table:
 
     def unused(self) -> list[str]:
         """Columns of the first file that nothing reads."""
-        if not self.files or self.derive:
+        if not self.files or self.derive or self._asked == "all":
             return []
-        if self._asked == "all":
-            return [name for name in self.files[0].types if name in self.settings.all_but]
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
         return [name for name in self.files[0].types if name not in used]
+
+    def left_out(self) -> list[str]:
+        """Columns of ``all_but``."""
+        return list(self.settings.all_but) if self._asked == "all" else []
 
     def only_filters(self) -> list[str]:
         """Columns of ``where`` that are no attributes."""

@@ -12,7 +12,7 @@ from dare_job.tables import published
 from dare_job.workspace import Workspace, report_page
 
 _IMBALANCE, _IDLE_S = 1.2, 60.0  # an imbalance of the workers that is worth a line
-_REASONS = {"empty history": "no interactions", "empty title": "no title"}
+_REASONS = {"empty history": "no interactions that a prompt shows", "empty title": "no title"}
 _NAMED = 3  # reasons of failures that are named
 _NOISE = 1.25  # two measurements of the same speed can differ by this ratio
 
@@ -72,7 +72,7 @@ def _next_steps(space: Workspace, row: dict | None) -> list[str]:
 
 
 def failures(space: Workspace, manifests: dict) -> str:
-    """Rows without text by reason, such as "2 users have no interactions"; empty if there are none."""
+    """Rows without text by reason, such as "2 users have no interactions ..."; empty if there are none."""
     lines = []
     for entity in ENTITIES:
         if not manifests[entity]["counts"]["errors"]:
