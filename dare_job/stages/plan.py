@@ -77,18 +77,15 @@ def run(job: Job) -> dict:
 
 
 def _warn_of_missing_prompts(job: Job, record: dict) -> None:
-    """Warn if there are no users, or if half of the users or items have no prompt, as of a wrong input."""
+    """Warn if half of the users or items have no prompt, as of a wrong input."""
     asked = {entity: record[entity] for entity in ENTITIES if getattr(job.config.prompts, entity) is not None}
     users, items = asked.get("user"), asked.get("item")
-    before = f"before the end of {job.space.dt} (--date)"
-    if users and not users["rows"]:
-        _LOG.warning("no user can get a text: the table interactions has no row %s", before)
-    elif users and 2 * users["errors"] >= users["rows"]:
+    if users and 2 * users["errors"] >= users["rows"]:
         least = job.config.history.min_rating
         rating = f", rated at least history.min_rating = {least:g}" if least is not None else ""
-        _LOG.warning("%d of %d users get no text: none of their interactions is %s, with an item that has a "
-                     "title%s; `dare-job data inspect` compares the tables", users["errors"], users["rows"],
-                     before, rating)
+        _LOG.warning("%d of %d users get no text: none of their interactions is before the end of %s "
+                     "(--date), with an item that has a title%s; `dare-job data inspect` compares the tables",
+                     users["errors"], users["rows"], job.space.dt, rating)
     if items and items["rows"] and 2 * items["errors"] >= items["rows"]:
         _LOG.warning("%d of %d items get no text: the table items lacks them, or their title is empty; "
                      "`dare-job data inspect` compares the tables", items["errors"], items["rows"])

@@ -135,10 +135,11 @@ def test_hidden_files_are_no_part_and_folders_give_columns(tmp_path):
                  "interactions/_change_data/part-0.parquet"):
         put(folder, name, **EVENT)
     (folder / "interactions" / "_SUCCESS").touch()
+    put(folder, "interactions/rating=1/part-0.parquet", **EVENT, rating=[5.0])  # the file's own column counts
     for genre, item in (("Sci%20Fi", "a"), ("__HIVE_DEFAULT_PARTITION__", "b")):
         put(folder, f"items/genre={genre}/part-0.parquet", item_id=[item], title=[item])
     found = read(folder, tmp_path, tables={"items": {"attributes": ["genre"]}})
-    assert len(found["interactions"]) == 1
+    assert [row["rating"] for row in found["interactions"]] == [None, 5.0]
     assert {item["item_id"]: item["attributes"] for item in found["items"]} == {"a": {"genre": "Sci Fi"},
                                                                                 "b": {}}
 

@@ -170,16 +170,13 @@ def test_the_embedded_models_wording_is_warned_of_with_another_model(make_job, i
     assert not job_log
 
 
-@pytest.mark.parametrize(("user", "item", "time", "messages"), [
-    ("bob", "007", JAN_2, ["1 of 1 users get no text: none of their interactions is before the end of ",
-                           "1 of 2 items get no text: the table items lacks them, or their title is empty"]),
-    ("bob", "7", JAN_2 + 2 * DAY, ["no user can get a text: the table interactions has no row before "])])
-def test_an_input_that_leaves_most_without_a_prompt_is_warned_of(user, item, time, messages, make_job,
-                                                                 write_tables, tmp_path, job_log):
+def test_an_input_that_leaves_most_without_a_prompt_is_warned_of(make_job, write_tables, tmp_path, job_log):
     """As where one table has ids with leading zeros and the other has not: all users had no interactions."""
-    folder = write_tables(tmp_path / "in", [(user, item, 4.0, time)], [], [("7", "Seven", None)])
+    folder = write_tables(tmp_path / "in", [("bob", "007", 4.0, JAN_2)], [], [("7", "Seven", None)])
     plan.run(make_job({"input": {"path": str(folder)}}))
-    assert all(any(line.startswith(message) for line in job_log) for message in messages), job_log
+    for message in ("1 of 1 users get no text: none of their interactions is before the end of ",
+                    "1 of 2 items get no text: the table items lacks them, or their title is empty"):
+        assert any(line.startswith(message) for line in job_log), job_log
 
 
 def test_a_second_run_does_nothing_and_a_changed_input_or_text_of_before_is_noticed(

@@ -240,7 +240,7 @@ class Table:
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
                     name: pa.repeat(pa.scalar(value, pa.string()), len(raw))
-                    for name, value in piece.partition.items()}})
+                    for name, value in piece.partition.items() if name not in raw.columns}})
             raw = self._selected(self.derive(raw) if self.derive else raw)
             if len(raw):
                 columns, problems = convert(raw)
