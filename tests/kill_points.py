@@ -93,7 +93,7 @@ class Points:
             return exchange(one, other)
 
         def writing(writer, path: str, *arguments, **options) -> None:
-            self.reach("spark", path)
+            self.reach("spark", path.removeprefix("file://"))
             write(writer, path, *arguments, **options)
 
         def syncing(file: int) -> None:  # a killed process keeps its writes even without a sync

@@ -85,8 +85,14 @@ class TableSettings(Section):
 
     @property
     def is_set(self) -> bool:
-        """Whether anything is set."""
-        return bool(self.model_fields_set)
+        """Whether anything is set to another value than its default."""
+        return bool(self.own)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings that are not the defaults, by name."""
+        return {name: getattr(self, name) for name, field in type(self).model_fields.items()
+                if getattr(self, name) != field.get_default(call_default_factory=True)}
 
 
 class InteractionSettings(TableSettings):

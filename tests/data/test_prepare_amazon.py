@@ -90,7 +90,7 @@ def test_what_cannot_be_used_is_counted_and_the_first_bad_line_named(tmp_path):
     assert interactions(tmp_path / "out") == {*ROWS[1:], (user, item, 3.0, BEGAN + 900 * DAY)}
     code, _, err = prepare("amazon-books", *arguments[:4], "--save", tmp_path / "other",
                            "--set", "input.max_reject_share=0.005")
-    assert code == 4 and "max_reject_share = 0.005: not a JSON object (1 rows, first Books.json.gz:4)" in err
+    assert code == 4 and "max_reject_share = 0.005: not a JSON object (1 rows, first Books.json.gz:4: " in err
 
 
 @pytest.mark.slow

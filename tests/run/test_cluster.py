@@ -63,7 +63,8 @@ def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, 
         ours = written(folder / "out", entity)
         assert ours == written(nights.out, entity) and ours
     record = json.loads((folder / "out" / WORK / "generate" / DONE).read_text())
-    assert record["written_now"] == nights.second["written"] + nights.second["errors"]
+    not_tried_again = 1  # the user without a history
+    assert record["written_now"] == nights.second["written"] + nights.second["errors"] - not_tried_again
     assert record["accepted_tokens"] > 100, "no text was drafted from the pools"
 
 

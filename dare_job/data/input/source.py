@@ -202,7 +202,7 @@ def _merged(settings: TableSettings, own: TableSettings | None) -> TableSettings
     """Settings with those that ``own`` sets in their place."""
     if own is None or own.path is not None or own.query is not None:
         return settings
-    return settings.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+    return settings.model_copy(update=own.own)
 
 
 def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places: _Places
