@@ -124,10 +124,13 @@ def _cost(night: Night) -> list[str]:
     return [cost.words(money)] if money else []
 
 
+_NO_FAULT = ("shared",)  # has no limit by default: texts of fixed phrases share long spans
+
+
 def gate_words(worst: dict[str, float | None]) -> str:
     """The checks that found something, and the length ratio if lengths were compared."""
     shares = [f"{check.replace('_', ' ')} {value:.2%}" for check, value in worst.items()
-              if value and check not in findings.OF_LENGTHS]
+              if value and check not in (*findings.OF_LENGTHS, *_NO_FAULT)]
     ratio = worst["length_ratio"]
     lengths = [f"texts {ratio:.2f} times as long as the previous ones"] if ratio else []
     return ", ".join(shares + lengths) or "no check found a bad text"
