@@ -6,12 +6,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
 
+import deltalake
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from input_rows import read
+from pyiceberg.catalog.memory import InMemoryCatalog
 
 from dare_job.config.settings import InputSettings
 from dare_job.data.input import guess
@@ -287,7 +289,6 @@ def test_a_mapping_of_a_column_that_we_do_not_have_is_refused(table, key, column
 
 
 def test_a_delta_table_is_read_by_its_log(tmp_path):
-    deltalake = pytest.importorskip("deltalake")
     path = str(tmp_path / "in" / "interactions")
     deltalake.write_deltalake(path, pa.table({**EVENT, "user_id": ["gone"]}))
     deltalake.write_deltalake(path, pa.table(EVENT), mode="append")
@@ -297,8 +298,7 @@ def test_a_delta_table_is_read_by_its_log(tmp_path):
 
 
 def test_an_iceberg_table_is_read_by_its_log_with_its_names(tmp_path):
-    memory = pytest.importorskip("pyiceberg.catalog.memory")
-    catalog = memory.InMemoryCatalog("x", warehouse=str(tmp_path / "lake"))
+    catalog = InMemoryCatalog("x", warehouse=str(tmp_path / "lake"))
     catalog.create_namespace("n")
     table = catalog.create_table("n.events", schema=pa.table(EVENT).schema)
     table.append(pa.table({**EVENT, "user_id": ["gone"]}))
@@ -387,7 +387,6 @@ def test_times_that_python_does_not_have_are_rejected(tmp_path):
 
 
 def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
-    deltalake = pytest.importorskip("deltalake")
     path = tmp_path / "in" / "events"
     deltalake.write_deltalake(str(path), pa.table({**EVENT, "day": ["x"]}), partition_by=["day"])
     for place in ("events/*", "ev*", "events/day=x", "*/day=x"):

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import EntitySettings, InteractionSettings
 from dare_job.data.input.derive import with_columns
-from dare_job.data.input.formats import Form, open_file, parse_literal
-from dare_job.data.input.scan import Raw, bare_suffix, first_bytes
+from dare_job.data.input.formats import open_file, parse_literal
+from dare_job.data.input.scan import Form, Raw, bare_suffix, first_bytes
 from dare_job.data.input.table import Table
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath

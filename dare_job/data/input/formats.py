@@ -5,7 +5,6 @@ has.
 """
 
 import ast
-import csv
 import json
 import re
 import warnings
@@ -14,41 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job.data.input.scan import Piece, Raw, bare_suffix, first_bytes, line_blocks, text_pieces
+from dare_job.data.input import delimited
+from dare_job.data.input.scan import Form, Piece, Raw, bare_suffix, first_bytes, line_blocks, text_pieces
 from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 _ROWS = 1 << 16
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
-_MOST_LINES = 1000  # of a record in quotes
 MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
 _FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
-csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
-
-
-@dataclass(frozen=True)
-class Form:
-    """How files of a table are read.
-
-    Attributes
-    ----------
-    kind
-        parquet, delimited or json.
-    separator, header, quotes
-        Of delimited files: what separates fields; their names where the file has no line with them; how
-        quotes in fields are written (doubled, escaped with a backslash, or none: quotes are text).
-    """
-
-    kind: str
-    separator: str = ","
-    header: tuple[str, ...] | None = None
-    quotes: str = "doubled"
-    encoding: str | None = None
 
 
 def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | None = None,
@@ -124,7 +101,7 @@ def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> Fi
         schema = table.schema.to_arrow_schema()
         return FileInfo(file, form, dict(zip(schema.names, schema.types, strict=True)),
                         tuple(_row_groups(file, table, partition)), _repeated(schema.names))
-    names = (form.header or header(file, form)) if form.kind == "delimited" else _keys(file, form)
+    names = (form.header or delimited.header(file, form)) if form.kind == "delimited" else _keys(file, form)
     quotes = form.kind == "delimited" and form.quotes != "none"
     return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)),
                     _repeated(names))
@@ -162,16 +139,9 @@ def _keys(file: AnyPath, form: Form) -> list[str]:
     return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
 
 
-def header(file: AnyPath, form: Form) -> list[str]:
-    """Names in the first line; empty if the file is empty."""
-    for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        return [name.strip() for name in _fields(lines[0], form)] if lines else []
-    return []
-
-
 def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
     """Raw batches of a piece, with the columns that are asked for and present; None: all."""
-    reader = {"parquet": _parquet, "delimited": _delimited, "json": _json}[form.kind]
+    reader = {"parquet": _parquet, "delimited": delimited.read, "json": _json}[form.kind]
     return reader(piece, form, columns)
 
 
@@ -240,139 +210,11 @@ def _shown(column: pa.Array, row: int) -> object:
     return "" if value is None else value
 
 
-class _Lines:
-    """Text of a row of a text file."""
-
-    def __init__(self, lines: Sequence[str]):
-        self._lines = lines
-
-    def __call__(self, row: int) -> str:
-        return self._lines[row]
-
-
-def _delimited(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
-    names = list(form.header or header(piece.path, form))
-    skipped = form.header is None and piece.start == 0
-    blocks = line_blocks(piece, form.encoding)
-    for first, lines in blocks:
-        if skipped:
-            first, lines, skipped = first + 1, lines[1:], False
-        quoted = form.quotes != "none" and any('"' in line for line in lines)
-        if quoted:
-            numbers, rows, raws = _records(first, lines, blocks, form)
-            yield _batch(names, _padded(rows, names), numbers, raws, columns)
-        else:
-            kept = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
-            if kept:
-                numbers, texts = zip(*kept, strict=True)
-                yield _split(names, texts, np.array(numbers), form.separator, columns)
-
-
-def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
-           columns: Sequence[str] | None) -> Raw:
-    """Fields of lines without quotes, in Arrow."""
-    parts = pc.split_pattern(pa.array(lines, pa.string()), separator)
-    counts = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
-    starts, flat, wrong = np.cumsum(counts) - counts, pc.list_flatten(parts), counts != len(names)
-    found = {name: _null_if_empty(flat.take(pa.array(starts + place, mask=wrong)))
-             for place, name in enumerate(names) if columns is None or name in columns}
-    return Raw(found, numbers, _Lines(lines), _wrong_count(counts, wrong, len(names)))
-
-
-def _null_if_empty(column: pa.Array) -> pa.Array:
-    column = pc.utf8_trim(column, " ")
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-
-
-def _wrong_count(counts: np.ndarray, wrong: np.ndarray, expected: int) -> pa.Array:
-    if not wrong.any():
-        return pa.nulls(len(counts), pa.string())
-    return pa.array([f"expected {expected} fields, found {count}" if bad else None
-                     for count, bad in zip(counts, wrong, strict=True)], pa.string())
-
-
-def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]]], form: Form):
-    """Line numbers, fields and texts of records, whose quoted fields may contain line breaks.
-
-    A record that is not complete at the end of the block goes on in the next one.
-    """
-    numbers, rows, raws, at = [], [], [], 0
-    while at < len(lines):
-        if lines[at].strip():
-            row, taken = _record_at(lines, at, blocks, form)
-            numbers.append(first + at)
-            rows.append(row)
-            raws.append("\n".join(lines[at:at + taken]))
-            at += taken
-        else:
-            at += 1
-    return np.array(numbers, np.int64), rows, raws
-
-
-def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
-               ) -> tuple[list[str], int]:
-    """Fields of the record that begins at a line, and how many lines it takes.
-
-    If its quotes are not those of a record, they are text and the record is one line: no other is lost.
-    """
-    taken, row = 1, _quoted_fields(lines[at:at + 1], form)
-    while row is None and taken < _MOST_LINES:
-        if at + taken == len(lines):
-            lines += next(blocks, (0, []))[1]
-        if at + taken == len(lines):
-            break
-        taken += 1
-        if '"' in lines[at + taken - 1]:
-            row = _quoted_fields(lines[at:at + taken], form)
-    if row:
-        return row, taken
-    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
-
-
-def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
-    """Fields of a record; None if a quote is still open at its end, empty if they are no record."""
-    try:
-        found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
-                                **_dialect(form)))
-    except csv.Error as error:
-        return None if "unexpected end" in str(error) else []
-    return found[0] if len(found) == 1 else []
-
-
-def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
-    """Fields of one line."""
-    if len(form.separator) > 1 or (quotes or form.quotes) == "none" or '"' not in line:
-        return line.split(form.separator)
-    return next(csv.reader([line], **_dialect(form)), [])
-
-
-def _dialect(form: Form) -> dict:
-    if form.quotes == "escaped":
-        return {"delimiter": form.separator, "doublequote": False, "escapechar": "\\"}
-    return {"delimiter": form.separator}
-
-
-def _padded(rows: list[list[str]], names: list[str]) -> tuple[list[list[str | None]], pa.Array]:
-    counts = np.array([len(row) for row in rows])
-    wrong = counts != len(names)
-    fitting = [[None] * len(names) if bad else row for row, bad in zip(rows, wrong, strict=True)]
-    return fitting, _wrong_count(counts, wrong, len(names))
-
-
-def _batch(names: list[str], fitting: tuple, numbers: np.ndarray, raws: list[str],
-           columns: Sequence[str] | None) -> Raw:
-    rows, problems = fitting
-    values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    found = {name: _null_if_empty(pa.array(column, pa.string()))
-             for name, column in zip(names, values, strict=True) if columns is None or name in columns}
-    return Raw(found, numbers, _Lines(raws), problems)
-
-
 def _json(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
     for first, lines in line_blocks(piece, form.encoding):
         for start in range(0, len(lines), _ROWS):
-            kept = [(first + start + at, line) for at,
-                    line in enumerate(lines[start:start + _ROWS]) if line.strip()]
+            block = enumerate(lines[start:start + _ROWS], first + start)
+            kept = [(number, line) for number, line in block if line.strip()]
             if kept:
                 yield _objects(kept, columns)
 
@@ -387,7 +229,7 @@ def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None) -> Raw:
         if columns is None else columns
     found = {name: pa.array([_json_text((record or {}).get(name)) for record in records], pa.string())
              for name in names}
-    return Raw(found, np.array(numbers, np.int64), _Lines(lines), wrong)
+    return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
 
 
 def _json_text(value: object) -> str | None:

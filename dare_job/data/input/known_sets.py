@@ -13,9 +13,11 @@ from importlib import resources
 import yaml
 
 from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings, TableSettings
+from dare_job.data.input.delimited import header
 from dare_job.data.input.files import hidden
-from dare_job.data.input.formats import Form, detect, header, open_file
+from dare_job.data.input.formats import detect, open_file
 from dare_job.data.input.guess import column_for
+from dare_job.data.input.scan import Form
 from dare_job.data.input.table import Table
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath

@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats
-from dare_job.data.input.formats import FileInfo, Form
+from dare_job.data.input.formats import FileInfo
+from dare_job.data.input.scan import Form
 from dare_job.errors import ConfigError, DataError, describe, install_hint
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath

@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from dare_job.config.tables import EntitySettings, InteractionSettings
+from dare_job.data.input.delimited import header
 from dare_job.data.input.derive import with_columns
-from dare_job.data.input.formats import Form, header, open_file
-from dare_job.data.input.scan import Piece, Raw, line_blocks
+from dare_job.data.input.formats import open_file
+from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
 from dare_job.data.input.table import Table
 from dare_job.data.titles import natural_order
 from dare_job.errors import DataError

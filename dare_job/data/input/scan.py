@@ -51,6 +51,26 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How files of a table are read.
+
+    Attributes
+    ----------
+    kind
+        parquet, delimited or json.
+    separator, header, quotes
+        Of delimited files: what separates fields; their names where the file has no line with them; how
+        quotes in fields are written (doubled, escaped with a backslash, or none: quotes are text).
+    """
+
+    kind: str
+    separator: str = ","
+    header: tuple[str, ...] | None = None
+    quotes: str = "doubled"
+    encoding: str | None = None
+
+
+@dataclass(frozen=True)
 class Raw:
     """Rows of a piece.
 

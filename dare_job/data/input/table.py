@@ -20,8 +20,8 @@ from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats, values
 from dare_job.data.input.attributes import attribute_maps, given_attributes, unlisted
 from dare_job.data.input.cleaning import clean_texts
-from dare_job.data.input.formats import FileInfo, Form
-from dare_job.data.input.scan import RAW_CHARACTERS, Piece, Raw
+from dare_job.data.input.formats import FileInfo
+from dare_job.data.input.scan import RAW_CHARACTERS, Form, Piece, Raw
 from dare_job.errors import DataError
 from dare_job.schemas import INTERACTIONS, ITEMS, TEXTS, USERS
 from dare_job.storage import paths

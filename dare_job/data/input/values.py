@@ -44,7 +44,7 @@ def ids(column: pa.Array, name: str) -> Checked:
 
 def _whole_ids(column: pa.Array, name: str) -> Checked:
     if pa.types.is_decimal(column.type):
-        number = [None if value is None else value for value in column.to_pylist()]
+        number = column.to_pylist()
         texts = [str(int(value)) if value is not None and value == int(value) else None for value in number]
         broken = [value is not None and text is None for value, text in zip(number, texts, strict=True)]
         return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),

@@ -1,0 +1,139 @@
+"""Text files of fields between separators: CSV, TSV and others, with quotes or without."""
+
+import csv
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
+from dare_job.storage.paths import AnyPath
+
+_MOST_LINES = 1000  # of a record in quotes
+csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
+
+
+def header(file: AnyPath, form: Form) -> list[str]:
+    """Names in the first line; empty if the file is empty."""
+    for _, lines in line_blocks(Piece(str(file)), form.encoding):
+        return [name.strip() for name in _fields(lines[0], form)] if lines else []
+    return []
+
+
+def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+    names = list(form.header or header(piece.path, form))
+    skipped = form.header is None and piece.start == 0
+    blocks = line_blocks(piece, form.encoding)
+    for first, lines in blocks:
+        if skipped:
+            first, lines, skipped = first + 1, lines[1:], False
+        quoted = form.quotes != "none" and any('"' in line for line in lines)
+        if quoted:
+            numbers, rows, raws = _records(first, lines, blocks, form)
+            yield _batch(names, _padded(rows, names), numbers, raws, columns)
+        else:
+            kept = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
+            if kept:
+                numbers, texts = zip(*kept, strict=True)
+                yield _split(names, texts, np.array(numbers), form.separator, columns)
+
+
+def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
+           columns: Sequence[str] | None) -> Raw:
+    """Fields of lines without quotes, in Arrow."""
+    parts = pc.split_pattern(pa.array(lines, pa.string()), separator)
+    counts = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
+    starts, flat, wrong = np.cumsum(counts) - counts, pc.list_flatten(parts), counts != len(names)
+    found = {name: _null_if_empty(flat.take(pa.array(starts + place, mask=wrong)))
+             for place, name in enumerate(names) if columns is None or name in columns}
+    return Raw(found, numbers, lines.__getitem__, _wrong_count(counts, wrong, len(names)))
+
+
+def _null_if_empty(column: pa.Array) -> pa.Array:
+    column = pc.utf8_trim(column, " ")
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+
+
+def _wrong_count(counts: np.ndarray, wrong: np.ndarray, expected: int) -> pa.Array:
+    if not wrong.any():
+        return pa.nulls(len(counts), pa.string())
+    return pa.array([f"expected {expected} fields, found {count}" if bad else None
+                     for count, bad in zip(counts, wrong, strict=True)], pa.string())
+
+
+def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]]], form: Form):
+    """Line numbers, fields and texts of records, whose quoted fields may contain line breaks.
+
+    A record that is not complete at the end of the block goes on in the next one.
+    """
+    numbers, rows, raws, at = [], [], [], 0
+    while at < len(lines):
+        if lines[at].strip():
+            row, taken = _record_at(lines, at, blocks, form)
+            numbers.append(first + at)
+            rows.append(row)
+            raws.append("\n".join(lines[at:at + taken]))
+            at += taken
+        else:
+            at += 1
+    return np.array(numbers, np.int64), rows, raws
+
+
+def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
+               ) -> tuple[list[str], int]:
+    """Fields of the record that begins at a line, and how many lines it takes.
+
+    If its quotes are not those of a record, they are text and the record is one line: no other is lost.
+    """
+    taken, row = 1, _quoted_fields(lines[at:at + 1], form)
+    while row is None and taken < _MOST_LINES:
+        if at + taken == len(lines):
+            lines += next(blocks, (0, []))[1]
+        if at + taken == len(lines):
+            break
+        taken += 1
+        if '"' in lines[at + taken - 1]:
+            row = _quoted_fields(lines[at:at + taken], form)
+    if row:
+        return row, taken
+    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
+
+
+def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
+    """Fields of a record; None if a quote is still open at its end, empty if they are no record."""
+    try:
+        found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
+                                **_dialect(form)))
+    except csv.Error as error:
+        return None if "unexpected end" in str(error) else []
+    return found[0] if len(found) == 1 else []
+
+
+def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
+    """Fields of one line."""
+    if len(form.separator) > 1 or (quotes or form.quotes) == "none" or '"' not in line:
+        return line.split(form.separator)
+    return next(csv.reader([line], **_dialect(form)), [])
+
+
+def _dialect(form: Form) -> dict:
+    if form.quotes == "escaped":
+        return {"delimiter": form.separator, "doublequote": False, "escapechar": "\\"}
+    return {"delimiter": form.separator}
+
+
+def _padded(rows: list[list[str]], names: list[str]) -> tuple[list[list[str | None]], pa.Array]:
+    counts = np.array([len(row) for row in rows])
+    wrong = counts != len(names)
+    fitting = [[None] * len(names) if bad else row for row, bad in zip(rows, wrong, strict=True)]
+    return fitting, _wrong_count(counts, wrong, len(names))
+
+
+def _batch(names: list[str], fitting: tuple, numbers: np.ndarray, raws: list[str],
+           columns: Sequence[str] | None) -> Raw:
+    rows, problems = fitting
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    found = {name: _null_if_empty(pa.array(column, pa.string()))
+             for name, column in zip(names, values, strict=True) if columns is None or name in columns}
+    return Raw(found, numbers, raws.__getitem__, problems)
