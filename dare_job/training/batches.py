@@ -11,6 +11,8 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from dare_job.training.loop import autocast
+
 IGNORED = -100
 _WIDTH_STEP = 32  # rows are padded to a multiple of this, because CPU kernels are compiled for each shape
 _LOGIT_ROWS = 256  # rows are padded to a multiple, so that few shapes occur
@@ -40,7 +42,7 @@ def text_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
     flat = batch.targets.flatten()
     wanted = (flat != IGNORED).nonzero()[:, 0]
     wanted = functional.pad(wanted, (0, -len(wanted) % _LOGIT_ROWS))  # with row 0, whose target is IGNORED
-    with torch.autocast(batch.tokens.device.type, torch.bfloat16):
+    with autocast(batch.tokens.device):
         hidden = model.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state  # (B, T, H)
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[wanted])  # (N, V)
     return functional.cross_entropy(logits.float(), flat[wanted], ignore_index=IGNORED)

@@ -289,6 +289,15 @@ def adamw(model: torch.nn.Module, rate: float, weight_decay: float,
                              fused=fused)
 
 
+def autocast(device: torch.device) -> torch.autocast:
+    """Products of a loss in bfloat16 where the device has instructions for them, else in float32.
+
+    Without AMX a processor takes twice as long in bfloat16 as in float32.
+    """
+    fast = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    return torch.autocast(device.type, torch.bfloat16, enabled=fast)
+
+
 def versions() -> dict[str, str]:
     """Versions of the packages that train a model."""
     return {"dare_job": __version__, "torch": torch.__version__, "transformers": transformers.__version__}

@@ -97,7 +97,7 @@ def _with_noise(quiet: Path, profiles: Sequence[Profile], out: Path, settings: S
 def train(profiles: Sequence[Profile], out: Path, settings: Settings) -> dict:
     """Train on these profiles and write model and tokenizer. Returns loss, tokens and minutes.
 
-    AdamW, and Muon for the layers' matrices, in float32 with bfloat16 autocast.
+    AdamW, and Muon for the layers' matrices, with float32 weights and ``loop.autocast``.
     """
     torch.manual_seed(settings.seed)
     torch.set_num_threads(settings.threads)

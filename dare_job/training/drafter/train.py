@@ -32,7 +32,7 @@ from dare_job.training.drafter.settings import Settings
 from dare_job.training.drafter.teacher import TeacherRow, teacher_rows
 from dare_job.training.embedded.corpus import special_ids
 from dare_job.training.embedded.initialise import add_copy_circuit
-from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, fit
+from dare_job.training.loop import MovingAverages, Schedule, Stream, Training, autocast, fit
 
 CHAIN = 4  # drafted tokens per step of the measure
 _WARMUP = 0.1  # of the steps
@@ -131,7 +131,7 @@ def _padded(rows: list[TeacherRow], width: int) -> Batch:
 def _losses(model, batch: Batch, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropy of the texts, and KL divergence from the target's distributions."""
     batch = Batch(*(part.to(model.device) for part in batch))
-    with torch.autocast(model.device.type, torch.bfloat16):
+    with autocast(model.device):
         hidden = model.base_model(input_ids=batch.ids, use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.places])
     logits = logits.float()

@@ -60,8 +60,8 @@ def train(save: Annotated[Path, typer.Option(help="Folder to write.")],
           start: Annotated[Path | None, typer.Option(help="Model folder to go on from.")] = None) -> None:
     """Train for ``steps`` updates and leave model and tokenizer in ``save``.
 
-    AdamW in float32 with bfloat16 autocast on one thread. The same start, steps and seed give the same
-    weights on one kind of processor and version of torch.
+    AdamW with float32 weights and ``loop.autocast`` on one thread. The same start, steps and seed give the
+    same weights on one kind of processor and version of torch.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(seed)

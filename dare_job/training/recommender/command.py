@@ -15,7 +15,7 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 from dare_job.training import result
 from dare_job.training.checkpoint import Checkpoint
-from dare_job.training.loop import Schedule, Training, fit
+from dare_job.training.loop import Schedule, Training, autocast, fit
 from dare_job.training.recommender import histories, network
 from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import Options, Settings
@@ -103,7 +103,7 @@ def sample(rows: list, count: int, seed: int) -> list:
 
 
 def _loss(model, batch) -> torch.Tensor:
-    with torch.autocast(model.device.type, torch.bfloat16):
+    with autocast(model.device):
         return histories.next_token_loss(model, batch)
 
 
