@@ -7,6 +7,7 @@ large files. Callers must name the columns, as Spark cannot push a projection do
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from dare_job.errors import DataError
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
-_SPLIT_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
+_TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
 _ROWS, _GROUP_BYTES = 2000, 64 << 20
 _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
@@ -44,15 +45,15 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet files found")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
-    splits = _splits(files, spark.sparkContext.defaultParallelism)
+    tasks = divide([piece for file, size in files for piece in _pieces(file, size)], spark)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                for piece in splits[number]:
+                for piece in tasks[number]:
                     yield from _rows(piece, schema)
 
-    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(read, from_arrow_schema(schema))
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
 
 
 def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
@@ -87,22 +88,31 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(plain(field.type)) for field in schema])
 
 
-def _splits(files: list[tuple[AnyPath, int]], slots: int) -> list[list[_Piece]]:
-    """Pieces of each task: about 128 MB, or less if some task slots would have no work."""
-    pieces: list[tuple[_Piece, int]] = []
-    for file, size in files:
-        groups = _row_groups(file) if size >= _SPLIT_BYTES else [None]
-        pieces += [((str(file), group), size // len(groups) + _FILE_COSTS_BYTES) for group in groups]
-    total = sum(size for _, size in pieces)
-    split_bytes = min(_SPLIT_BYTES, max(_FILE_COSTS_BYTES, total // slots))
-    splits, capacity = [], 0
-    for piece, size in pieces:
-        if not splits or size > capacity:
-            splits.append([])
-            capacity = split_bytes
-        splits[-1].append(piece)
-        capacity -= size
-    return splits
+def _pieces(file: AnyPath, size: int) -> list[tuple[_Piece, int]]:
+    """Pieces of a file and their bytes: the whole file, or each row group of a large one."""
+    groups = _row_groups(file) if size >= _TASK_BYTES else [None]
+    return [((str(file), group), size // len(groups)) for group in groups]
+
+
+def divide(pieces: Sequence[tuple[Any, int]], spark: SparkSession) -> list[list]:
+    """Pieces of files for each task, in order: about 128 MB, or less if some task slots would have no work.
+
+    Parameters
+    ----------
+    pieces
+        Each with its bytes.
+    """
+    costs = [size + _FILE_COSTS_BYTES for _, size in pieces]
+    most = min(_TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
+    tasks: list[list] = []
+    size = most
+    for (piece, _), cost in zip(pieces, costs, strict=True):
+        if size >= most:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(piece)
+        size += cost
+    return tasks
 
 
 def _row_groups(file: AnyPath) -> list[range | None]:

@@ -11,7 +11,6 @@ from dare_job.data.input.cleaning import clean, clean_texts
 from dare_job.schemas import ATTRIBUTES
 
 _MOST_LISTED = 10  # entries of a list in an attribute
-_NO_VALUE = pa.array(["null", "nan", "none", "<na>", r"\n"])  # a missing value, in lower case
 
 
 def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
@@ -33,8 +32,7 @@ def _attribute_text(column: pa.Array) -> pa.Array:
         return pa.nulls(len(column), pa.string())
     text = values.texts(column, "")[0]
     text = pc.replace_substring_regex(text, r"^(-?\d+)\.0$", r"\1")  # as pandas writes integers with gaps
-    text = pc.if_else(pc.is_in(pc.utf8_lower(text), _NO_VALUE), pa.scalar(None, pa.string()), text)
-    return clean_texts(unlisted(text))
+    return clean_texts(unlisted(values.without_missing(text, "none", "None")))
 
 
 def unlisted(text: pa.Array) -> pa.Array:

@@ -10,16 +10,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.input.source import InputSource
-from dare_job.data.input.table import CONTRACT, OF_TEXTS, Part, Table, schema_of
+from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
 from dare_job.schemas import REJECTS, TEXTS
+from dare_job.spark.remote_tables import divide
 from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
 _REPORTED_REASONS = 5
 _SHOWN_CHARACTERS = 60  # of the first row of a reason
-_TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own readers
 
 
 @dataclass
@@ -74,7 +74,7 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
 
 def _rows(table: Table, spark: SparkSession) -> DataFrame:
     """The rows of a table, read by tasks."""
-    tasks = list(_tasks(table.parts(), spark.sparkContext.defaultParallelism))
+    tasks = divide([(part, part.piece.size) for part in table.parts()], spark)
     reader = replace(table, files=())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,21 +85,6 @@ def _rows(table: Table, spark: SparkSession) -> DataFrame:
 
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
     return numbers.mapInArrow(read, from_arrow_schema(schema_of(table.name)))
-
-
-def _tasks(parts: list[Part], slots: int) -> Iterator[list[Part]]:
-    """Parts of each task: about 128 MB, or less if some task slots would have no work."""
-    total = sum(part.piece.size + _FILE_COSTS_BYTES for part in parts)
-    most = min(_TASK_BYTES, max(_FILE_COSTS_BYTES, total // slots))
-    task, size = [], 0
-    for part in parts:
-        task.append(part)
-        size += part.piece.size + _FILE_COSTS_BYTES
-        if size >= most:
-            yield task
-            task, size = [], 0
-    if task:
-        yield task
 
 
 def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:

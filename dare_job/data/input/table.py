@@ -322,7 +322,7 @@ class Table:
         columns = [found]
         for name in others:
             text, problem = values.texts(self._column(raw, name), name)
-            columns.append(clean_texts(unlisted(values.without_no_values(text))))
+            columns.append(clean_texts(unlisted(values.without_missing(text))))
             problems.append(problem)
         return [*columns, self._attributes(raw)], problems
 

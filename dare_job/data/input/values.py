@@ -19,8 +19,8 @@ UNITS = {"d": 1 / 86400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units
 LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
-_MISSING_WORDS = ("", "null", "none", "nan", "na", "n/a", r"\n")  # as exports write a missing number or time
-_NO_VALUES = pa.array(["NULL", "null", "NaN", "nan", "<NA>", r"\N"])
+_MISSING = ("null", "NULL", "nan", "NaN", "<NA>", r"\N")  # as exports write a missing value
+_NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
 Checked = tuple[pa.Array, pa.Array]
 
 
@@ -31,7 +31,7 @@ def ids(column: pa.Array, name: str) -> Checked:
     if is_text(kind):
         text, broken = utf8(column)
         text = pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
-        return without_no_values(text), _problem(broken, f"{name} is not UTF-8")
+        return without_missing(text), _problem(broken, f"{name} is not UTF-8")
     if pa.types.is_integer(kind):
         return column.cast(pa.string()), no_problem(column)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -282,15 +282,19 @@ def utf8(column: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _present_text(column: pa.Array) -> pa.Array:
-    """Trimmed text; null where it is a word for a missing value."""
+    """Trimmed text of numbers or times; null where it is a word for a missing value."""
     text = pc.utf8_trim_whitespace(utf8(column)[0])
-    missing = pc.is_in(pc.utf8_lower(text), pa.array(_MISSING_WORDS))
+    words = [word.lower() for word in (*_MISSING, *_NO_NUMBER)]
+    return _null_where(pc.is_in(pc.utf8_lower(text), pa.array(words)), text)
+
+
+def without_missing(text: pa.Array, *words: str) -> pa.Array:
+    """Null where a text is a word that exports write for a missing value, or one of ``words``."""
+    return _null_where(pc.is_in(text, pa.array([*_MISSING, *words])), text)
+
+
+def _null_where(missing: pa.Array, text: pa.Array) -> pa.Array:
     return pc.if_else(missing, pa.scalar(None, pa.string()), text)
-
-
-def without_no_values(text: pa.Array) -> pa.Array:
-    """Null where a text is a word that exports write for a missing value."""
-    return pc.if_else(pc.is_in(text, _NO_VALUES), pa.scalar(None, pa.string()), text)
 
 
 def no_problem(column: pa.Array) -> pa.Array:
