@@ -1,0 +1,61 @@
+"""``bench sweep``: tiny models of every architecture of the installed transformers, and the table of outcomes."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import transformers
+
+from dare_job.bench.cli import command
+from dare_job.bench.sweep import isolated, models, page
+from dare_job.bench.sweep.attempt import attempt
+from dare_job.config.options import option, words
+from dare_job.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_FAULTS = ("wrong", "crash")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``bench sweep``."""
+
+    only: Sequence[str] = option("Model types, such as llama,qwen3; default: all.", (), parse=words)
+    seconds: float = option("Time limit of one model.", 240.0)
+    workers: int = option("Models at the same time, each with one thread.", 1)
+    page: Path | None = option("File for the table, as docs/reference/models.md.", None)
+
+    def __post_init__(self):
+        if unknown := sorted(set(self.only) - {name.partition(" (")[0] for name in models.names()}):
+            raise ConfigError(f"--only {unknown[0]}: transformers {transformers.__version__} has no causal "
+                              "language model of this type")
+        for name in ("seconds", "workers"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"--{name} {getattr(self, name)} must be above 0")
+
+
+def _faulty(options: Options, result: dict) -> bool:
+    return any(result["counts"].get(outcome) for outcome in _FAULTS)
+
+
+@command(Options, _faulty)
+def main(options: Options) -> dict:
+    """Decode with a tiny random model of every causal architecture and compare with `generate`, in float32.
+
+    Each model decodes four prompts singly and in batches, without drafts, with drafts that hold the right tokens
+    among wrong ones, and with drafts from its own texts. Takes about half an hour on one core. Exit code 1 if a
+    text differs or a model crashes. The last line is one JSON object.
+    """
+    names = [name for name in models.names() if not options.only or name.partition(" (")[0] in options.only]
+    rows = []
+    for row in isolated.run(attempt, names, options.seconds, options.workers):
+        rows.append(row)
+        print(f"{len(rows):3}/{len(names)} {row['outcome']:10} {row['name']:45} "
+              f"{row.get('accepted_per_step', '')!s:>5} {row['reason']}", flush=True)
+    counts = dict(Counter(row["outcome"] for row in rows))
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    if options.page:
+        options.page.write_text(page.text(rows, transformers.__version__), encoding="utf-8")
+    return {"transformers": transformers.__version__, "counts": counts, "models": rows}
