@@ -18,7 +18,7 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
-from dare_job.decode.request import Request, Result
+from dare_job.decode.request import Drafter, Request, Result
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DareJobError, ModelError
 from dare_job.evaluate.oracle import OracleDrafter
@@ -37,11 +37,10 @@ def attempt(name: str) -> dict:
     Returns
     -------
     dict
-        "name", "class", "outcome" and "reason". The outcome is tree, chain or undrafted (what the engine does
-        with drafts; all texts are equal to those of ``generate``), wrong (a text differs), refused (with
-        "generate": whether ``generate`` can), no_text (``generate`` cannot continue a text with this class) or
-        not_built. With texts also "accepted_per_step" from repeated text, and "steps", "undrafted_steps" of
-        the model.
+        "name", "class", "outcome", "reason" and "seconds". The outcome is tree, chain or none (the drafts that
+        the engine verifies; all texts are equal to those of ``generate``), wrong (a text differs), crash,
+        refused, no_text (``generate`` cannot continue a text with this class) or not_built. With texts also
+        "accepted_per_step" and "steps" of the model from repeated text, and "undrafted_steps".
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -124,7 +123,8 @@ def _compared(target: Target, prompts: Sequence[np.ndarray], texts: Sequence[np.
             "steps": steps, "undrafted_steps": sum(result.target_steps for result in undrafted[0])}
 
 
-def _decode(target: Target, prompts: Sequence[np.ndarray], batch: int, drafter=None, pools=()) -> list[Result]:
+def _decode(target: Target, prompts: Sequence[np.ndarray], batch: int, drafter: Drafter | None = None,
+            pools: tuple = ()) -> list[Result]:
     settings = EngineSettings(max_new_tokens=NEW_TOKENS, batch_size=batch, nodes=16 if drafter else 0)
     requests = [Request(row, prompt, pools) for row, prompt in enumerate(prompts)]
     return sorted(Engine(target, settings, drafter).run(requests), key=lambda result: result.id)

@@ -1,4 +1,4 @@
-"""``bench sweep``: tiny models of every architecture of the installed transformers, and the table of outcomes."""
+"""``bench sweep``: a tiny model of every architecture of the installed transformers, and what came out."""
 
 import logging
 from collections import Counter
@@ -44,9 +44,9 @@ def _faulty(options: Options, result: dict) -> bool:
 def main(options: Options) -> dict:
     """Decode with a tiny random model of every causal architecture and compare with `generate`, in float32.
 
-    Each model decodes four prompts singly and in batches, without drafts, with drafts that hold the right tokens
-    among wrong ones, and with drafts from its own texts. Takes about half an hour on one core. Exit code 1 if a
-    text differs or a model crashes. The last line is one JSON object.
+    Each model decodes four prompts singly and in batches, without drafts, with drafts that hold the right
+    tokens among wrong ones, and with drafts from its own texts. Takes about half an hour on one core. Exit
+    code 1 if a text differs or a model crashes. The last line is one JSON object.
     """
     names = [name for name in models.names() if not options.only or name.partition(" (")[0] in options.only]
     rows = []

@@ -119,7 +119,7 @@ def config(name: str) -> PreTrainedConfig:
 
 
 def _change(fields: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Change fields of the decoder's configuration, or with a dot in front, of the whole; dots make a path."""
+    """Change fields of the decoder's configuration, or of the whole after a dot; dots make a path."""
     decoder = fields.get("text_config")
     decoder = decoder if isinstance(decoder, dict) else fields
     for name, value in changes.items():

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 _OUTCOMES = {
-    "tree": ("drafted, in trees", "texts equal to those of `generate`; a step verifies a tree of draft tokens"),
+    "tree": ("drafted, in trees", "texts equal those of `generate`; a step verifies a tree of draft tokens"),
     "chain": ("drafted, in chains", "the same, with one path of draft tokens for each row"),
-    "none": ("without drafts", "texts equal to those of `generate`, decoded without drafts"),
+    "none": ("without drafts", "texts equal those of `generate`; drafts are not possible"),
     "wrong": ("wrong", "a text differs: a fault, please report it"),
     "crash": ("crash", "the process ended or did not finish: a fault, please report it"),
     "refused": ("refused", "`dare-job check` and `run` end with a message; `generate` can decode"),
@@ -19,13 +19,13 @@ _HEAD = """\
 # Models
 
 What dare-job does with every architecture of causal language models, and of image models that also continue
-texts, in transformers {version}. Each line is a tiny random model: a small configuration of the model type, or a
-variant of it in brackets. Its greedy texts in float32 are compared, token for token, with those of `generate`:
-decoded singly and in batches, with drafts and without. Weights from the hub can still be in a form that cannot be
-loaded; `dare-job check --model NAME` tries a model itself.
+texts, in transformers {version}. Each line is a tiny random model: a small configuration of the model type, or
+a variant of it in brackets. Its greedy texts in float32 are compared, token for token, with those of
+`generate`: decoded singly and in batches, with drafts and without. Weights can still be in a form that cannot
+be loaded: `dare-job check --model NAME` tries a model itself.
 
-*Accepted* is the number of draft tokens accepted per step where the drafts are the model's own texts with every
-{changed}th token replaced.
+*Accepted* is the number of draft tokens accepted per step where the drafts are the model's own texts with
+every {changed}th token replaced.
 
 | outcome | architectures | meaning |
 | --- | --- | --- |

@@ -1,7 +1,7 @@
 """Small configurations of any architecture: few layers, small width, small vocabulary.
 
-Sizes are recognized by the names of their fields, which the configurations of transformers mostly share. Fields
-with other names keep their defaults.
+Sizes are recognized by the names of their fields, which the configurations of transformers mostly share.
+Fields with other names keep their defaults.
 """
 
 import re
@@ -16,7 +16,7 @@ _LAYERS = re.compile(r"(num_|n_)?((hidden|decoder|encoder|num)_)?(layers?|blocks
 # The first pattern that matches a field's whole name decides. Only positive integers are replaced.
 _SIZES = tuple((re.compile(pattern), size) for pattern, size in (
     (r"(type|task_type)_vocab_size|additional_vocab_size", 2),
-    (r".*vocab(_size)?(_base|_per_layer_input)?|unpadded_vocab_size|encoder_hash_byte_group_vocab", VOCABULARY),
+    (r".*vocab(_size)?(_base|_per_layer_input)?", VOCABULARY),
     (r"(max_(position_embeddings|seq_len|source_positions|target_positions)|n_positions|n_ctx|context_length"
      r"|model_max_length)", CONTEXT),
     # Shorter than the texts, so that windows matter.
@@ -41,7 +41,8 @@ _SIZES = tuple((re.compile(pattern), size) for pattern, size in (
     (r"(.*_)?(hidden|embedding)_(size|dim)|d_model|n_embd|emb_dim|embed_dim|word_embed_proj_dim|lru_width"
      r"|output_dim|vision_output_dim|projector_(in|out)put_dim|projection_dim|hidden_size_global", _WIDTH)))
 _NO_SIZES = re.compile(r".*(multiplier|expansion|ratio|factor|_mult|multiple).*")
-_PERIODS = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+_PERIODS = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+            "expert_layer_offset": 1}
 _UNSET = {"head_dim": _HEAD_DIM, "num_key_value_heads": 2, "n_routed_experts": 4, "n_shared_experts": 1,
           "num_experts_per_tok": 2}
 _INDEXES = re.compile(r".*(_idxs|_indexes|_indices|_layers|_layer_ids)")

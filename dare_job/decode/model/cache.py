@@ -47,18 +47,18 @@ class TreeCache(Cache):
     """Key-value cache of S slots.
 
     Keys and values are stored in stacks (parts, S, heads, capacity, dim), one for each distinct shape. Part
-    2 * layer holds the layer's keys, the next part its values.
+    2 * n holds the keys of the n-th layer that has any, the next part its values.
 
     Parameters
     ----------
-    shapes : list of (int, int, int)
-        Heads, key dimension and value dimension of each layer.
+    shapes : list of (int, int, int), or None
+        Heads, key dimension and value dimension of each layer; None for a layer without keys of its own.
     slots : int
     dtype : torch.dtype
     device : torch.device or str
     """
 
-    def __init__(self, shapes: list[tuple[int, int, int]], slots: int, dtype: torch.dtype, device):
+    def __init__(self, shapes: list[tuple[int, int, int] | None], slots: int, dtype: torch.dtype, device):
         super().__init__(layers=[_Layer(self) for _ in shapes])
         self.slots = slots
         self.capacity = 0
@@ -73,7 +73,10 @@ class TreeCache(Cache):
         # On a CPU: lengths and starts of the trees, and places of their queries if rows are padded; None: a
         # single row, which is written as a slice.
         self._trees: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        parts = [(heads, dim) for heads, *dims in shapes for dim in dims]
+        own = [shape for shape in shapes if shape is not None]
+        counts = np.cumsum([0, *(2 * (shape is not None) for shape in shapes)])
+        self._part_of_layer: list[int] = counts[:-1].tolist()
+        parts = [(heads, dim) for heads, *dims in own for dim in dims]
         kinds = dict.fromkeys(parts)
         self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
         self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
@@ -160,7 +163,7 @@ class TreeCache(Cache):
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or packed (1, heads, T, dim); return all keys and values to be read."""
-        part = 2 * layer_idx
+        part = self._part_of_layer[layer_idx]
         keys, values = self._read[part : part + 2]
         if self._slots is not None:
             self._written[part][self._slots] = key_states

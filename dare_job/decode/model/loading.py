@@ -7,7 +7,13 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import cached_file
 
 from dare_job.errors import ConfigError, ModelError
@@ -34,15 +40,24 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedMod
     """
     options = {"trust_remote_code": trust_remote_code}
     try:
-        AutoConfig.from_pretrained(path, **options)
+        config = AutoConfig.from_pretrained(path, **options)
         _check_generation_config(path)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = _auto_class(config).from_pretrained(
             path, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
             **options)
     except _ERRORS as error:
         raise ModelError(_reason(path, error)) from error
     _check_weights(path, report)
     return model
+
+
+def _auto_class(config: PreTrainedConfig) -> type:
+    """Return the class that loads such a model: one of its own for image models that also continue texts."""
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    of_images = type(config) in AutoModelForImageTextToText._model_mapping
+    if of_images and not remote and type(config) not in AutoModelForCausalLM._model_mapping:
+        return AutoModelForImageTextToText
+    return AutoModelForCausalLM
 
 
 def device(name: str) -> torch.device:

@@ -1,7 +1,8 @@
-"""Additive attention masks over cache columns: rows of different lengths, draft trees, sliding windows.
+"""Additive attention masks over cache columns: rows of different lengths, draft trees, windows, chunks.
 
-Every mask is (R, 1, Q, L) in the model's dtype, 0 where a query sees a column. Models that mix full and
-sliding layers take a dictionary with one mask for each kind.
+Every mask is (R, 1, Q, L) in the model's dtype, 0 where a query sees a column. Models that mix kinds of
+layers take a dictionary with one mask for each kind. In a chunked layer a query at position p sees what it would
+see in a window of p % chunk + 1.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numba
 import numpy as np
 import torch
 
-from dare_job.decode.model.support import SLIDING, Traits
+from dare_job.decode.model.support import CHUNKED, FULL, SLIDING, Traits
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 NO_WINDOW = 2**40
@@ -26,7 +27,7 @@ def prompt(traits: Traits, rows: int, start: int, longest: int, dtype: torch.dty
     """
     index = torch.arange(longest, device=device)
     distances = index[start:, None] - index
-    return _masks_by_kind(traits, (distances >= 0)[None], distances[None], dtype, rows)
+    return _masks_by_kind(traits, (distances >= 0)[None], distances[None], index[None, start:], dtype, rows)
 
 
 def tree(traits: Traits, layout: PaddedLayout | None, ancestors: torch.Tensor, depths: torch.Tensor,
@@ -52,12 +53,12 @@ def tree(traits: Traits, layout: PaddedLayout | None, ancestors: torch.Tensor, d
     of_tree = (offset >= 0) & (offset < width)
     visible = ancestors.gather(2, node[:, None].expand(-1, width, -1)) & of_tree[:, None]
     visible |= (offset < 0)[:, None]
-    distances = None
+    distances = positions = None
     if traits.window is not None:
         positions = lengths[:, None] + depths.view(rows, width)
         places = torch.where(of_tree, positions.gather(1, node), index)
         distances = positions[:, :, None] - places[:, None]
-    return _masks_by_kind(traits, visible, distances, dtype)
+    return _masks_by_kind(traits, visible, distances, positions, dtype)
 
 
 def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, dtype: torch.dtype):
@@ -65,14 +66,13 @@ def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, 
     positions, masks = np.empty(len(trees), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
-        window = traits.window if kind == SLIDING else NO_WINDOW
-        _fill_tree_mask(mask, *trees.host[1:], lengths, window, LOW[dtype], positions)
+        _fill_tree_mask(mask, *trees.host[1:], lengths, *_window(traits, kind), LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask) if dtype == torch.float32 else torch.from_numpy(mask).to(dtype)
     return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
 @numba.njit(cache=True)
-def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positions):
+def _fill_tree_mask(mask, parents, depths, starts, lengths, fixed, chunk, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         start, queries, length = starts[r], starts[r + 1] - starts[r], lengths[r]
@@ -80,6 +80,7 @@ def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positio
             t = start + i if i < queries else start  # padding sees what the root sees
             position = length + depths[t]
             positions[t] = position
+            window = position % chunk + 1 if chunk else fixed
             line = mask[r, 0, i]
             first = max(0, min(length, position - window + 1))
             line[:first] = low
@@ -93,12 +94,23 @@ def _fill_tree_mask(mask, parents, depths, starts, lengths, window, low, positio
                 up = parents[up]
 
 
-def _masks_by_kind(traits: Traits, visible: torch.Tensor, distances: torch.Tensor | None, dtype,
-                   rows: int = -1):
-    masks = {
-        kind: _additive(visible & (distances < traits.window) if kind == SLIDING else visible, dtype)
-        .expand(rows, -1, -1, -1) for kind in traits.kinds
-    }
+def _window(traits: Traits, kind: str) -> tuple[int, int]:
+    """Return the positions that a query of such layers sees, and those of a chunk; 0: no chunks."""
+    return traits.window if kind == SLIDING else NO_WINDOW, traits.window if kind == CHUNKED else 0
+
+
+def _masks_by_kind(traits: Traits, visible: torch.Tensor, distances: torch.Tensor | None,
+                   positions: torch.Tensor | None, dtype, rows: int = -1):
+    """Return masks of all kinds from visible columns (R, Q, L), distances of the same shape, and each query's
+    position (R, Q).
+    """
+    masks = {}
+    for kind in traits.kinds:
+        seen = visible
+        if kind != FULL:
+            window = traits.window if kind == SLIDING else positions[:, :, None] % traits.window + 1
+            seen = visible & (distances < window)
+        masks[kind] = _additive(seen, dtype).expand(rows, -1, -1, -1)
     return masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
@@ -166,14 +178,13 @@ def level_masks(traits: Traits, level: Level, width: int, columns: int, dtype: t
     positions, masks = np.empty(len(level.tokens), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(level.lengths), 1, width, columns), np.float32)
-        window = traits.window if kind == SLIDING else NO_WINDOW
-        _fill_level_mask(mask, *level[1:], window, LOW[dtype], positions)
+        _fill_level_mask(mask, *level[1:], *_window(traits, kind), LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask).to(device, dtype)
     return torch.from_numpy(positions).to(device), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
 @numba.njit(cache=True)
-def _fill_level_mask(mask, starts, lengths, first, parents, depths, window, low, positions):
+def _fill_level_mask(mask, starts, lengths, first, parents, depths, fixed, chunk, low, positions):
     rows, _, width, _ = mask.shape
     for r in range(rows):
         own, length = starts[r + 1] - starts[r], lengths[r]
@@ -187,6 +198,7 @@ def _fill_level_mask(mask, starts, lengths, first, parents, depths, window, low,
             node = first[r] + i
             position = length - 1 + depths[r, node]
             positions[starts[r] + i] = position
+            window = position % chunk + 1 if chunk else fixed
             before = max(0, min(length, position - window + 1))
             line[:before] = low
             line[before:length] = 0

@@ -22,8 +22,8 @@ _TOLERANCE = 1e-3  # relative to the influence of a text's other tokens on the l
 _ROUNDING = {torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
-    """Return (heads, key_dim, value_dim) of each layer's cache.
+def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
+    """Return (heads, key_dim, value_dim) of each layer's cache; None for layers that use another layer's.
 
     Raises
     ------
@@ -36,9 +36,18 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     try:
         with torch.inference_mode():
             model(input_ids=ids, past_key_values=cache, use_cache=True)
-        return [(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in cache.layers]
+        return [_shape(layer) for layer in cache.layers]
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise ModelError(f"{name} is not supported: it has no ordinary key-value cache ({error})") from error
+
+
+def _shape(layer) -> tuple[int, int, int] | None:
+    """Return the shape of one layer of a transformers cache that has read a token."""
+    if hasattr(layer, "conv_states"):
+        raise TypeError(f"a {type(layer).__name__} holds a recurrent state")
+    if layer.keys is None:
+        return None
+    return layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from dare_job.errors import ModelError
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
 _ANY_LENGTH = {"xglm"}  # its position table grows
 # Fields with such names limit what a query sees, in a way defined only by the architecture's code.
@@ -24,9 +24,10 @@ class Traits:
     Attributes
     ----------
     kinds : tuple of str
-        Mask kinds of the layers: FULL, SLIDING or both.
+        Mask kinds of the layers: FULL, SLIDING, CHUNKED, or FULL and one of the others.
     window : int, optional
-        Positions that a SLIDING layer sees, including the query's own.
+        Positions that a SLIDING layer sees, including the query's own; or positions of a chunk: a query in a
+        CHUNKED layer sees those of its own chunk.
     context : int, optional
         Maximum tokens of a prompt. None: unlimited.
     reason : str
@@ -36,6 +37,8 @@ class Traits:
     max_columns : int, optional
         Maximum cache columns of a forward pass, the size of the model's own causal mask. Rows near this limit
         have no drafts. None: unlimited.
+    packs : bool
+        Whether rows may be packed: not where the model's code counts queries of one row.
     """
 
     kinds: tuple[str, ...]
@@ -44,6 +47,7 @@ class Traits:
     reason: str
     max_length: int | None
     max_columns: int | None = None
+    packs: bool = True
 
 
 def traits(model: PreTrainedModel) -> Traits:
@@ -62,23 +66,31 @@ def traits(model: PreTrainedModel) -> Traits:
 
     if model.config.is_encoder_decoder:
         refuse("it is an encoder-decoder; the engine supports decoder-only causal models")
-    if getattr(model, "_is_stateful", False):
+    kinds = _kinds(config)
+    if getattr(model, "_is_stateful", False) and not _has_attention_only(config):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
-    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", None):
+    if not getattr(config, "is_causal", True) or _is_bidirectional(config):
         refuse("its attention is not causal")
     if getattr(config, "is_decoder", None) is False and _has_switch(model):
         refuse("its attention is not causal: is_decoder is false in its configuration")
     if getattr(config, "alibi", False) or config.model_type in _ALIBI:
         refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
-    kinds = _kinds(config)
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
+    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING, CHUNKED)]:
         refuse(f"it has layers of type {', '.join(unknown)}")
     if field := _hidden_limit(config, kinds):
         refuse(f"{field} limits its attention in a way that the engine does not implement")
+    if SLIDING in kinds and CHUNKED in kinds:
+        refuse(f"it has layers of type {SLIDING} and {CHUNKED}")
     window = getattr(config, "sliding_window", None) if SLIDING in kinds else None
+    window = config.attention_chunk_size if CHUNKED in kinds else window
     context, reason, longest = _lengths(model, config)
+    by_column = _scaled_by_column(config, context)
+    if by_column is not None:
+        context, reason, longest = by_column, "floor_scale of its attention temperature", by_column + 1
     own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
-    return Traits(kinds, window, context, reason, longest, context if own_mask else None)
+    own_mask = own_mask or by_column is not None
+    return Traits(kinds, window, context, reason, longest, context if own_mask else None,
+                  packs=by_column is None)
 
 
 def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:
@@ -88,8 +100,27 @@ def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:
     if getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True):
         return (SLIDING,)
     if getattr(config, "attention_chunk_size", None) is not None:
-        return ("chunked_attention",)
+        return (CHUNKED,)
     return (FULL,)
+
+
+def _is_bidirectional(config: PreTrainedConfig) -> bool:
+    """Return whether tokens of texts see later ones: with "vision" only tokens of images do."""
+    return getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
+
+
+def _has_attention_only(config: PreTrainedConfig) -> bool:
+    """Return whether a hybrid's ``layer_types`` name no recurrent layer, whatever its class says."""
+    types = getattr(config, "layer_types", None)
+    return bool(types) and set(types) <= {FULL, SLIDING}
+
+
+def _scaled_by_column(config: PreTrainedConfig, context: int | None) -> int | None:
+    """Return where queries begin to be scaled by their column in the cache, which is not their position."""
+    if config.model_type != "llama4_text" or not getattr(config, "attn_temperature_tuning", False):
+        return None
+    first = int(config.floor_scale) - 1
+    return first if context is None or first < context else None
 
 
 def _has_switch(model: PreTrainedModel) -> bool:
@@ -106,7 +137,8 @@ def _hidden_limit(config: PreTrainedConfig, kinds: tuple[str, ...]) -> str | Non
     for field, value in vars(config).items():
         if not _LIMITING.search(field) or _UNDERSTOOD.fullmatch(field) or not _limits(value):
             continue
-        covered = SLIDING in kinds or layers or field == "local_attention" and hasattr(config, "layer_types")
+        windows = {SLIDING, CHUNKED} & set(kinds)
+        covered = windows or layers or field == "local_attention" and hasattr(config, "layer_types")
         if field in _PICKED_BY_CONTENT or not covered:
             return f"{field} {value}"
     return None

@@ -84,7 +84,7 @@ class Target:
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.static: StaticForward | None = None
         self.spare_cache: TreeCache | None = None
-        self.packed = self.fused and selfcheck.supports_packed(self)
+        self.packed = self.fused and self.traits.packs and selfcheck.supports_packed(self)
         cuda = self.device.type == "cuda"
         if self.packed and self.traits.window is None:
             self.llama = selfcheck.llama_forward(self)
