@@ -49,6 +49,19 @@ ARCHITECTURES = {
     "smollm3": (hf.SmolLM3Config, GROUPED),
     "gpt_neo": (hf.GPTNeoConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
                                       attention_types=[[["global"], 2]], max_position_embeddings=256)),
+    "gemma3n": (hf.Gemma3nTextConfig, dict(
+        MIXED, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, head_dim=8,
+        num_kv_shared_layers=2, intermediate_size=[48] * 4, activation_sparsity_pattern=[0.0] * 4,
+        vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=8, laurel_rank=4)),
+    "gemma4": (hf.Gemma4TextConfig, dict(
+        MIXED, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, head_dim=8,
+        num_kv_shared_layers=2, vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=8)),
+    "granitemoehybrid": (hf.GraniteMoeHybridConfig, dict(
+        GROUPED, layer_types=["full_attention"] * 2, num_local_experts=2, num_experts_per_tok=1,
+        shared_intermediate_size=16, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=4)),
+    "llama4": (hf.Llama4TextConfig, dict(
+        GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=WINDOW,
+        layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0])),
     "xglm": (hf.XGLMConfig, dict(vocab_size=VOCABULARY, d_model=32, ffn_dim=48, num_layers=2,
                                  attention_heads=4, max_position_embeddings=256)),
 }

@@ -379,9 +379,11 @@ def test_the_drafter_gets_the_minimum_score():
     assert np.array_equal(some.tokens[0, :wanted], all_of.tokens[0, :wanted])
 
 
-@pytest.mark.parametrize("window", [None, 3, 8])
+@pytest.mark.parametrize(("window", "kind"), [
+    (None, None), (3, "sliding_attention"), (8, "sliding_attention"), (3, "chunked_attention"),
+    (8, "chunked_attention")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_masks_of_compiled_code_equal_those_of_tensors(window, dtype):
+def test_masks_of_compiled_code_equal_those_of_tensors(window, kind, dtype):
     """The CPU fills masks in a loop, other devices use tensor operations."""
     rng = np.random.default_rng(0)
     parents = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4], [ROOT] * 6], np.int32)
@@ -389,7 +391,7 @@ def test_masks_of_compiled_code_equal_those_of_tensors(window, dtype):
     drafts = DraftBatch(tokens, parents, np.array([6, 4, 1], np.int32), None, None)
     tree = build(np.zeros(3, np.int64), drafts, np.full(3, 9))
     lengths, columns = rng.integers(0, 12, 3), 21
-    kinds = ("full_attention",) if window is None else ("full_attention", "sliding_attention")
+    kinds = ("full_attention",) if window is None else ("full_attention", kind)
     traits = Traits(kinds, window, None, "", None)
     positions, ours = masks.tree_on_cpu(traits, tree, lengths, columns, dtype)
     theirs = masks.tree(traits, PaddedLayout.of(tree), tree.ancestors, tree.depths, torch.from_numpy(lengths),

@@ -42,9 +42,6 @@ REJECTED = {
         hf.Qwen3NextConfig(**dict(GROUPED, num_hidden_layers=4), head_dim=8, num_experts=2,
                            num_experts_per_tok=1, moe_intermediate_size=16,
                            shared_expert_intermediate_size=16), "recurrent"),
-    "Llama4ForCausalLM": (
-        hf.Llama4TextConfig(**GROUPED, head_dim=8, intermediate_size_mlp=32, num_local_experts=2,
-                            attention_chunk_size=8), "chunked_attention"),
     "GPTNeoForCausalLM": (hf.GPTNeoConfig(vocab_size=99, hidden_size=32, num_layers=2, num_heads=4,
                                           attention_types=[[["global", "local"], 1]]),
                           "attention_layers with 'local' of window_size 256"),
@@ -76,6 +73,46 @@ def test_an_unknown_window_is_rejected(field):
     setattr(model.config, field, 4096)
     with pytest.raises(ModelError, match=f"LlamaForCausalLM is not supported: {field} 4096 limits"):
         Target(model, check=False)
+
+
+@pytest.mark.parametrize(("value", "causal"), [(None, True), (False, True), ("vision", True), (True, False),
+                                               ("all", False)])
+def test_attention_that_is_bidirectional_for_images_alone_is_causal(value, causal):
+    model = tiny("llama")
+    model.config.use_bidirectional_attention = value
+    if causal:
+        Target(model, check=False)
+    else:
+        with pytest.raises(ModelError, match="not causal; use a model that is trained to continue texts"):
+            Target(model, check=False)
+
+
+def test_a_hybrid_is_recurrent_by_its_layers_not_by_its_class():
+    model = tiny("granitemoehybrid")
+    assert model._is_stateful
+    plain = [generate(model, text) for text in prompts()]
+    assert_written(write(Target(model), prompts(), oracle(plain)), plain)
+    with pytest.raises(ModelError, match="recurrent state"):
+        Target(tiny("granitemoehybrid", layer_types=["linear_attention", "full_attention"]))
+
+
+def test_refusals_hold_no_internal_error(caplog):
+    model = tiny("llama")
+    model.forward = lambda *args, **kwargs: None.shape
+    with pytest.raises(ModelError) as raised:
+        Target(model)
+    assert "NoneType" not in str(raised.value) and "no ordinary key-value cache" in str(raised.value)
+
+
+def test_the_temperature_of_llama4_by_columns_ends_texts():
+    """Its code scales queries by their column in the cache from ``floor_scale`` on."""
+    model = tiny("llama4", floor_scale=48)
+    plain = [generate(model, text, max_new_tokens=min(40, 48 - len(text))) for text in prompts()]
+    target = Target(model)
+    assert (target.traits.context, target.traits.max_length) == (47, 48) and not target.packed
+    assert_written(write(target, prompts(), oracle(plain)), plain)
+    free = Target(tiny("llama4", floor_scale=48, attn_temperature_tuning=False))
+    assert free.traits.max_length is None and free.packed
 
 
 def test_encoder_decoder_is_rejected():

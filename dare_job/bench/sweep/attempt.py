@@ -37,8 +37,8 @@ def attempt(name: str) -> dict:
     Returns
     -------
     dict
-        "name", "class", "outcome", "reason" and "seconds". The outcome is tree, chain or none (the drafts that
-        the engine verifies; all texts are equal to those of ``generate``), wrong (a text differs), crash,
+        "name", "class", "outcome", "reason" and "seconds". The outcome is tree, chain or none (the drafts
+        that the engine verifies; all texts equal those of ``generate``), wrong (a text differs), crash,
         refused, no_text (``generate`` cannot continue a text with this class) or not_built. With texts also
         "accepted_per_step" and "steps" of the model from repeated text, and "undrafted_steps".
     """

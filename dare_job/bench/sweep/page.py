@@ -19,8 +19,8 @@ _HEAD = """\
 # Models
 
 What dare-job does with every architecture of causal language models, and of image models that also continue
-texts, in transformers {version}. Each line is a tiny random model: a small configuration of the model type, or
-a variant of it in brackets. Its greedy texts in float32 are compared, token for token, with those of
+texts, in transformers {version}. Each line is a tiny random model: a small configuration of the model type,
+or a variant of it in brackets. Its greedy texts in float32 are compared, token for token, with those of
 `generate`: decoded singly and in batches, with drafts and without. Weights can still be in a form that cannot
 be loaded: `dare-job check --model NAME` tries a model itself.
 

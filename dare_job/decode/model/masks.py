@@ -1,8 +1,8 @@
 """Additive attention masks over cache columns: rows of different lengths, draft trees, windows, chunks.
 
 Every mask is (R, 1, Q, L) in the model's dtype, 0 where a query sees a column. Models that mix kinds of
-layers take a dictionary with one mask for each kind. In a chunked layer a query at position p sees what it would
-see in a window of p % chunk + 1.
+layers take a dictionary with one mask for each kind. In a chunked layer a query at position p sees what it
+would see in a window of p % chunk + 1.
 """
 
 from typing import NamedTuple

@@ -38,7 +38,8 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
             model(input_ids=ids, past_key_values=cache, use_cache=True)
         return [_shape(layer) for layer in cache.layers]
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        raise ModelError(f"{name} is not supported: it has no ordinary key-value cache ({error})") from error
+        _LOG.debug("the cache of %s: %s", name, error)
+        raise ModelError(f"{name} is not supported: it has no ordinary key-value cache") from error
 
 
 def _shape(layer) -> tuple[int, int, int] | None:
@@ -64,7 +65,8 @@ def check_logits(target) -> None:
         backward, forward = _influence(target)
         cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
     except _MODEL_ERRORS as error:
-        raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
+        _LOG.debug("a token tree in %s: %s", name, error)
+        raise ModelError(f"{name} is not supported: its code cannot run a token tree") from error
     ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
     if expected.isnan().any():
         raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "

@@ -65,14 +65,15 @@ def traits(model: PreTrainedModel) -> Traits:
         raise ModelError(f"{name} is not supported: {reason}")
 
     if model.config.is_encoder_decoder:
-        refuse("it is an encoder-decoder; the engine supports decoder-only causal models")
+        refuse("it is an encoder-decoder; use a decoder-only model")
     kinds = _kinds(config)
     if getattr(model, "_is_stateful", False) and not _has_attention_only(config):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
     if not getattr(config, "is_causal", True) or _is_bidirectional(config):
-        refuse("its attention is not causal")
+        refuse("its attention is not causal; use a model that is trained to continue texts")
     if getattr(config, "is_decoder", None) is False and _has_switch(model):
-        refuse("its attention is not causal: is_decoder is false in its configuration")
+        refuse("its attention is not causal: is_decoder is false in its configuration. Use a model that is "
+               "trained to continue texts")
     if getattr(config, "alibi", False) or config.model_type in _ALIBI:
         refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING, CHUNKED)]:
