@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from dare_job.bench.sweep import models
@@ -62,8 +62,7 @@ def _attempt(name: str) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         texts = _texts(model, prompts)
         try:
-            model.save_pretrained(folder)
-            loaded = loading.load(Path(folder), "float32", False)
+            loaded = _reloaded(model, Path(folder))
         except DareJobError as error:
             return kind | _refused(error, texts)
         if not isinstance(texts, str):  # of the weights as they are loaded
@@ -75,6 +74,15 @@ def _attempt(name: str) -> dict:
         if isinstance(texts, str):
             return kind | {"outcome": "no_text", "reason": texts}
         return kind | _compared(target, prompts, texts)
+
+
+def _reloaded(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Return the model as the job loads it; itself if transformers loads it within another model only."""
+    if type(model.config) not in AutoModelForCausalLM._model_mapping and (
+            type(model.config) not in AutoModelForImageTextToText._model_mapping):
+        return model
+    model.save_pretrained(folder)
+    return loading.load(folder, "float32", False)
 
 
 def _prompts() -> list[np.ndarray]:

@@ -22,30 +22,40 @@ FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attent
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _MIXED = {"num_hidden_layers": 3, "layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 16}
 _DECODER = {"is_decoder": True}
+_ENCODERS = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
+             "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
+             "xlm-roberta", "xlm-roberta-xl", "xmod")
 _SECTIONS = {"rope_parameters.mrope_section": [4, 2, 2]}
 _INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 2048,
             "indexer_compress_ratio": 4}
 # Fields of the default configuration that a tiny one needs otherwise, by model type.
 _NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(_ENCODERS, _DECODER),  # their defaults are those of masked language models
     "bamba": {"attn_layer_indices": [1]},
     "cohere_compass": {"rope_parameters": {FULL: _ROPE}},
     "cohere_compass_text": {"rope_parameters": {FULL: _ROPE}},
     "chameleon": {".vocabulary_map": {"<image>": 119}},
-    "dbrx": {"attn_config.rope_theta": 10000.0},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_vl_hybrid": {".high_res_vision_config.global_attn_indexes": [0]},
     "hunyuan_vl": {"rope_parameters.mrope_section": [2, 2, 2, 2]},
     "molmo2": {".adapter_config.vision_feature_layer": [0, 1]},
     "deepseek_ocr2": {"mlp_layer_types": ["dense", "sparse"]},
+    "dots3_note": {"head_dim": 16, ".vision_config.adapter_in_dim": 64, ".vision_config.adapter_out_dim": 64,
+                   ".audio_config.adapter_out_dim": 64, ".audio_config.adapter_input_size": 64},
+    "dots3_note_text": {"head_dim": 16},
     "ernie4_5_vl_moe": {"rope_parameters.mrope_section": [3, 3, 2]},
     "glm46v": _SECTIONS, "glm4v": _SECTIONS, "glm_ocr": _SECTIONS, "glmga": _SECTIONS,
     "glm4v_moe": {"rope_parameters.mrope_section": [2, 1, 1]},
     "glm5_next": {"num_key_value_heads": 4},
+    "granite4_vision": {".deepstack_layer_map": [[0, 0]], ".downsample_rate": "4/8"},
     "granitemoehybrid": {"layer_types": [RECURRENT, FULL]},
     "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},
     "lfm2_moe": {"layer_types": ["conv", FULL]},
     "mamba2": {"num_heads": 8},
-    "paddleocr_vl": _SECTIONS, "qwen2_5_omni_thinker": _SECTIONS, "qwen2_5_vl": _SECTIONS,
-    "qwen2_vl": _SECTIONS,
+    "mistral4": {"head_dim": 16},
+    "paddleocr_vl": _SECTIONS, "qwen2_5_vl": _SECTIONS, "qwen2_vl": _SECTIONS,
+    "qwen2_5_omni_thinker": {**_SECTIONS, ".vision_start_token_id": 118},
+    "qwen3_omni_moe_thinker": {".vision_start_token_id": 118},
     "qwen4_exp": _INDEXER, "qwen4_exp_text": _INDEXER,
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {**_DECODER, "axial_pos_shape": [16, 16], "axial_pos_embds_dim": [16, 48]},
@@ -53,7 +63,8 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "step3p7": {**_MIXED, "mlp_layer_types": ["dense", "sparse", "sparse"],
                 "rope_parameters": {FULL: _ROPE, SLIDING: _ROPE}},
     "xlstm": {"qk_dim_factor": 1.0},
-    "xmod": {"default_language": "en_XX"},
+    "xmod": {**_DECODER, "default_language": "en_XX"},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": [RECURRENT, "hybrid"] * 2},
     "zaya": {"num_experts_per_tok": 1},
 }
 _LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 128,
@@ -61,11 +72,8 @@ _LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 128}
 # Variants: model type, what differs, and changed fields of the decoder's configuration.
 VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    *((kind, "decoder", _DECODER) for kind in (
-        "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
-        "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta",
-        "xlm-roberta-xl", "xmod")),
-    ("big_bird", "decoder, full attention", {**_DECODER, "attention_type": "original_full"}),
+    ("bert", "encoder", {"is_decoder": False}),
+    ("big_bird", "full attention", {"attention_type": "original_full"}),
     ("bamba", "attention only", {"attn_layer_indices": [0, 1]}),
     ("doge", "window beyond the texts", {"keep_window_size": 8}),
     ("deepseek_v32", "index smaller than the texts", {"index_topk": 8}),
@@ -90,7 +98,6 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama4_text", "chunks shorter than the texts", {"attention_chunk_size": 16}),
     ("mistral", "full attention", {"sliding_window": None}),
     ("modernbert-decoder", "full attention", {"layer_types": [FULL, FULL]}),
-    ("mpt", "learned positions", {"attn_config.alibi": False}),
     ("opt", "norm after", {"do_layer_norm_before": False}),
     ("phi3", "full attention", {"sliding_window": None}),
     ("qwen2", "mixed layers", {**_MIXED, "use_sliding_window": True}),
@@ -100,9 +107,21 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+# What these generate is no text that continues a prompt.
+_OTHERS = {
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), "drafts of another model's tokens"),
+    **dict.fromkeys(("musicgen", "musicgen_melody", "moshi"), "music or speech"),
+    "diffusion_gemma": "blocks of text by diffusion", "evolla": "texts about proteins",
+    "pi0": "actions of robots", "shieldgemma2": "classes of images"}
+
+
 def names() -> list[str]:
-    """Return the model types of transformers' causal language models, image models, and their variants."""
+    """Return the model types of transformers' causal language models, image models, and their variants.
+
+    Without models that generate something else than texts.
+    """
     types = dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES])
+    types = [kind for kind in types if kind not in _OTHERS]
     return [*types, *(f"{kind} ({variant})" for kind, variant, _ in VARIANTS if kind in types)]
 
 

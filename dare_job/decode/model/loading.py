@@ -115,8 +115,8 @@ def _reason(path, error: Exception) -> str:
         if isinstance(error, OSError) and ("safetensors" in text or "pytorch_model" in text):
             return f"{path} lacks weights: {text}"
     if "Unrecognized configuration class" in text:
-        return (f"{path} is not a causal language model that transformers can load: use a model that continues "
-                "texts")
+        return (f"{path} is not a causal language model that transformers can load: use a model that is "
+                "trained to continue texts")
     return f"cannot load model {path}: {text}"
 
 

@@ -13,7 +13,7 @@ from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty_drafts
 
 _LOG = logging.getLogger("dare_job")
-_MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
+_MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError, AssertionError)
 _LENGTHS = (13, 8)  # tokens before the root, of two rows
 _MAX_WINDOW = 64  # longer windows are not filled: the check would take longer than loading
 _PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
@@ -37,7 +37,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
         with torch.inference_mode():
             model(input_ids=ids, past_key_values=cache, use_cache=True)
         return [_shape(layer) for layer in cache.layers]
-    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+    except _MODEL_ERRORS as error:
         _LOG.debug("the cache of %s: %s", name, error)
         raise ModelError(f"{name} is not supported: it has no ordinary key-value cache") from error
 
