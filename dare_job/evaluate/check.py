@@ -179,7 +179,8 @@ def _batches(target: Target) -> list[tuple[int, int]]:
 def _drafts(target: Target) -> str:
     if target.drafts == "none":
         return f"decoded without drafts ({escape(target.reason)}; batches: {target.batches})"
-    return f"{'fused' if target.fused else 'its own'} attention"
+    attention = f"{'fused' if target.fused else 'its own'} attention"
+    return attention if target.drafts == "tree" else f"chains of drafts (its layers keep states), {attention}"
 
 
 def _context(target: Target) -> str:

@@ -115,10 +115,10 @@ def test_sampled_text_does_not_depend_on_the_batch():
 
 def test_a_warning_names_the_cause_and_the_cost(caplog):
     with caplog.at_level(logging.WARNING):
-        target = any_target(tiny_without_trees("mamba2"))
+        target = any_target(tiny_without_trees("bloom"))
     assert target.drafts == "none"
     [record] = [record for record in caplog.records if "without drafts" in record.message]
-    assert "Mamba2ForCausalLM is decoded without drafts: it has a recurrent state" in record.message
+    assert "BloomForCausalLM is decoded without drafts: ALiBi" in record.message
     assert "Each token takes a forward pass" in record.message
 
 
@@ -166,7 +166,14 @@ def test_beams_are_refused():
 
 
 def test_check_compares_without_drafts(tmp_path):
-    folder, out = _save(tmp_path, model=tiny_without_trees("mamba2")), StringIO()
+    folder, out = _save(tmp_path, model=tiny_without_trees("bloom")), StringIO()
     result = run_check(folder, None, 4, max_new_tokens=12, console=Console(file=out, width=400))
     assert result["equal"] and {batch["nodes"] for batch in result["by_batch"]} == {0}
-    assert "decoded without drafts (it has a recurrent state" in out.getvalue()
+    assert "decoded without drafts (ALiBi" in out.getvalue()
+
+
+def test_check_compares_chains(tmp_path):
+    folder, out = _save(tmp_path, model=tiny_without_trees("mamba2")), StringIO()
+    result = run_check(folder, None, 4, max_new_tokens=12, console=Console(file=out, width=400))
+    assert result["equal"] and {batch["nodes"] for batch in result["by_batch"]} == {0, 16}
+    assert "supported, chains of drafts (its layers keep states)" in out.getvalue()

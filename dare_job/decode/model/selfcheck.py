@@ -74,6 +74,73 @@ def check_logits(target) -> None:
                                f"{difference / spread:.2g} standard deviations")
 
 
+_CHAINS = (4, 2)  # draft tokens of two rows
+_ACCEPTED = np.array([2, 2])  # of each, before the next forward pass
+
+
+@torch.inference_mode()
+def check_chains(target) -> None:
+    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, with ordinary
+    forward passes.
+
+    Raises
+    ------
+    DraftError
+        The model cannot run a chain, or the logits differ by more than rounding.
+    ModelError
+        The model is not causal, or its logits are NaN.
+    """
+    name = type(target.model).__name__
+    try:
+        influence = require_causal(target)
+        ours, expected = (torch.stack(logits) for logits in zip(*_chain_case(target), strict=True))
+    except MODEL_ERRORS as error:
+        raise DraftError(name, f"it cannot run a chain of drafts ({error})") from error
+    if expected.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
+                         f"exceed the range of {target.dtype}")
+    if not close_to(target, ours, expected, influence):
+        difference = (ours - expected).square().mean().sqrt() / expected.std().clamp_min(1e-6)
+        raise DraftError(name, "its logits over a chain differ from a forward pass without one by "
+                               f"{difference.item():.2g} standard deviations")
+
+
+def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return logits (V,) of two rows by the engine's forward passes, each with those of an ordinary one."""
+    rng = np.random.default_rng(0)
+    lengths = np.array(_LENGTHS)  # before the root
+    if target.traits.max_length is not None:
+        lengths = np.clip(lengths, 1, max(1, target.traits.max_length - sum(_CHAINS) - 4))
+    texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 10))
+    cache, pairs = target.new_cache(2), []
+    with target.as_transformers() as model:
+        ids = [torch.from_numpy(text)[None].to(target.device) for text in texts]
+        expected = [model(input_ids=text, use_cache=False).logits[0].float() for text in ids]
+
+    def compare(logits: torch.Tensor, places: list[tuple[int, int]]) -> None:
+        pairs.extend((ours.float(), expected[row][at])
+                     for ours, (row, at) in zip(logits, places, strict=True))
+
+    def step(before: np.ndarray, sizes: tuple[int, ...], accepted: np.ndarray) -> None:
+        """Read each row's next tokens; keep the root and the accepted ones."""
+        rows, width = len(before), max(sizes)
+        tokens = np.stack([texts[r, before[r] + 1 : before[r] + 1 + width] for r in range(rows)])
+        parents = np.tile(np.arange(-1, width - 1, dtype=np.int32), (rows, 1))
+        drafts = DraftBatch(tokens.astype(np.int32), parents, np.array(sizes, np.int32), None, None)
+        tree = build(texts[np.arange(rows), before], drafts, np.full(rows, width))
+        logits = target.forward(cache, tree.to(target.device), before)
+        compare(logits, [(r, before[r] + t) for r in range(rows) for t in range(sizes[r] + 1)])
+        target.commit(cache, before, np.zeros((rows, width + 1), np.int64), accepted)
+
+    compare(target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths),
+            [(row, length - 1) for row, length in enumerate(lengths)])
+    step(lengths, (0, 0), np.zeros(2, np.int64))
+    step(lengths + 1, _CHAINS, _ACCEPTED)
+    step(lengths + 2 + _ACCEPTED, (2, 2), np.array([0, 2]))
+    step((lengths + 3 + _ACCEPTED)[:1], (0,), np.zeros(1, np.int64))
+    return pairs
+
+
 def require_causal(target) -> float:
     """Return the influence of earlier tokens on logits, as a change in them.
 

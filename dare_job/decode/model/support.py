@@ -1,7 +1,7 @@
 """Supported architectures, recognized by their configuration."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from dare_job.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+_STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
 # Layers that see the same tokens however many columns of padding are before the text.
 _RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
              "recurrent", "attention"}
@@ -107,6 +108,30 @@ def undrafted_traits(model: PreTrainedModel) -> Traits:
     _require_causal(model)
     context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
     return Traits((), None, context, reason, longest)
+
+
+def keeps_states(model: PreTrainedModel) -> bool:
+    """Return whether the model has recurrent or convolutional layers."""
+    kinds = _kinds(model.config.get_text_config(decoder=True))
+    return bool(getattr(model, "_is_stateful", False) or _STATES & {*kinds})
+
+
+def chain_traits(model: PreTrainedModel) -> Traits:
+    """Return the traits of a model that keeps states beside full attention.
+
+    Raises
+    ------
+    DraftError
+        Its attention is limited, or depends on cache columns.
+    ModelError
+        The model is not a causal language model.
+    """
+    traits, config = undrafted_traits(model), model.config.get_text_config(decoder=True)
+    kinds = _kinds(config)
+    if getattr(config, "alibi", False) or not pads(model) or {SLIDING, "hybrid_sliding"} & {*kinds}:
+        limit = _hidden_limit(config, kinds) or ", ".join(kinds)
+        raise DraftError(type(model).__name__, f"it has states beside attention that is limited ({limit})")
+    return replace(traits, kinds=(FULL,))
 
 
 def pads(model: PreTrainedModel) -> bool:

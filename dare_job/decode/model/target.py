@@ -65,7 +65,7 @@ class Target:
         Keys and values of common prompt prefixes.
     spare_cache : TreeCache, optional
         Cache of the last run, to be reused.
-    drafts : {"tree", "none"}
+    drafts : {"tree", "chain", "none"}
         Drafts that a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from dare_job.decode.model import prepacked, selfcheck, support, tree_attention
+from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.own_cache import CachedRows, ModuleState, OwnCache
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.target import Target
@@ -29,7 +30,9 @@ _CHECKED_LENGTHS, _CHECKED_TOKENS = (7, 9, 7, 11, 4), 3
 
 
 def any_target(model: PreTrainedModel, check: bool = True, static: bool | None = None) -> Target:
-    """Return the ``Target`` of a model, or its ``UndraftedTarget`` after a warning that names the cause.
+    """Return a model's ``Target`` for trees, else the one for chains, else an ``UndraftedTarget``.
+
+    A warning names the cause of the last.
 
     Raises
     ------
@@ -40,15 +43,26 @@ def any_target(model: PreTrainedModel, check: bool = True, static: bool | None =
     try:
         return Target(model, check, static)
     except support.DraftError as error:
-        reason = error.reason
-    prepacked.remove(model)
-    if model.config._attn_implementation != attention:
-        model.set_attn_implementation(attention)
+        reason, states = error.reason, support.keeps_states(model)
+    if states:
+        _restore(model, attention)
+        try:
+            return ChainTarget(model, check)
+        except support.DraftError as error:
+            reason = error.reason
+    _restore(model, attention)
     target = UndraftedTarget(model, reason)
     _LOG.warning("%s is decoded without drafts: %s. Each token takes a forward pass, so previous and similar "
                  "texts save no time. Batches: %s; the rows of a batch start together",
                  type(model).__name__, reason, target.batches)
     return target
+
+
+def _restore(model: PreTrainedModel, attention: str) -> None:
+    """Give a model its own layers and attention again."""
+    prepacked.remove(model)
+    if model.config._attn_implementation != attention:
+        model.set_attn_implementation(attention)
 
 
 class UndraftedTarget(Target):
