@@ -18,6 +18,7 @@ from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.request import Drafter, Request, Result
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import DareJobError, ModelError
@@ -68,7 +69,7 @@ def _attempt(name: str) -> dict:
         if not isinstance(texts, str):  # of the weights as they are loaded
             texts = _texts(loaded, prompts)
         try:
-            target = Target(loaded)
+            target = any_target(loaded)
         except DareJobError as error:
             return kind | _refused(error, texts)
         if isinstance(texts, str):
@@ -126,7 +127,7 @@ def _compared(target: Target, prompts: Sequence[np.ndarray], texts: Sequence[np.
             if not np.array_equal(result.token_ids, texts[result.id]):
                 return {"outcome": "wrong", "reason": f"{title}: {_difference(result, texts[result.id])}"}
     steps = sum(result.target_steps for result in repeated)
-    return {"outcome": getattr(target, "drafts", "tree"), "reason": getattr(target, "reason", ""),
+    return {"outcome": target.drafts, "reason": getattr(target, "reason", ""),
             "accepted_per_step": round(sum(result.accepted_tokens for result in repeated) / steps, 2),
             "steps": steps, "undrafted_steps": sum(result.target_steps for result in undrafted[0])}
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config, prefill
+from dare_job.decode.engine.chains import best_chains
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
@@ -54,7 +56,9 @@ class Engine:
     """Generates texts with a target model, several rows at once.
 
     Without a drafter, or with ``settings.nodes`` 0, rows have no draft nodes. Decoding is then autoregressive
-    unless requests bring a previous text.
+    unless requests bring a previous text. If the target verifies chains (``ChainTarget``), each row has the
+    best path of its drafts. If it has no drafts (``UndraftedTarget``), the drafter is not used, and rows are
+    admitted when no other row is being decoded. In both cases the prefill verifies no previous text.
 
     Parameters
     ----------
@@ -80,7 +84,11 @@ class Engine:
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
                  stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
+        if target.drafts != "tree":
+            nodes = settings.nodes if target.drafts == "chain" else 0
+            settings = replace(settings, nodes=nodes, score="never")
         self.target, self.settings, self._numbers = target, settings, numbers
+        self._admit_below = 1 if target.drafts == "none" else settings.batch_size  # active rows
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
         self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
@@ -171,6 +179,8 @@ class Engine:
         started = time.perf_counter()
         drafts = self.drafter.draft(rows.active_requests, rows.tokens[:count], plan.lengths, plan.budgets,
                                     plan.depths, min_score)
+        if self.target.drafts == "chain":
+            drafts = best_chains(drafts)
         if self.draft_budget:
             drafts = self.draft_budget.select(drafts, 1e3 * (time.perf_counter() - started))
         return drafts
@@ -280,7 +290,7 @@ class Engine:
 
     def _schedule(self, scheduler: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Fill free slots with waiting requests. If none are waiting, move rows to close the gaps."""
-        while len(rows.free()):
+        while rows.active < self._admit_below:
             forwards = scheduler.schedule()
             yield from scheduler.failed()
             if not forwards:

@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,8 @@ def load_or_measure(target: Target, settings: EngineSettings, folder: Path | Non
     folder : Path, optional
         Of cached measurements. None: ``dare-job/latency`` in the user's cache folder.
     """
+    if target.drafts == "chain":  # a row's drafts are one path
+        settings = replace(settings, nodes=min(settings.nodes, settings.depth))
     folder = folder or _cache_folder()
     path = folder / f"{_key(target, settings)}.json"
     if (cached := _read_cached(path)) is not None:
@@ -103,7 +106,8 @@ def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict
     columns = _max_columns(target)
     context = max(1, int(min(CONTEXT_TOKENS, columns / 2)))
     totals = sorted({0, *(max(1, int(batch * share)) for share in _NODES_PER_ROW if share <= settings.nodes)})
-    trees = {nodes: _tree(batch, nodes, settings.depth) for nodes in totals}
+    depth = settings.depth if target.drafts == "tree" else 2 * settings.nodes  # of chains: as long as a row's
+    trees = {nodes: _tree(batch, nodes, depth) for nodes in totals}
     trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= columns}
     cache, step, best, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
     single = target.device.type == "cpu" and torch.get_num_threads() == 1
@@ -191,7 +195,7 @@ def _key(target: Target, settings: EngineSettings) -> str:
     key = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
             torch.__version__, transformers.__version__, len(target.prepacked or ()),
             target.llama is not None, target.packed,
-            target.static is not None, limits]
+            target.static is not None, limits, *([] if target.drafts == "tree" else [target.drafts])]
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 

@@ -8,12 +8,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
+from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.tree import build
 from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty_drafts
 
 _LOG = logging.getLogger("dare_job")
-_MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError, AssertionError)
+MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError, AssertionError)
 _LENGTHS = (13, 8)  # tokens before the root, of two rows
 _MAX_WINDOW = 64  # longer windows are not filled: the check would take longer than loading
 _PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
@@ -27,7 +28,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
 
     Raises
     ------
-    ModelError
+    DraftError
         The model has no ordinary key-value cache.
     """
     name = type(model).__name__
@@ -37,9 +38,9 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
         with torch.inference_mode():
             model(input_ids=ids, past_key_values=cache, use_cache=True)
         return [_shape(layer) for layer in cache.layers]
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         _LOG.debug("the cache of %s: %s", name, error)
-        raise ModelError(f"{name} is not supported: it has no ordinary key-value cache") from error
+        raise DraftError(name, "it has no ordinary key-value cache") from error
 
 
 def _shape(layer) -> tuple[int, int, int] | None:
@@ -57,16 +58,18 @@ def check_logits(target) -> None:
 
     Raises
     ------
+    DraftError
+        The logits differ by more than rounding.
     ModelError
-        The model is not causal, its logits are NaN, or they differ by more than rounding.
+        The model is not causal, or its logits are NaN.
     """
     name = type(target.model).__name__
     try:
         backward, forward = _influence(target)
         cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
-    except _MODEL_ERRORS as error:
+    except MODEL_ERRORS as error:
         _LOG.debug("a token tree in %s: %s", name, error)
-        raise ModelError(f"{name} is not supported: its code cannot run a token tree") from error
+        raise DraftError(name, "its code cannot run a token tree") from error
     ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
     if expected.isnan().any():
         raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
@@ -78,8 +81,102 @@ def check_logits(target) -> None:
     difference = (ours - expected).square().mean().sqrt().item()
     # The influence of other tokens bounds the difference that confusing them would make.
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
-        raise ModelError(f"{name} is not supported: its logits over a token tree differ from a forward pass "
-                         f"without one by {difference / spread:.2g} standard deviations")
+        raise DraftError(name, "its logits over a token tree differ from a forward pass without one by "
+                               f"{difference / spread:.2g} standard deviations")
+
+
+_CHAINS = (4, 2)  # draft tokens of two rows
+_ACCEPTED = np.array([2, 2])  # of each, before the next forward pass
+
+
+@torch.inference_mode()
+def check_chains(target) -> None:
+    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, with ordinary
+    forward passes.
+
+    Raises
+    ------
+    DraftError
+        The model cannot run a chain, or the logits differ by more than rounding.
+    ModelError
+        The model is not causal, or its logits are NaN.
+    """
+    name = type(target.model).__name__
+    try:
+        influence = require_causal(target)
+        ours, expected = (torch.stack(logits) for logits in zip(*_chain_case(target), strict=True))
+    except MODEL_ERRORS as error:
+        _LOG.debug("a chain in %s: %s", name, error)
+        raise DraftError(name, "its code cannot run a chain of drafts") from error
+    if expected.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
+                         f"exceed the range of {target.dtype}")
+    if not close_to(target, ours, expected, influence):
+        difference = (ours - expected).square().mean().sqrt() / expected.std().clamp_min(1e-6)
+        raise DraftError(name, "its logits over a chain differ from a forward pass without one by "
+                               f"{difference.item():.2g} standard deviations")
+
+
+def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return logits (V,) of two rows by the engine's forward passes, each with those of an ordinary one."""
+    rng = np.random.default_rng(0)
+    lengths = np.array(_LENGTHS)  # before the root
+    if target.traits.max_length is not None:
+        lengths = np.clip(lengths, 1, max(1, target.traits.max_length - sum(_CHAINS) - 4))
+    texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 10))
+    cache, pairs = target.new_cache(2), []
+    with target.as_transformers() as model:
+        ids = [torch.from_numpy(text)[None].to(target.device) for text in texts]
+        expected = [model(input_ids=text, use_cache=False).logits[0].float() for text in ids]
+
+    def compare(logits: torch.Tensor, places: list[tuple[int, int]]) -> None:
+        pairs.extend((ours.float(), expected[row][at])
+                     for ours, (row, at) in zip(logits, places, strict=True))
+
+    def step(before: np.ndarray, sizes: tuple[int, ...], accepted: np.ndarray) -> None:
+        """Read each row's next tokens; keep the root and the accepted ones."""
+        rows, width = len(before), max(sizes)
+        tokens = np.stack([texts[r, before[r] + 1 : before[r] + 1 + width] for r in range(rows)])
+        parents = np.tile(np.arange(-1, width - 1, dtype=np.int32), (rows, 1))
+        drafts = DraftBatch(tokens.astype(np.int32), parents, np.array(sizes, np.int32), None, None)
+        tree = build(texts[np.arange(rows), before], drafts, np.full(rows, width))
+        logits = target.forward(cache, tree.to(target.device), before)
+        compare(logits, [(r, before[r] + t) for r in range(rows) for t in range(sizes[r] + 1)])
+        target.commit(cache, before, np.zeros((rows, width + 1), np.int64), accepted)
+
+    compare(target.prefill(cache, np.arange(2), texts[:, : lengths.max()], lengths),
+            [(row, length - 1) for row, length in enumerate(lengths)])
+    step(lengths, (0, 0), np.zeros(2, np.int64))
+    step(lengths + 1, _CHAINS, _ACCEPTED)
+    step(lengths + 2 + _ACCEPTED, (2, 2), np.array([0, 2]))
+    step((lengths + 3 + _ACCEPTED)[:1], (0,), np.zeros(1, np.int64))
+    return pairs
+
+
+def require_causal(target) -> float:
+    """Return the influence of earlier tokens on logits, as a change in them.
+
+    Raises
+    ------
+    ModelError
+        Later tokens change earlier logits.
+    """
+    backward, forward = _influence(target)
+    if backward > max(_ROUNDING[target.dtype] * forward, 0.01 * forward):
+        raise ModelError(f"{type(target.model).__name__} is not supported: its attention is not causal")
+    return forward
+
+
+def close_to(target, logits: torch.Tensor, expected: torch.Tensor, influence: float) -> bool:
+    """Return whether logits (T, V) differ by no more than rounding; ``influence`` as in ``require_causal``.
+
+    Outside float32, rounding can send a token to other experts, so the median token decides.
+    """
+    spread = expected.std().clamp_min(1e-6).item()
+    differences = (logits - expected).square().mean(-1)
+    difference = differences.mean() if target.dtype == torch.float32 else differences.median()
+    return difference.sqrt().item() <= max(_ROUNDING[target.dtype] * spread,
+                                           _TOLERANCE * min(spread, influence))
 
 
 @torch.inference_mode()
@@ -89,7 +186,7 @@ def supports_packed(target) -> bool:
     try:
         for target.packed in (True, False):
             logits.append(_logits_of_uneven_trees(target))
-    except _MODEL_ERRORS:
+    except MODEL_ERRORS:
         return False
     return _equal_logits(target, *logits)
 
@@ -101,7 +198,7 @@ def enable_static(target, static) -> None:
     target.static = static
     try:
         equal = _equal_logits(target, _logits_of_uneven_trees(target), expected)
-    except _MODEL_ERRORS:
+    except MODEL_ERRORS:
         equal = False
     if target.static is not None and not equal:
         _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
@@ -118,7 +215,7 @@ def llama_forward(target) -> LlamaForward | None:
         target.llama = ours
         logits = _logits_of_uneven_trees(target)
         return ours if _equal_logits(target, logits, expected, _TOLERANCE) else None
-    except (Unsupported, *_MODEL_ERRORS):
+    except (Unsupported, *MODEL_ERRORS):
         return None
     finally:
         target.llama = None

@@ -1,7 +1,7 @@
 """Supported architectures, recognized by their configuration."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -9,12 +9,32 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from dare_job.errors import ModelError
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
+# Layers that see the same tokens however many columns of padding are before the text.
+_RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
+             "recurrent", "attention"}
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
 _ANY_LENGTH = {"xglm"}  # its position table grows
 # Fields with such names limit what a query sees, in a way defined only by the architecture's code.
 _LIMITING = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
 _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_pattern|_prob)")
 _PICKED_BY_CONTENT = {"keep_window_size", "index_topk", "index_topk_blocks"}
+
+
+class DraftError(ModelError):
+    """The model cannot verify drafts. ``generate`` may be able to run it.
+
+    Attributes
+    ----------
+    reason : str
+    """
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"{name} is not supported: {reason}")
+        self.name, self.reason = name, reason
+
+    def __reduce__(self):
+        return type(self), (self.name, self.reason)
 
 
 @dataclass(frozen=True)
@@ -56,24 +76,19 @@ def traits(model: PreTrainedModel) -> Traits:
     Raises
     ------
     ModelError
-        The architecture is not supported.
+        The model is not a causal language model.
+    DraftError
+        Its architecture has no drafts.
     """
+    _require_causal(model)
     config = model.config.get_text_config(decoder=True)
-    name = type(model).__name__
 
     def refuse(reason: str):
-        raise ModelError(f"{name} is not supported: {reason}")
+        raise DraftError(type(model).__name__, reason)
 
-    if model.config.is_encoder_decoder:
-        refuse("it is an encoder-decoder; use a decoder-only model")
     kinds = _kinds(config)
     if getattr(model, "_is_stateful", False) and not _has_attention_only(config):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
-    if not getattr(config, "is_causal", True) or _is_bidirectional(config):
-        refuse("its attention is not causal; use a model that is trained to continue texts")
-    if getattr(config, "is_decoder", None) is False and _has_switch(model):
-        refuse("its attention is not causal: is_decoder is false in its configuration. Use a model that is "
-               "trained to continue texts")
     if getattr(config, "alibi", False) or config.model_type in _ALIBI:
         refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING, CHUNKED)]:
@@ -92,6 +107,66 @@ def traits(model: PreTrainedModel) -> Traits:
     own_mask = own_mask or by_column is not None
     return Traits(kinds, window, context, reason, longest, context if own_mask else None,
                   packs=by_column is None)
+
+
+def undrafted_traits(model: PreTrainedModel) -> Traits:
+    """Return the traits of a model that runs through its own cache, whatever limits its attention.
+
+    Raises
+    ------
+    ModelError
+        The model is not a causal language model.
+    """
+    _require_causal(model)
+    context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
+    return Traits((), None, context, reason, longest)
+
+
+def keeps_states(model: PreTrainedModel) -> bool:
+    """Return whether the model has recurrent or convolutional layers."""
+    kinds = _kinds(model.config.get_text_config(decoder=True))
+    return bool(getattr(model, "_is_stateful", False) or _STATES & {*kinds})
+
+
+def chain_traits(model: PreTrainedModel) -> Traits:
+    """Return the traits of a model that keeps states beside full attention.
+
+    Raises
+    ------
+    DraftError
+        Its attention is limited, or depends on cache columns.
+    ModelError
+        The model is not a causal language model.
+    """
+    traits, config = undrafted_traits(model), model.config.get_text_config(decoder=True)
+    kinds = _kinds(config)
+    if getattr(config, "alibi", False) or not pads(model) or {SLIDING, "hybrid_sliding"} & {*kinds}:
+        limit = _hidden_limit(config, kinds) or ", ".join(kinds)
+        raise DraftError(type(model).__name__, f"it has states beside attention that is limited ({limit})")
+    return replace(traits, kinds=(FULL,))
+
+
+def pads(model: PreTrainedModel) -> bool:
+    """Return whether rows may be padded: not where places in the text, counted from the first column, decide
+    what a query sees, which short texts do not show.
+    """
+    config = model.config.get_text_config(decoder=True)
+    kinds = _kinds(config)
+    relative = all(kind in _RELATIVE for kind in kinds)
+    return relative and _hidden_limit(config, kinds) is None
+
+
+def _require_causal(model: PreTrainedModel) -> None:
+    config, reason = model.config.get_text_config(decoder=True), None
+    if model.config.is_encoder_decoder:
+        reason = "it is an encoder-decoder; use a decoder-only model"
+    elif not getattr(config, "is_causal", True) or _is_bidirectional(config):
+        reason = "its attention is not causal; use a model that is trained to continue texts"
+    elif getattr(config, "is_decoder", None) is False and _has_switch(model):
+        reason = ("its attention is not causal: is_decoder is false in its configuration. Use a model that "
+                  "is trained to continue texts")
+    if reason:
+        raise ModelError(f"{type(model).__name__} is not supported: {reason}")
 
 
 def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:

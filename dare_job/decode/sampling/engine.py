@@ -88,7 +88,8 @@ class SamplingEngine(Engine):
         Raises
         ------
         ConfigError
-            Verification is relaxed, or the rule is not exact for the drafter's tree shape.
+            Verification is relaxed, the rule is not exact for the drafter's tree shape, or the model verifies
+            chains and the drafter's tree is none.
         ModelError
             The repetition penalty of the model's generation config is out of range.
         """
@@ -100,6 +101,9 @@ class SamplingEngine(Engine):
         super().__init__(target, settings, drafter, reuse_estimator, stop=stop, numbers=numbers)
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
+            if target.drafts == "chain" and max(drafter.shape.widths) > 1:
+                raise ConfigError(f"drafter.tree = {drafter.shape}: {type(target.model).__name__} keeps "
+                                  "states and verifies chains; use a tree of width 1, for example 1x1x1x1")
             sampling.require(drafter.shape.widths)
             drafter.vocabulary = target.logit_columns
             drafter.shape.require(settings.nodes)

@@ -1,0 +1,191 @@
+"""Models whose layers keep states verify chains of drafts, with the text of ``generate``."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from decode_models import VOCABULARY, assert_written, oracle, prompts, write
+from decode_models import generate_now as generate
+from state_models import STATEFUL, tiny_without_trees
+
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine import latency_probe
+from dare_job.decode.engine.chains import best_chains
+from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import LatencyCurve
+from dare_job.decode.model import recurrence
+from dare_job.decode.model.chain import ChainTarget
+from dare_job.decode.model.state_cache import StateCache
+from dare_job.decode.model.support import DraftError
+from dare_job.decode.model.undrafted import any_target
+from dare_job.decode.request import Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
+from dare_job.decode.settings import EngineSettings, Warp
+from pools.draft import DraftSettings
+from pools.index import Index
+from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
+
+_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba", "mamba"}
+WITHOUT_CHAINS = {"rwkv", "recurrent_gemma", "minimax"}
+CHAINS = [name if name in _FAST else pytest.param(name, marks=pytest.mark.release)
+          for name in STATEFUL if name not in WITHOUT_CHAINS]
+
+
+@lru_cache(maxsize=1)
+def _target(name: str) -> tuple[ChainTarget, list[np.ndarray]]:
+    """Return a target, and the texts of ``generate`` after ``prompts()``."""
+    target = any_target(tiny_without_trees(name))
+    assert target.drafts == "chain"
+    expected = []
+    for text in prompts():
+        with target.as_transformers() as model:
+            expected.append(generate(model, text))
+    return target, expected
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_text_of_generate(name):
+    target, expected = _target(name)
+    assert len({token for text in expected for token in text.tolist()}) > 5
+    for batch_size, nodes in ((1, 0), (1, 16), (3, 12), (4, 16)):
+        results = write(target, prompts(), oracle(expected), nodes=nodes, batch_size=batch_size)
+        assert_written(results, expected)
+        assert (sum(result.accepted_tokens for result in results.values()) >= 50) == (nodes > 0)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_repeated_text_takes_fewer_forward_passes(name):
+    target, expected = _target(name)
+    passes, forward = [], target.model.forward
+    requests = [Request(i, prompt, (Index.build([text], kind="own"),))
+                for i, (prompt, text) in enumerate(zip(prompts(), expected, strict=True))]
+    target.model.forward = lambda *args, **kwargs: passes.append(1) or forward(*args, **kwargs)
+    try:
+        counts = []
+        for nodes in (0, 16):
+            passes.clear()
+            engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=1, nodes=nodes),
+                            RetrievalDrafter(DraftSettings(depth=8)))
+            assert_written({result.id: result for result in engine.run(requests)}, expected)
+            counts.append(len(passes))
+    finally:
+        del target.model.forward
+    assert counts[1] < 0.4 * counts[0]
+
+
+def test_rows_end_at_different_times():
+    target, expected = any_target(tiny_without_trees("jamba")), []
+    target.generation_config.repetition_penalty = 1.2
+    target.generation_config.eos_token_id = [7, 11, 13]
+    for text in prompts():
+        with target.as_transformers() as model:
+            expected.append(generate(model, text))
+    assert len({len(text) for text in expected}) > 2
+    for batch_size in (1, 2, 5):
+        assert_written(write(target, prompts(), oracle(expected), batch_size=batch_size), expected)
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba"])
+def test_bfloat16_is_verified_in_chains(name):
+    assert any_target(tiny_without_trees(name, dtype=torch.bfloat16)).drafts == "chain"
+
+
+class BadDrafts:
+    """Drafts a token whose embedding is not finite after two right ones."""
+
+    def __init__(self, texts, bad: int):
+        self.texts, self.bad = texts, bad
+
+    def draft(self, requests, context, lengths, budgets, depths, min_score=0.0):
+        tokens, sizes = np.zeros((len(requests), 3), np.int32), np.zeros(len(requests), np.int32)
+        for row, request in enumerate(requests):
+            ahead = self.texts.get(request.id, ())[lengths[row] - len(request.prompt_ids):][:2]
+            sizes[row] = min(len(ahead) + 1, budgets[row], depths[row])
+            tokens[row, : len(ahead)], tokens[row, len(ahead)] = ahead, self.bad
+        parents = np.tile(np.arange(ROOT, 2, dtype=np.int32), (len(requests), 1))
+        scores = np.ones(tokens.shape, np.float32)
+        return DraftBatch(tokens, parents, sizes, scores, np.full(tokens.shape, SOURCE_MODEL, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["mamba2", "falcon_h1"])
+def test_non_finite_rows_and_drafts_fail_alone(name):
+    model, bad, expected = tiny_without_trees(name), VOCABULARY - 1, []
+    with torch.no_grad():
+        model.get_output_embeddings().weight[bad] = 0
+    target = any_target(model)
+    texts = [np.where(text == bad, 5, text).astype(np.int32) for text in prompts()]
+    for text in texts:
+        with target.as_transformers() as model:
+            expected.append(generate(model, text))
+    with torch.no_grad():
+        target.model.get_input_embeddings().weight[bad] = torch.nan
+    requests = [Request(i, text) for i, text in enumerate(texts)]
+    requests.insert(2, Request(-1, np.array([5, 6, bad, 7, 8], np.int32)))
+    engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=3),
+                    BadDrafts(dict(enumerate(expected)), bad))
+    for _ in range(2):  # the second run reuses the cache of the first
+        results = {result.id: result for result in engine.run(requests)}
+        assert "finite" in results.pop(-1).error
+        assert_written(results, expected)
+
+
+def test_sampled_text_does_not_depend_on_the_batch():
+    target, expected = _target("mamba2")
+    sampled = []
+    for batch_size in (1, 3):
+        engine = SamplingEngine(target, EngineSettings(max_new_tokens=24, batch_size=batch_size, nodes=8),
+                                Sampling(Warp(temperature=0.5), seed=3),
+                                oracle(expected, distractors=0, error_rate=0))
+        sampled.append({r.id: r for r in engine.run(Request(i, text) for i, text in enumerate(prompts()))})
+    for row, result in sampled[0].items():
+        assert np.array_equal(sampled[1][row].token_ids, result.token_ids)
+    assert sum(result.accepted_tokens for result in sampled[0].values()) > 0
+
+
+def test_a_draft_budget_plans_chains():
+    target, expected = _target("mamba2")
+    settings = EngineSettings(max_new_tokens=40, batch_size=3, nodes=32, depth=6)
+    table = latency_probe.measure(target, settings)
+    assert set(table) == {"1", "3"} and all(ms > 0 for times in table.values() for ms in times.values())
+    cheap = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "3": {"1": 1.0, "9": 1.1}}, "a test")
+    engine = Engine(target, settings, oracle(expected), draft_budget=DraftBudget(cheap, 32))
+    results = {r.id: r for r in engine.run(Request(i, text) for i, text in enumerate(prompts()))}
+    assert_written(results, expected)
+    assert sum(result.accepted_tokens for result in results.values()) > 50
+
+
+def test_wrong_states_are_detected(monkeypatch):
+    right = StateCache.commit_states
+    monkeypatch.setattr(StateCache, "commit_states", lambda self, counts: right(self, counts * 0))
+    with pytest.raises(DraftError, match="logits over a chain differ"):
+        ChainTarget(tiny_without_trees("mamba2"))
+
+
+def test_a_recurrence_without_states_by_token_runs_without_drafts(monkeypatch):
+    monkeypatch.setattr(recurrence, "_FORMS", {})
+    with pytest.raises(DraftError, match="gives no state after each token"):
+        ChainTarget(tiny_without_trees("mamba2"))
+    assert any_target(tiny_without_trees("mamba2")).drafts == "none"
+
+
+def test_the_best_chain_has_the_largest_sum_of_scores():
+    rng = np.random.default_rng(0)
+    rows, nodes = 50, 9
+    parents = np.array([[rng.integers(-1, i) for i in range(nodes)] for _ in range(rows)], np.int32)
+    tokens = np.tile(np.arange(nodes, dtype=np.int32), (rows, 1))
+    scores, sizes = np.empty((rows, nodes), np.float32), rng.integers(0, nodes + 1, rows).astype(np.int32)
+    for r in range(rows):
+        for i in range(nodes):
+            scores[r, i] = (1 if parents[r, i] < 0 else scores[r, parents[r, i]]) * rng.uniform(0.2, 1)
+    chains = best_chains(DraftBatch(tokens, parents, sizes, scores, np.ones((rows, nodes), np.uint8)))
+    for r in range(rows):
+        paths = [[]]
+        for i in range(sizes[r]):
+            above = next(path for path in paths if (path[-1] if path else -1) == parents[r, i])
+            paths.append([*above, i])
+        best = max(paths, key=lambda path: sum(scores[r, i] for i in path))
+        assert chains.tokens[r, : chains.sizes[r]].tolist() == best
+        assert np.array_equal(chains.scores[r, : chains.sizes[r]], scores[r, best])
+        assert (chains.parents[r] == np.arange(-1, nodes - 1)).all()
