@@ -118,10 +118,9 @@ class Target:
             The device is not available.
         """
         place = loading.device(device)
-        model = loading.load(path, dtype, trust_remote_code)
         if place.type == "cuda" and dtype == "float32":
             torch.backends.cuda.matmul.allow_tf32 = False
-        return cls(model.to(place), check)
+        return cls(loading.load(path, dtype, trust_remote_code, place), check)
 
     @property
     def generation_config(self) -> GenerationConfig:
