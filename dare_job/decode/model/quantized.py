@@ -38,7 +38,9 @@ METHODS = {
     "bitsandbytes": Method("bitsandbytes", ("bitsandbytes",), "it runs by the kernels of bitsandbytes"),
     "fp8": Method("FP8", (), _DEQUANTIZED),
     "fbgemm_fp8": Method("FP8 of FBGEMM", ("fbgemm_gpu",)),
-    "compressed-tensors": Method("compressed-tensors", ("compressed_tensors",), _DEQUANTIZED),
+    "compressed-tensors": Method("compressed-tensors", ("compressed_tensors",),
+                                 "it is dequantized at the first forward pass, and needs the memory of "
+                                 "unquantized weights"),
     "torchao": Method("torchao", ("torchao",), "it runs by the kernels of torchao"),
     "mxfp4": Method("MXFP4", (), _DEQUANTIZED),
 }
