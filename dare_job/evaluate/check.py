@@ -15,6 +15,7 @@ from transformers.utils import logging
 from dare_job.config.gates import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.prompt.answers import add_end_of_turn
 from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
@@ -82,7 +83,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
 
     Drafts contain ``generate``'s tokens among wrong branches, so that trees, compaction and the request
     scheduler are exercised with every model. Rows are decoded singly, then in batches with fewer slots than
-    rows, with and without drafts.
+    rows, with and without drafts. A model that cannot verify drafts is compared without.
 
     Parameters
     ----------
@@ -119,30 +120,31 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")
     logging.disable_progress_bar()
-    target = Target.load(path, dtype, device, trust_remote_code)
+    target = Target.load(path, dtype, device, trust_remote_code, make=any_target)
     tokenizer = _tokenizer(path, trust_remote_code)
     prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
     console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
-                  f"supported, {'fused' if target.fused else 'its own'} attention, {_context(target)}")
+                  f"supported, {_drafts(target)}, {_context(target)}")
     limit = max_new_tokens or _TOKENS
     max_prompt = _max_prompt(target, limit)
     texts = [text[:max_prompt] for text in _prompts(tokenizer, prompts, rows, prompt_format)]
     expected = [_generate(target, text, limit) for text in texts]
     differences = []
-    for batch, nodes in _BATCHES:
+    for batch, nodes in _batches(target):
         decoded = _decode(target, texts, expected, batch, nodes, limit)
         differences += [
             _difference(target, texts, expected, decoded[row], row, batch, nodes, dtype)
             for row in range(len(texts)) if not np.array_equal(decoded[row], expected[row])
         ]
-    _report(console, differences, len(texts))
+    _report(console, differences, len(texts), _batches(target))
     cut_off = _cut_off(target, expected, limit)
     _report_ends(console, cut_off, len(texts), max_new_tokens)
     wrong = [d for d in differences if not d["near_tie"]]
     return {"equal": not wrong, "rows": len(texts), "cut_off": cut_off,
-            "rows_that_differ": len({d["row"] for d in differences}), "by_batch": _by_batch(differences),
+            "rows_that_differ": len({d["row"] for d in differences}),
+            "by_batch": _by_batch(differences, _batches(target)),
             "first_difference": (wrong or differences or [None])[0]}
 
 
@@ -163,11 +165,21 @@ def _report_ends(console: Console, cut_off: int, rows: int, max_new_tokens: int 
                       "and would be cut off: raise decode.max_new_tokens, or ask for shorter texts")
 
 
-def _by_batch(differences: Sequence[dict]) -> list[dict]:
+def _by_batch(differences: Sequence[dict], batches=_BATCHES) -> list[dict]:
     """Number of rows that differ, for each number of rows decoded at once and of draft nodes."""
     counts = Counter((d["batch"], d["nodes"]) for d in differences)
     return [{"batch": batch, "nodes": nodes, "rows_that_differ": counts[batch, nodes]}
-            for batch, nodes in _BATCHES]
+            for batch, nodes in batches]
+
+
+def _batches(target: Target) -> list[tuple[int, int]]:
+    return [(batch, nodes) for batch, nodes in _BATCHES if not nodes or target.drafts != "none"]
+
+
+def _drafts(target: Target) -> str:
+    if target.drafts == "none":
+        return f"decoded without drafts ({escape(target.reason)}; batches: {target.batches})"
+    return f"{'fused' if target.fused else 'its own'} attention"
 
 
 def _context(target: Target) -> str:
@@ -249,13 +261,14 @@ def _difference(target: Target, texts, expected, decoded, row: int, batch: int, 
             "near_tie": dtype != "float32" and abs(gap) <= _NEAR_TIE[dtype] * size}
 
 
-def _report(console: Console, differences: Sequence[dict], rows: int) -> None:
+def _report(console: Console, differences: Sequence[dict], rows: int, batches=_BATCHES) -> None:
     if all(d["near_tie"] for d in differences):
         but = f" but for {len(differences)} near-ties" if differences else ""
-        console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, with and without drafts")
+        drafted = "with and without" if any(nodes for _, nodes in batches) else "without"
+        console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, {drafted} drafts")
     if differences:
         each = ", ".join(f"{one['rows_that_differ']} (batch {one['batch']}, {one['nodes']} nodes)"
-                         for one in _by_batch(differences))
+                         for one in _by_batch(differences, batches))
         console.print(f"{len({d['row'] for d in differences})} of {rows} rows have another text than "
                       f"generate's: {each}")
     for d in differences[:10]:

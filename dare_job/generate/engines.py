@@ -1,7 +1,7 @@
 """Loads models in a worker and creates drafters and the engine of mode ``beam``."""
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,8 +23,11 @@ from dare_job.spark import workers
 from pools.draft import DraftSettings
 
 
-def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool) -> Target:
+def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remote_code: bool,
+               make: Callable[..., Target] | None = None) -> Target:
     """Load a model onto its device. ``gpu`` is the address of the GPU that Spark assigned to this task.
+
+    ``make`` as for ``Target.load``: with ``any_target``, a model without drafts is loaded too.
 
     Raises
     ------
@@ -34,7 +37,8 @@ def load_model(folder: str, dtype: str, device: str, gpu: str | None, trust_remo
         The model does not fit into memory, or its device failed.
     """
     with memory_errors("the model"):
-        return Target.load(Path(folder), dtype, workers.select_device(device, gpu), trust_remote_code)
+        return Target.load(Path(folder), dtype, workers.select_device(device, gpu), trust_remote_code,
+                           make=make)
 
 
 @contextmanager

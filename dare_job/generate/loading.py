@@ -21,6 +21,7 @@ from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, stop_strings
 from dare_job.decode.model import memory
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.prompt import answers
 from dare_job.decode.prompt.answers import add_end_of_turn
 from dare_job.decode.prompt.template import PromptFormat
@@ -87,7 +88,7 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     logging.set_verbosity_error()
     torch.set_num_threads(threads)
     warm_up()
-    target = engines.load_model(model, dtype, device, gpu, trust_remote_code)
+    target = engines.load_model(model, dtype, device, gpu, trust_remote_code, any_target)
     target.release_weights()
     memory.release(target)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
@@ -215,14 +216,13 @@ def _store(folder: str, version: str, tokenizer: str) -> Store:
 def make_engine(task: Task, mode: str | None = None, batch_size: int | None = None) -> Engine:
     """A new engine with the task's settings. The mode "autoregressive" uses no drafts."""
     decode, verify = task.config.decode, task.config.verify
-    mode = mode or decode.mode
-    undrafted = mode == "autoregressive"
+    mode, loaded = mode or decode.mode, load_task_model(task)
+    undrafted = mode == "autoregressive" or loaded.target.drafts == "none"
     sampled = decode.mode == "sample"
     rule = verify.rule if mode == "dare" else "strict"
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
         "nodes": 0 if undrafted else _nodes(task, rule)})
-    loaded = load_task_model(task)
     target = loaded.target
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, undrafted)

@@ -21,8 +21,8 @@ from dare_job.evaluate.check import _difference, _report, read_prompts, run_chec
 LETTERS = {letter: i + 2 for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ABCDEFGHILMNOPRSTUVWX.,:;'")}
 
 
-def _save(path, *model, **changes):
-    tiny(*model, **changes).save_pretrained(path)
+def _save(path, *name, model=None, **changes):
+    (tiny(*name, **changes) if model is None else model).save_pretrained(path)
     inner = Tokenizer(models.WordLevel({**LETTERS, "[UNK]": 1}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]").save_pretrained(path)

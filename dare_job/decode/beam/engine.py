@@ -42,8 +42,12 @@ class BeamEngine(Engine):
         Raises
         ------
         ModelError
-            The model's generation config changes scores in a way that beams do not support.
+            The model's generation config changes scores in a way that beams do not support, or the model
+            cannot run the trees of beams.
         """
+        if target.drafts != "tree":
+            raise ModelError(f"decode.mode = beam does not support {type(target.model).__name__}: "
+                             f"{target.reason}; use another mode or another model")
         super().__init__(target, replace(settings, score="never"))
         self.beams, self._row_keys = beams, RowKeys(beams.seed)
         self._drafter = drafter if beams.layers else None

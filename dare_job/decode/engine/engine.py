@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ class Engine:
     """Generates texts with a target model, several rows at once.
 
     Without a drafter, or with ``settings.nodes`` 0, rows have no draft nodes. Decoding is then autoregressive
-    unless requests bring a previous text.
+    unless requests bring a previous text. If the target has no drafts (``UndraftedTarget``), drafter and
+    previous texts are not used, and rows are admitted when no other row is being decoded.
 
     Parameters
     ----------
@@ -80,7 +82,10 @@ class Engine:
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
                  stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
+        if target.drafts == "none":
+            settings = replace(settings, nodes=0, score="never")
         self.target, self.settings, self._numbers = target, settings, numbers
+        self._admit_below = 1 if target.drafts == "none" else settings.batch_size  # active rows
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
         self.draft_budget = draft_budget if settings.nodes else None
         self.drafter = drafter if settings.nodes else None
@@ -280,7 +285,7 @@ class Engine:
 
     def _schedule(self, scheduler: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Fill free slots with waiting requests. If none are waiting, move rows to close the gaps."""
-        while len(rows.free()):
+        while rows.active < self._admit_below:
             forwards = scheduler.schedule()
             yield from scheduler.failed()
             if not forwards:

@@ -23,7 +23,6 @@ import numpy as np
 from dare_job.decode.model.target import Target
 from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
-_MAX_TOKENS = 4096  # prompt tokens of one forward pass; a single prompt may be longer
 _LOGIT_BYTES = 2**28  # of one forward pass; a row that needs more alone verifies less of its previous text
 _MAX_LOGIT_OVERHEAD = 1.5  # computed logits per needed logit
 _MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that a forward pass may generate, counted in int16
@@ -62,7 +61,7 @@ def max_reused_tokens(prompt: int, target: Target) -> int:
 
 
 def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> Iterator[slice]:
-    """Split rows into forward passes of at most ``_MAX_TOKENS`` tokens and ``_LOGIT_BYTES`` of logits.
+    """Split rows into forward passes of at most ``max_prefill_tokens`` tokens and ``_LOGIT_BYTES`` of logits.
 
     Padding counts, and so do logits that only some rows need: a model computes the same columns for all rows.
     With previous texts, these are limited to ``_MAX_LOGIT_OVERHEAD`` times the needed ones. A single row may
@@ -94,7 +93,7 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
         columns = min(longest - int(prompts[0]) + 1, needed)
         if needed > rows and rows * columns > _MAX_LOGIT_OVERHEAD * needed:
             return False
-    return rows * longest <= _MAX_TOKENS and rows * columns <= _max_logit_positions(target)
+    return rows * longest <= target.max_prefill_tokens and rows * columns <= _max_logit_positions(target)
 
 
 def _max_logit_positions(target: Target) -> int:

@@ -132,3 +132,15 @@ class PrefixCache:
             if saved > best and not any(np.array_equal(tokens[: len(bad)], bad) for bad in self._non_finite):
                 best, prefix = saved, tokens.copy()
         return prefix
+
+
+class NoPrefixes(PrefixCache):
+    """Caches nothing, for models whose rows do not start from cached entries."""
+
+    def update(self, prompts: Sequence[np.ndarray],
+               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
+        """Do nothing."""
+
+    def group(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:
+        """Return all prompts as one group without a prefix."""
+        return [(None, np.arange(len(prompts)))]

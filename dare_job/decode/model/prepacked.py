@@ -89,6 +89,13 @@ class _DeferredPrepack:
         return self._layer.forward(values)
 
 
+def remove(model: torch.nn.Module) -> None:
+    """Give all linear layers of a model their own forward function again."""
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), PrepackedLinear | _DeferredPrepack):
+            del module.forward
+
+
 def _can_prepack(module: torch.nn.Module) -> bool:
     """Return whether a module is a plain linear layer whose forward function no other code replaced."""
     replaced = vars(module).get("forward")

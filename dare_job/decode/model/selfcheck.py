@@ -9,12 +9,13 @@ from transformers import DynamicCache, PreTrainedModel
 from dare_job.decode.model import quantized
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
+from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.tree import build
 from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty_drafts
 
 _LOG = logging.getLogger("dare_job")
-_MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
+MODEL_ERRORS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError)
 _LENGTHS = (13, 8)  # tokens before the root, of two rows
 _MAX_WINDOW = 64  # longer windows are not filled: the check would take longer than loading
 _PARENTS = np.array([[ROOT, ROOT, 0, 1, 1, 3], [ROOT, 0, ROOT, 2, 3, 4]], np.int32)
@@ -28,7 +29,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
 
     Raises
     ------
-    ModelError
+    DraftError
         The model has no ordinary key-value cache.
     """
     name = type(model).__name__
@@ -39,7 +40,7 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
             model(input_ids=ids, past_key_values=cache, use_cache=True)
         return [(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in cache.layers]
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        raise ModelError(f"{name} is not supported: it has no ordinary key-value cache ({error})") from error
+        raise DraftError(name, f"it has no ordinary key-value cache ({error})") from error
 
 
 @torch.inference_mode()
@@ -48,15 +49,17 @@ def check_logits(target) -> None:
 
     Raises
     ------
+    DraftError
+        The logits differ by more than rounding.
     ModelError
-        The model is not causal, its logits are NaN, or they differ by more than rounding.
+        The model is not causal, or its logits are NaN.
     """
     name = type(target.model).__name__
     try:
         backward, forward = _influence(target)
         cases = [_case(target, lengths) for lengths in _lengths(target.traits)]
-    except _MODEL_ERRORS as error:
-        raise ModelError(f"{name} is not supported: it cannot run a token tree ({error})") from error
+    except MODEL_ERRORS as error:
+        raise DraftError(name, f"it cannot run a token tree ({error})") from error
     ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
     if expected.isnan().any():
         raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
@@ -68,8 +71,34 @@ def check_logits(target) -> None:
     difference = (ours - expected).square().mean().sqrt().item()
     # The influence of other tokens bounds the difference that confusing them would make.
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
-        raise ModelError(f"{name} is not supported: its logits over a token tree differ from a forward pass "
-                         f"without one by {difference / spread:.2g} standard deviations")
+        raise DraftError(name, "its logits over a token tree differ from a forward pass without one by "
+                               f"{difference / spread:.2g} standard deviations")
+
+
+def require_causal(target) -> float:
+    """Return the influence of earlier tokens on logits, as a change in them.
+
+    Raises
+    ------
+    ModelError
+        Later tokens change earlier logits.
+    """
+    backward, forward = _influence(target)
+    if backward > max(_ROUNDING[target.dtype] * forward, 0.01 * forward):
+        raise ModelError(f"{type(target.model).__name__} is not supported: its attention is not causal")
+    return forward
+
+
+def close_to(target, logits: torch.Tensor, expected: torch.Tensor, influence: float) -> bool:
+    """Return whether logits (T, V) differ by no more than rounding; ``influence`` as in ``require_causal``.
+
+    Outside float32, rounding can send a token to other experts, so the median token decides.
+    """
+    spread = expected.std().clamp_min(1e-6).item()
+    differences = (logits - expected).square().mean(-1)
+    difference = differences.mean() if target.dtype == torch.float32 else differences.median()
+    return difference.sqrt().item() <= max(_ROUNDING[target.dtype] * spread,
+                                           _TOLERANCE * min(spread, influence))
 
 
 @torch.inference_mode()
@@ -79,7 +108,7 @@ def supports_packed(target) -> bool:
     try:
         for target.packed in (True, False):
             logits.append(_logits_of_uneven_trees(target))
-    except _MODEL_ERRORS:
+    except MODEL_ERRORS:
         return False
     return _equal_logits(target, *logits)
 
@@ -91,7 +120,7 @@ def enable_static(target, static) -> None:
     target.static = static
     try:
         equal = _equal_logits(target, _logits_of_uneven_trees(target), expected)
-    except _MODEL_ERRORS:
+    except MODEL_ERRORS:
         equal = False
     if target.static is not None and not equal:
         _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
@@ -108,7 +137,7 @@ def llama_forward(target) -> LlamaForward | None:
         target.llama = ours
         logits = _logits_of_uneven_trees(target)
         return ours if _equal_logits(target, logits, expected, _TOLERANCE) else None
-    except (Unsupported, *_MODEL_ERRORS):
+    except (Unsupported, *MODEL_ERRORS):
         return None
     finally:
         target.llama = None

@@ -9,12 +9,31 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from dare_job.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+# Layers that see the same tokens however many columns of padding are before the text.
+_RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
+             "recurrent", "attention"}
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
 _ANY_LENGTH = {"xglm"}  # its position table grows
 # Fields with such names limit what a query sees, in a way defined only by the architecture's code.
 _LIMITING = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
 _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_pattern|_prob)")
 _PICKED_BY_CONTENT = {"keep_window_size", "index_topk", "index_topk_blocks"}
+
+
+class DraftError(ModelError):
+    """The model cannot verify drafts. ``generate`` may be able to run it.
+
+    Attributes
+    ----------
+    reason : str
+    """
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"{name} is not supported: {reason}")
+        self.name, self.reason = name, reason
+
+    def __reduce__(self):
+        return type(self), (self.name, self.reason)
 
 
 @dataclass(frozen=True)
@@ -52,22 +71,18 @@ def traits(model: PreTrainedModel) -> Traits:
     Raises
     ------
     ModelError
-        The architecture is not supported.
+        The model is not a causal language model.
+    DraftError
+        Its architecture has no drafts.
     """
+    _require_causal(model)
     config = model.config.get_text_config(decoder=True)
-    name = type(model).__name__
 
     def refuse(reason: str):
-        raise ModelError(f"{name} is not supported: {reason}")
+        raise DraftError(type(model).__name__, reason)
 
-    if model.config.is_encoder_decoder:
-        refuse("it is an encoder-decoder; the engine supports decoder-only causal models")
     if getattr(model, "_is_stateful", False):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
-    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", None):
-        refuse("its attention is not causal")
-    if getattr(config, "is_decoder", None) is False and _has_switch(model):
-        refuse("its attention is not causal: is_decoder is false in its configuration")
     if getattr(config, "alibi", False) or config.model_type in _ALIBI:
         refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
     kinds = _kinds(config)
@@ -79,6 +94,41 @@ def traits(model: PreTrainedModel) -> Traits:
     context, reason, longest = _lengths(model, config)
     own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
     return Traits(kinds, window, context, reason, longest, context if own_mask else None)
+
+
+def undrafted_traits(model: PreTrainedModel) -> Traits:
+    """Return the traits of a model that runs through its own cache, whatever limits its attention.
+
+    Raises
+    ------
+    ModelError
+        The model is not a causal language model.
+    """
+    _require_causal(model)
+    context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
+    return Traits((), None, context, reason, longest)
+
+
+def pads(model: PreTrainedModel) -> bool:
+    """Return whether rows may be padded: not where places in the text, counted from the first column, decide
+    what a query sees, which short texts do not show.
+    """
+    config = model.config.get_text_config(decoder=True)
+    kinds = _kinds(config)
+    relative = all(kind in _RELATIVE for kind in kinds)
+    return relative and _hidden_limit(config, kinds) is None
+
+
+def _require_causal(model: PreTrainedModel) -> None:
+    config, reason = model.config.get_text_config(decoder=True), None
+    if model.config.is_encoder_decoder:
+        reason = "it is an encoder-decoder; the engine supports decoder-only causal models"
+    elif not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", None):
+        reason = "its attention is not causal"
+    elif getattr(config, "is_decoder", None) is False and _has_switch(model):
+        reason = "its attention is not causal: is_decoder is false in its configuration"
+    if reason:
+        raise ModelError(f"{type(model).__name__} is not supported: {reason}")
 
 
 def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:

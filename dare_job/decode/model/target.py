@@ -1,6 +1,7 @@
 """The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -64,12 +65,19 @@ class Target:
         Keys and values of common prompt prefixes.
     spare_cache : TreeCache, optional
         Cache of the last run, to be reused.
+    drafts : {"tree", "none"}
+        Drafts that a forward pass can verify.
+    max_prefill_tokens : int
+        Prompt tokens of one forward pass; a single prompt may be longer.
 
     Raises
     ------
     ModelError
-        The architecture is not supported.
+        The architecture is not supported (DraftError: ``undrafted.any_target`` may support it).
     """
+
+    drafts = "tree"
+    max_prefill_tokens = 4096
 
     def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
         self.model = model.eval()
@@ -97,7 +105,8 @@ class Target:
 
     @classmethod
     def load(cls, path: str | Path, dtype: str = "float32", device: str = "auto",
-             trust_remote_code: bool = False, check: bool = True) -> "Target":
+             trust_remote_code: bool = False, check: bool = True,
+             make: Callable[..., "Target"] | None = None) -> "Target":
         """Load a model.
 
         Parameters
@@ -109,6 +118,8 @@ class Target:
         trust_remote_code : bool
         check : bool
             As in the constructor.
+        make : callable, optional
+            Makes the target of the loaded model and ``check``. None: the constructor.
 
         Raises
         ------
@@ -120,7 +131,7 @@ class Target:
         place = loading.device(device)
         if place.type == "cuda" and dtype == "float32":
             torch.backends.cuda.matmul.allow_tf32 = False
-        return cls(loading.load(path, dtype, trust_remote_code, place), check)
+        return (make or cls)(loading.load(path, dtype, trust_remote_code, place), check)
 
     @property
     def generation_config(self) -> GenerationConfig:

@@ -56,7 +56,7 @@ class Written:
         Texts up to ``decode.max_new_tokens``, by row; without rows that have an error there.
     plain, drafted
         Speeds without and with drafts, of all rows but the first; drafted is None if there are no other rows
-        or the mode uses no drafts.
+        or the mode or the model uses no drafts.
     equal
         Number of rows whose text is the same with drafts.
     drafts_from
@@ -140,7 +140,8 @@ def write(job: Job, rows: Sequence[Row], show: Callable[[Row, str, Result, str],
     plain = _decode(others, task, "autoregressive", take)
     texts = {name: result.token_ids for name, result in results.items() if not result.error}
     drafted, again, drafts_from = None, {}, None
-    if others and (job.config.decode.mode not in MODES_WITHOUT_POOLS or job.draft_path):
+    with_drafts = job.config.decode.mode not in MODES_WITHOUT_POOLS or job.draft_path
+    if others and with_drafts and loaded_model.target.drafts != "none":
         previous = drafts.read_previous(job, task, rows)
         drafts_from = drafts.origin(previous, job)
         make = [_drafted(request, named[request.id], previous, texts) for request in others]

@@ -1,0 +1,60 @@
+"""Tiny random models whose layers keep a state, or whose attention cannot run token trees."""
+
+import transformers as hf
+from decode_models import GROUPED, VOCABULARY, tiny
+
+_SMALL = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2)
+_DELTA = dict(GROUPED, num_hidden_layers=4, head_dim=8, linear_num_value_heads=4, linear_num_key_heads=2,
+              linear_key_head_dim=8, linear_value_head_dim=8)
+_HYBRID = dict(GROUPED, num_hidden_layers=3, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8)
+
+STATEFUL = {
+    "qwen3_next": (hf.Qwen3NextConfig, dict(_DELTA, num_experts=2, num_experts_per_tok=1,
+                                            moe_intermediate_size=16, shared_expert_intermediate_size=16)),
+    "qwen3_5": (hf.Qwen3_5TextConfig, _DELTA),
+    "falcon_h1": (hf.FalconH1Config, dict(GROUPED, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8,
+                                          mamba_d_state=8, mamba_chunk_size=16, head_dim=8)),
+    "lfm2": (hf.Lfm2Config, dict(GROUPED, num_hidden_layers=3,
+                                 layer_types=["conv", "full_attention", "conv"])),
+    "mamba2": (hf.Mamba2Config, dict(_SMALL, num_heads=4, head_dim=16, state_size=8, n_groups=2,
+                                     chunk_size=16)),
+    "bamba": (hf.BambaConfig, dict(_HYBRID, attn_layer_indices=[1], mamba_chunk_size=16)),
+    "granitemoehybrid": (hf.GraniteMoeHybridConfig, dict(
+        _HYBRID, layer_types=["mamba", "attention", "mamba"], shared_intermediate_size=32,
+        num_local_experts=2, num_experts_per_tok=1)),
+    "mamba": (hf.MambaConfig, dict(_SMALL, state_size=4)),
+    "falcon_mamba": (hf.FalconMambaConfig, dict(_SMALL, state_size=4)),
+    "jamba": (hf.JambaConfig, dict(GROUPED, num_experts=2, mamba_d_state=4, num_hidden_layers=4,
+                                   attn_layer_period=2, attn_layer_offset=1)),
+    "zamba2": (hf.Zamba2Config, dict(_SMALL, num_hidden_layers=4, num_attention_heads=4,
+                                     num_key_value_heads=4, intermediate_size=48, mamba_d_state=8,
+                                     mamba_ngroups=1, n_mamba_heads=4, mamba_headdim=16, num_mem_blocks=1,
+                                     layers_block_type=["mamba", "hybrid", "mamba", "hybrid"])),
+    "nemotron_h": (hf.NemotronHConfig, dict(_SMALL, num_hidden_layers=4, intermediate_size=48, head_dim=8,
+                                            num_attention_heads=4, num_key_value_heads=2, mamba_num_heads=4,
+                                            mamba_head_dim=16, ssm_state_size=8, n_groups=2, chunk_size=16,
+                                            hybrid_override_pattern="M*M-")),
+    "rwkv": (hf.RwkvConfig, _SMALL),
+    "recurrent_gemma": (hf.RecurrentGemmaConfig, dict(
+        _SMALL, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, intermediate_size=64,
+        lru_width=32, attention_window_size=64)),
+    "minimax": (hf.MiniMaxConfig, dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, head_dim=8,
+                                       layer_types=["linear_attention", "full_attention"], block_size=16)),
+}
+OTHER_ATTENTION = {
+    "bloom": (hf.BloomConfig, dict(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)),
+    "mpt": (hf.MptConfig, dict(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4)),
+    "falcon_alibi": (hf.FalconConfig, dict(_SMALL, num_attention_heads=4, alibi=True)),
+    "gpt_neo_local": (hf.GPTNeoConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
+                                            window_size=8, attention_types=[[["global", "local"], 1]],
+                                            max_position_embeddings=256)),
+    "doge": (hf.DogeConfig, dict(GROUPED, pad_token_id=0)),
+    "llama4_chunks": (hf.Llama4TextConfig, dict(GROUPED, head_dim=8, intermediate_size_mlp=32,
+                                                num_local_experts=2, attention_chunk_size=8)),
+}
+ARCHITECTURES_WITHOUT_TREES = STATEFUL | OTHER_ATTENTION
+
+
+def tiny_without_trees(name: str, **changes):
+    """Return ``tiny`` of one of ARCHITECTURES_WITHOUT_TREES."""
+    return tiny(name, among=ARCHITECTURES_WITHOUT_TREES, **changes)
