@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from dare_job.config.gates import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.generation_config import read_rules
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.prompt.answers import add_end_of_turn
@@ -21,8 +22,11 @@ from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
-from dare_job.errors import DataError, ModelError
+from dare_job.errors import DataError, ModelError, describe
+from dare_job.evaluate import model_facts
 from dare_job.evaluate.oracle import OracleDrafter
+from dare_job.generate.preflight import require_supported
+from dare_job.models.adapters import has_adapter
 from dare_job.models.files import resolve
 
 BUILT_IN = (
@@ -71,6 +75,7 @@ def _prompt_of(line: str, place: str) -> str:
 
 
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # relative to the largest logit
+_GENERATE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, ImportError)
 _TOKENS = 48  # decoded per prompt without --max-new-tokens: enough to compare, too few for whole texts
 _BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
@@ -120,16 +125,21 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")
     logging.disable_progress_bar()
+    require_supported(path, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code, make=any_target)
     tokenizer = _tokenizer(path, trust_remote_code)
     prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
-    console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
-                  f"supported, {_drafts(target)}, {_context(target)}")
+    rules = read_rules(target.generation_config)
+    facts = model_facts.describe(target, rules, has_adapter(path))
+    console.print(f"[bold]{type(target.model).__name__}[/bold] {escape(model)} in {facts['dtype']} on "
+                  f"{target.device.type}: supported, {_drafts(target)}, {_context(target)}")
+    model_facts.show(console, facts)
     limit = max_new_tokens or _TOKENS
     max_prompt = _max_prompt(target, limit)
-    texts = [text[:max_prompt] for text in _prompts(tokenizer, prompts, rows, prompt_format)]
+    texts = [text[:max_prompt]
+             for text in _prompts(tokenizer, prompts, rows, prompt_format, target.vocabulary)]
     expected = [_generate(target, text, limit) for text in texts]
     differences = []
     for batch, nodes in _batches(target):
@@ -145,7 +155,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     return {"equal": not wrong, "rows": len(texts), "cut_off": cut_off,
             "rows_that_differ": len({d["row"] for d in differences}),
             "by_batch": _by_batch(differences, _batches(target)),
-            "first_difference": (wrong or differences or [None])[0]}
+            "first_difference": (wrong or differences or [None])[0], **facts}
 
 
 def _cut_off(target: Target, expected: Sequence[np.ndarray], limit: int) -> int:
@@ -178,7 +188,7 @@ def _batches(target: Target) -> list[tuple[int, int]]:
 
 def _drafts(target: Target) -> str:
     if target.drafts == "none":
-        return f"decoded without drafts ({escape(target.reason)}; batches: {target.batches})"
+        return f"decoded without drafts (batches: {target.batches})"
     return f"{'fused' if target.fused else 'its own'} attention"
 
 
@@ -210,7 +220,8 @@ def _tokenizer(path: Path, trust: bool):
         raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
 
 
-def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptFormat) -> list[np.ndarray]:
+def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptFormat,
+             vocabulary: int) -> list[np.ndarray]:
     texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(BUILT_IN)]
     if file is not None:
         texts = read_prompts(file)
@@ -219,6 +230,9 @@ def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptForma
     for tokens, (_, place) in zip(ids, texts, strict=True):
         if not len(tokens):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
+        if tokens.max() >= vocabulary:
+            raise ModelError(f"{place}: the tokenizer gives token {tokens.max()}, and the model's vocabulary "
+                             f"has only {vocabulary}: copy the tokenizer that belongs to the model")
     return ids
 
 
@@ -226,9 +240,12 @@ def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptForma
 def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
     ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
     with target.as_transformers() as model:
-        out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
-                             attention_mask=torch.ones_like(ids),
-                             pad_token_id=target.generation_config.pad_token_id or 0)
+        try:
+            out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
+                                 attention_mask=torch.ones_like(ids),
+                                 pad_token_id=target.generation_config.pad_token_id or 0)
+        except _GENERATE_ERRORS as error:
+            raise ModelError(f"transformers' generate fails with this model: {describe(error)}") from error
     return out[0, len(prompt):].cpu().numpy()
 
 

@@ -3,13 +3,13 @@
 import json
 import pickle
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 from dare_job.decode.model import adapter, quantized
@@ -64,6 +64,28 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool,
         model.to(getattr(torch, dtype))  # weights that were not quantized keep the type of their file
     _check_weights(path, report, type(model).__name__)
     return adapter.apply(model, Path(path)) if adapted else model
+
+
+def outline(path: str | Path, trust_remote_code: bool) -> PreTrainedModel:
+    """Return a model of a configuration, without weights, with the generation config of its folder.
+
+    Raises
+    ------
+    ModelError
+        The configuration is missing or damaged, or not that of a causal language model.
+    """
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **options)
+        _check_generation_config(path)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, **options)
+        with suppress(OSError):  # there is none: the configuration has the tokens
+            model.generation_config = GenerationConfig.from_pretrained(path)
+    except _ERRORS as error:
+        raise ModelError(_reason(path, error)) from error
+    model.name_or_path = str(path)
+    return model
 
 
 def device(name: str) -> torch.device:

@@ -144,6 +144,18 @@ class Target:
         head = self.model.get_output_embeddings()
         return self.vocabulary if head is None else head.weight.shape[0]
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's weights, shared ones counted once, without prepacked copies."""
+        return sum(weight.nbytes for weight in (*self.model.parameters(), *self.model.buffers()))
+
+    @property
+    def cache_token_bytes(self) -> int | None:
+        """Bytes of one token's keys and values. None: the model has a cache of its own."""
+        if self.drafts == "none":
+            return None
+        return sum(heads * (keys + values) for heads, keys, values in self._shapes) * self.dtype.itemsize
+
     def acquire_cache(self, slots: int) -> TreeCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None
