@@ -154,7 +154,7 @@ def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, sh
     logits = torch.zeros(1, 3, 9)
     logits[..., 4], logits[..., 6] = 8.0, 8.0 * (1 - share)
     target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(
-        lambda input_ids, use_cache: SimpleNamespace(logits=logits)))
+        lambda input_ids, **options: SimpleNamespace(logits=logits, past_key_values=None)))
     expected, written = [np.array([3, 4, 5])], np.array([3, 6, 5])
     found = _difference(target, [np.array([1, 2])], expected, written, 0, 1, 16, dtype)
     assert (found["position"], found["expected"], found["written"]) == (1, 4, 6)
@@ -162,6 +162,21 @@ def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, sh
     out = StringIO()
     _report(Console(file=out, width=200), [found], 1)
     assert "logit gap" in out.getvalue() and ("equal but for 1 near-ties" in out.getvalue()) == equal
+
+
+@pytest.mark.parametrize("noise, near", [(0.1, False), (0.3, True)])
+def test_near_ties_are_calibrated_against_transformers_itself(noise, near):
+    """Its logits with a cache differ by ``noise`` from those without; the gap is 0.5."""
+    def model(input_ids, use_cache, past_key_values=None):
+        logits = torch.zeros(1, input_ids.shape[1], 9)
+        logits[..., 4], logits[..., 6] = 8.0, 7.5
+        logits[..., 2] = noise if use_cache and past_key_values else 0.0
+        return SimpleNamespace(logits=logits, past_key_values=(past_key_values or 0) + input_ids.shape[1])
+
+    target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(model))
+    found = _difference(target, [np.array([1, 2])], [np.array([3, 4, 5])], np.array([3, 6, 5]), 0, 1, 16,
+                        "bfloat16")
+    assert found["near_tie"] == near and found["logit_gap"] == 0.5
 
 
 def test_the_command_passes_its_options(folder, monkeypatch, capsys):
