@@ -191,7 +191,7 @@ def _batches(target: Target) -> list[tuple[int, int]]:
 
 def _drafts(target: Target) -> str:
     if target.drafts == "none":
-        return f"decoded without drafts (batches: {target.batches})"
+        return f"decoded without drafts ({escape(target.reason)}; batches: {target.batches})"
     return f"{'fused' if target.fused else 'its own'} attention"
 
 
@@ -284,15 +284,15 @@ def _difference(target: Target, texts, expected, decoded, row: int, batch: int, 
 
 
 def _own_difference(target: Target, ids: torch.Tensor, prompt: int, uncached: torch.Tensor) -> float:
-    """Return how much a logit (V,) of transformers changes where it reads the prompt, and then one token at a
-    time, as ``generate`` does: in half precision the experts of a token can change, and with them its logits.
+    """Return the largest difference of a logit (V,) between ``generate``, which uses a cache, and a forward
+    pass without one: in half precision the experts of a token can change, and with them its logits.
     """
-    cache = None
+    ids, new = ids[:, :prompt].to(target.device), ids.shape[1] - prompt + 1
     with target.as_transformers() as model:
-        for start, end in [(0, prompt), *((n, n + 1) for n in range(prompt, ids.shape[1]))]:
-            out = model(input_ids=ids[:, start:end].to(target.device), past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-    return (out.logits[0, -1].float() - uncached).abs().max().item()
+        out = model.generate(ids, max_new_tokens=new, do_sample=False, attention_mask=torch.ones_like(ids),
+                             pad_token_id=target.generation_config.pad_token_id or 0, output_logits=True,
+                             return_dict_in_generate=True)
+    return (out.logits[-1][0].float() - uncached).abs().max().item()
 
 
 def _near_tie_type(target: Target) -> str:

@@ -48,9 +48,9 @@ def show(console: Console, facts: dict) -> None:
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def _drafts(facts: dict) -> str:
-    if facts["drafts"] == "none":
-        return f"drafts: none, so each token takes a forward pass of its row: {facts['why']}"
+def _drafts(facts: dict) -> str | None:
+    if facts["drafts"] == "none":  # the first line of the check says why
+        return None
     kind = "trees" if facts["drafts"] == "tree" else "chains"
     why = f" ({facts['why']})" if facts["why"] else ""
     return f"drafts: {kind} of tokens, verified in one forward pass{why}"

@@ -151,10 +151,9 @@ def _lengths(monkeypatch) -> list[int]:
     ("float32", 0.001, False)])
 def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, share, equal):
     """The generated token's logit is ``share`` of the largest logit below that of ``generate``."""
-    logits = torch.zeros(1, 3, 9)
-    logits[..., 4], logits[..., 6] = 8.0, 8.0 * (1 - share)
-    target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(
-        lambda input_ids, **options: SimpleNamespace(logits=logits, past_key_values=None)))
+    logits = torch.zeros(9)
+    logits[4], logits[6] = 8.0, 8.0 * (1 - share)
+    target = _fake(logits, logits)
     expected, written = [np.array([3, 4, 5])], np.array([3, 6, 5])
     found = _difference(target, [np.array([1, 2])], expected, written, 0, 1, 16, dtype)
     assert (found["position"], found["expected"], found["written"]) == (1, 4, 6)
@@ -164,16 +163,25 @@ def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, sh
     assert "logit gap" in out.getvalue() and ("equal but for 1 near-ties" in out.getvalue()) == equal
 
 
+def _fake(logits, cached):
+    """A target whose forward pass gives ``logits``, and whose ``generate`` chose by ``cached``."""
+    class Model:
+        def __call__(self, input_ids, use_cache):
+            return SimpleNamespace(logits=logits.expand(1, input_ids.shape[1], -1))
+
+        def generate(self, ids, max_new_tokens, **options):
+            return SimpleNamespace(logits=[cached[None]] * max_new_tokens)
+
+    return SimpleNamespace(device="cpu", generation_config=SimpleNamespace(pad_token_id=None),
+                           as_transformers=lambda: nullcontext(Model()))
+
+
 @pytest.mark.parametrize("noise, near", [(0.1, False), (0.3, True)])
 def test_near_ties_are_calibrated_against_transformers_itself(noise, near):
     """Its logits with a cache differ by ``noise`` from those without; the gap is 0.5."""
-    def model(input_ids, use_cache, past_key_values=None):
-        logits = torch.zeros(1, input_ids.shape[1], 9)
-        logits[..., 4], logits[..., 6] = 8.0, 7.5
-        logits[..., 2] = noise if use_cache and past_key_values else 0.0
-        return SimpleNamespace(logits=logits, past_key_values=(past_key_values or 0) + input_ids.shape[1])
-
-    target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(model))
+    logits = torch.zeros(9)
+    logits[4], logits[6] = 8.0, 7.5
+    target = _fake(logits, logits + noise * torch.nn.functional.one_hot(torch.tensor(2), 9))
     found = _difference(target, [np.array([1, 2])], [np.array([3, 4, 5])], np.array([3, 6, 5]), 0, 1, 16,
                         "bfloat16")
     assert found["near_tie"] == near and found["logit_gap"] == 0.5
@@ -218,11 +226,12 @@ def test_what_is_told_of_a_model(folder, tmp_path):
 
 def test_what_is_honoured_of_the_generation_config(tmp_path):
     path = _save(tmp_path, "llama")
-    _generation(tmp_path, eos_token_id=[7, 9], repetition_penalty=1.1, temperature=0.6, do_sample=True)
+    _generation(tmp_path, eos_token_id=[7, 9], repetition_penalty=1.1, temperature=0.6, do_sample=True,
+                pad_token_id=0, use_cache=True)
     result, shown = _check(path, None, 1)
     effects = result["generation_config"]
     assert effects["applied"] == {"eos_token_id": [7, 9], "repetition_penalty": 1.1}
-    assert {"do_sample", "temperature"} <= set(effects["without_effect"])
+    assert effects["without_effect"] == ["do_sample", "temperature"]
     assert "applied: eos_token_id = [7, 9], repetition_penalty = 1.1" in shown
 
 

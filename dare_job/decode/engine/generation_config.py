@@ -42,6 +42,7 @@ REJECTED = {
                              "offloaded_static", "offloaded_hybrid"),
 }
 
+_USUAL = {"transformers_version", "use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id"}
 _INSTEAD = {"stop_strings": ", and set decode.stop to these strings"}
 
 # Sampling (the job decodes greedily whatever do_sample is), beams (rejected by num_beams), outputs, caches
@@ -119,11 +120,13 @@ def read_rules(config: GenerationConfig, repetition_penalty: float | None = None
 def effects(rules: GenerationRules) -> dict:
     """Return which fields of a generation config are applied, with their values, and which have no effect.
 
-    Only fields that are set are named: "applied" is a dict, "without_effect" a list of names.
+    Only fields that are set are named: "applied" is a dict, "without_effect" a list of names, without those
+    that nobody expects to change a text.
     """
     fields = rules.config.to_diff_dict()
     applied = {field: fields[field] for field in sorted((LENGTHS | NATIVE | PROCESSORS) & fields.keys())}
-    without = sorted((WITHOUT_EFFECT | REJECTED.keys()) & fields.keys() - {"transformers_version"})
+    without = sorted(field for field in (WITHOUT_EFFECT | REJECTED.keys()) & fields.keys() - _USUAL
+                     if fields[field])
     return {"applied": applied, "without_effect": without}
 
 
