@@ -45,7 +45,8 @@ class CheckOptions:
         "there. Default: 48.", None, min=1)
     dtype: Dtype = option_types.dtype(
         "Type of the weights. In float32 all tokens must be equal. In bfloat16 (float16) rows may differ "
-        "after a near-tie: two logits within 3 % (0.4 %) of the largest.")
+        "after a near-tie: two logits within 3 % (0.4 %) of the largest, or closer than twice the difference "
+        "that a cache makes to transformers' own logits.")
     device: Device = option_types.device()
     trust_remote_code: bool = option_types.trust_remote_code()
     chat_template: ChatTemplate = option(f"{option_types.CHAT_TEMPLATE}.", "auto", metavar="MODE")

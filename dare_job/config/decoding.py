@@ -25,7 +25,7 @@ from dare_job.errors import ConfigError
 class ModelSettings(Section):
     name: str = Field("embedded", min_length=1, description=f"Language model that writes the texts: {MODEL} "
                       "(branch, tag or commit). embedded: small, knows only the synthetic data set. A GGUF "
-                      "file needs the extra gguf")
+                      "file needs the extra gguf, and an adapter (LoRA) the extra peft")
     dtype: Dtype = Field("float32", description="Floating-point type of the weights. In float32 strict text "
                          "equals greedy decoding token by token; bfloat16 suits GPUs")
     device: Device = Field(

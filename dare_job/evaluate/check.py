@@ -14,6 +14,8 @@ from transformers.utils import logging
 
 from dare_job.config.gates import MAX_SHARE
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.generation_config import read_rules
+from dare_job.decode.model import quantized
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.prompt.answers import add_end_of_turn
@@ -21,8 +23,11 @@ from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
-from dare_job.errors import DataError, ModelError
+from dare_job.errors import DataError, ModelError, describe
+from dare_job.evaluate import model_facts
 from dare_job.evaluate.oracle import OracleDrafter
+from dare_job.generate.preflight import require_supported
+from dare_job.models.adapters import has_adapter
 from dare_job.models.files import resolve
 
 BUILT_IN = (
@@ -71,6 +76,7 @@ def _prompt_of(line: str, place: str) -> str:
 
 
 _NEAR_TIE = {"float32": 0.0, "bfloat16": 0.03, "float16": 0.004}  # relative to the largest logit
+_GENERATE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, ImportError)
 _TOKENS = 48  # decoded per prompt without --max-new-tokens: enough to compare, too few for whole texts
 _BATCHES = ((1, 0), (1, 16), (3, 0), (3, 16))  # rows at once, draft nodes
 
@@ -100,10 +106,12 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     dict
         "equal", "rows", "cut_off", "rows_that_differ", "by_batch" and "first_difference". In float32 all
         tokens must be equal. In bfloat16 and float16 a row may differ after a near-tie: two logits within 3 %
-        and 0.4 % of the largest logit. ``cut_off`` counts texts of ``generate`` that reach the number of
-        tokens without an end-of-text token. ``rows_that_differ`` counts rows with another text than
-        ``generate``'s in any of the settings, ``by_batch`` has the number for each. ``first_difference`` is a
-        real difference if there is one, else the first near-tie or None.
+        and 0.4 % of the largest logit, or closer than twice the difference that a cache makes to
+        transformers' own logits. Quantized weights count as bfloat16. ``cut_off`` counts texts of
+        ``generate`` that reach the number of tokens without an end-of-text token. ``rows_that_differ`` counts
+        rows with another text than ``generate``'s in any of the settings, ``by_batch`` has the number for
+        each. ``first_difference`` is a real difference if there is one, else the first near-tie or None. The
+        keys of ``model_facts.describe`` are there too.
 
     Raises
     ------
@@ -120,22 +128,27 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     console = console or Console(stderr=True)
     path = resolve(model, trust_remote_code, "--model")
     logging.disable_progress_bar()
+    require_supported(path, trust_remote_code)
     target = Target.load(path, dtype, device, trust_remote_code, make=any_target)
     tokenizer = _tokenizer(path, trust_remote_code)
     prompt_format = PromptFormat(chat_template, arguments=template_arguments or {})
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         console.print(f"[yellow]warning[/yellow]: {escape(warning)}")
-    console.print(f"[bold]{type(target.model).__name__}[/bold] {model} in {dtype} on {target.device.type}: "
-                  f"supported, {_drafts(target)}, {_context(target)}")
+    rules = read_rules(target.generation_config)
+    facts = model_facts.describe(target, rules, has_adapter(path))
+    console.print(f"[bold]{type(target.model).__name__}[/bold] {escape(model)} in {facts['dtype']} on "
+                  f"{target.device.type}: supported, {_drafts(target)}, {_context(target)}")
+    model_facts.show(console, facts)
     limit = max_new_tokens or _TOKENS
     max_prompt = _max_prompt(target, limit)
-    texts = [text[:max_prompt] for text in _prompts(tokenizer, prompts, rows, prompt_format)]
+    texts = [text[:max_prompt]
+             for text in _prompts(tokenizer, prompts, rows, prompt_format, target.vocabulary)]
     expected = [_generate(target, text, limit) for text in texts]
-    differences = []
+    differences, ties = [], _near_tie_type(target)
     for batch, nodes in _batches(target):
         decoded = _decode(target, texts, expected, batch, nodes, limit)
         differences += [
-            _difference(target, texts, expected, decoded[row], row, batch, nodes, dtype)
+            _difference(target, texts, expected, decoded[row], row, batch, nodes, ties)
             for row in range(len(texts)) if not np.array_equal(decoded[row], expected[row])
         ]
     _report(console, differences, len(texts), _batches(target))
@@ -145,7 +158,7 @@ def run_check(model: str, prompts: Path | None = None, rows: int = 8, *, dtype: 
     return {"equal": not wrong, "rows": len(texts), "cut_off": cut_off,
             "rows_that_differ": len({d["row"] for d in differences}),
             "by_batch": _by_batch(differences, _batches(target)),
-            "first_difference": (wrong or differences or [None])[0]}
+            "first_difference": (wrong or differences or [None])[0], **facts}
 
 
 def _cut_off(target: Target, expected: Sequence[np.ndarray], limit: int) -> int:
@@ -211,7 +224,8 @@ def _tokenizer(path: Path, trust: bool):
         raise ModelError(f"{path} has no tokenizer that can be loaded: {error}") from error
 
 
-def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptFormat) -> list[np.ndarray]:
+def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptFormat,
+             vocabulary: int) -> list[np.ndarray]:
     texts = [(text, f"built-in prompt {i + 1}") for i, text in enumerate(BUILT_IN)]
     if file is not None:
         texts = read_prompts(file)
@@ -220,6 +234,9 @@ def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptForma
     for tokens, (_, place) in zip(ids, texts, strict=True):
         if not len(tokens):
             raise DataError(f"{place}: the prompt has no token in this model's tokenizer")
+        if tokens.max() >= vocabulary:
+            raise ModelError(f"{place}: the tokenizer gives token {tokens.max()}, and the model's vocabulary "
+                             f"has only {vocabulary}: copy the tokenizer that belongs to the model")
     return ids
 
 
@@ -227,9 +244,12 @@ def _prompts(tokenizer, file: Path | None, rows: int, prompt_format: PromptForma
 def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.ndarray:
     ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
     with target.as_transformers() as model:
-        out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
-                             attention_mask=torch.ones_like(ids),
-                             pad_token_id=target.generation_config.pad_token_id or 0)
+        try:
+            out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
+                                 attention_mask=torch.ones_like(ids),
+                                 pad_token_id=target.generation_config.pad_token_id or 0)
+        except _GENERATE_ERRORS as error:
+            raise ModelError(f"transformers' generate fails with this model: {describe(error)}") from error
     return out[0, len(prompt):].cpu().numpy()
 
 
@@ -257,9 +277,29 @@ def _difference(target: Target, texts, expected, decoded, row: int, batch: int, 
     with target.as_transformers() as model:
         logits = model(input_ids=ids.to(target.device), use_cache=False).logits[0, -1].float()
     gap = (logits[tokens[place]] - logits[decoded[place]]).item()
-    size = logits.abs().max().item()
+    near_tie = dtype != "float32" and (
+        abs(gap) <= _NEAR_TIE[dtype] * logits.abs().max().item()
+        or abs(gap) <= 2 * _own_difference(target, ids, len(texts[row]), logits))
     return {**difference, "expected": int(tokens[place]), "written": int(decoded[place]), "logit_gap": gap,
-            "near_tie": dtype != "float32" and abs(gap) <= _NEAR_TIE[dtype] * size}
+            "near_tie": near_tie}
+
+
+def _own_difference(target: Target, ids: torch.Tensor, prompt: int, uncached: torch.Tensor) -> float:
+    """Return the largest difference of a logit (V,) between ``generate``, which uses a cache, and a forward
+    pass without one: in half precision the experts of a token can change, and with them its logits.
+    """
+    ids, new = ids[:, :prompt].to(target.device), ids.shape[1] - prompt + 1
+    with target.as_transformers() as model:
+        out = model.generate(ids, max_new_tokens=new, do_sample=False, attention_mask=torch.ones_like(ids),
+                             pad_token_id=target.generation_config.pad_token_id or 0, output_logits=True,
+                             return_dict_in_generate=True)
+    return (out.logits[-1][0].float() - uncached).abs().max().item()
+
+
+def _near_tie_type(target: Target) -> str:
+    """Type of the weights whose rule of near-ties applies. Quantized ones may round activations to 8 bits."""
+    dtype = str(target.dtype).removeprefix("torch.")
+    return "bfloat16" if dtype == "float32" and quantized.runs_quantized(target.model) else dtype
 
 
 def _report(console: Console, differences: Sequence[dict], rows: int, batches=_BATCHES) -> None:

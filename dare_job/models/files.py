@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from dare_job.errors import InfrastructureError, ModelError
+from dare_job.models import adapters
 from dare_job.storage import errors
 from dare_job.storage.local_copy import local_copy, user_cache
 from dare_job.storage.paths import AnyPath, atomic_writer, digest_of, is_local
@@ -37,6 +38,7 @@ _WEIGHTS = (".safetensors", ".bin")
 _COUNTED = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 _WANTED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _UNWANTED = ["consolidated*", "*/*"]  # duplicates of the weights in another layout, and exports
+_CONFIGS = ("config.json", "modules.json")  # of a model; of an encoder
 _REVISION = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 
 
@@ -106,7 +108,8 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
     Parameters
     ----------
     name
-        "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2").
+        "embedded", a folder, the URL of one, a GGUF file, or a hub name ("owner/model", "owner/model@v2"). A
+        folder, URL or hub name may also be that of a PEFT adapter, which names its base model.
     trust_remote_code
         Download a hub model's Python code too.
     unwanted
@@ -119,11 +122,28 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
     ConfigError
         A URL is invalid, as in ``paths.path``, or its bucket does not exist.
     ModelError
-        The folder is missing, there is no model at the URL, a GGUF file cannot be read, or the model cannot
-        be downloaded from the hub.
+        The folder is missing or holds no model, there is none at the URL, a GGUF file cannot be read, the
+        model cannot be downloaded from the hub, or the base model of an adapter cannot be found.
     InfrastructureError
         The hub cannot be reached and there is no local copy, or the model cannot be copied from a URL.
     """
+    folder = _located(name, trust_remote_code, setting, unwanted, parts)
+    if not adapters.needs_base(folder):
+        _require_no_gguf(folder, name, setting)
+        return folder
+    base_name = adapters.base_name(folder, setting)
+    try:
+        base = _located(base_name, trust_remote_code, setting, unwanted, parts)
+    except (ModelError, InfrastructureError) as error:
+        raise type(error)(f"{setting} = {name} is an adapter of {base_name}: {error}; set "
+                          f"base_model_name_or_path in its {adapters.CONFIG} to where the base model is, or "
+                          "copy the adapter's files into the folder of the base model") from error
+    return adapters.join(folder, base, files(base), _TOKENIZER_FILES)
+
+
+def _located(name: str, trust_remote_code: bool, setting: str, unwanted: Sequence[str],
+             parts: Callable[[Path], list[Path]]) -> Path:
+    """The folder of ``resolve``; that of an adapter is without its base model."""
     if name == EMBEDDED:
         from dare_job.models import embedded_path
 
@@ -143,10 +163,23 @@ def resolve(name: str, trust_remote_code: bool = False, setting: str = "model.na
     return _download(hub_name, revision, trust_remote_code, unwanted, parts)
 
 
+def _require_no_gguf(folder: Path, name: str, setting: str) -> None:
+    """Raise ModelError for a folder that holds a model only in GGUF files, or no model of the hub."""
+    if any((folder / config).is_file() for config in _CONFIGS):
+        return
+    if found := sorted(folder.glob("*.gguf")):
+        raise ModelError(f"{setting} = {name} holds {len(found)} GGUF file{'s' * (len(found) > 1)} and no "
+                         f"config.json: name the file itself: {setting} = {found[0]}")
+    if not Path(name).expanduser().is_dir() and "://" not in name:
+        raise ModelError(f"{setting} = {name} has no config.json on the hub, so it is no model of "
+                         "transformers. If it has GGUF files, download one of them (hf download NAME FILE) "
+                         f"and name that file: {setting} = FILE")
+
+
 def _copied(folder: AnyPath, setting: str) -> Path:
     """A local folder itself, or a local copy of a remote one, which is renewed when its files change."""
     errors.check_access(folder, setting)
-    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+    if not any((folder / name).is_file() for name in (*_CONFIGS, adapters.CONFIG)):
         raise ModelError(f"{setting} = {folder}: no model there (config.json is missing)")
     return local_copy(folder, "" if is_local(folder) else digest_of(folder), kept=True)
 
@@ -161,7 +194,8 @@ def _download(name: str, revision: str | None, trust_remote_code: bool, unwanted
         folder = _snapshot(name, revision, wanted, unwanted)
         bare = [part for part in parts(folder) if not any(part.glob("*.safetensors"))]
         if bare:
-            pickles = [(part.relative_to(folder) / "pytorch_model*.bin").as_posix() for part in bare]
+            pickles = [(part.relative_to(folder) / name).as_posix() for part in bare
+                       for name in ("pytorch_model*.bin", adapters.WEIGHTS[1])]
             folder = _snapshot(name, revision, [*wanted, *pickles], unwanted)
         return folder
     except LocalEntryNotFoundError:
@@ -217,8 +251,15 @@ def files(path: str | Path, weights: bool = True) -> list[Path]:
     paths = [file for file in sorted(Path(path).iterdir()) if _counts(file)]
     if not weights:
         return [file for file in paths if file.suffix not in _WEIGHTS]
-    safe = any(file.suffix == ".safetensors" for file in paths)
-    return [file for file in paths if not (safe and file.suffix == ".bin")]
+    return [file for file in paths if not _is_superseded(file, paths)]
+
+
+def _is_superseded(file: Path, paths: list[Path]) -> bool:
+    """Whether pickled weights, of the model or of an adapter, are there as safetensors too."""
+    if file.name in adapters.WEIGHTS:
+        return file.suffix == ".bin" and file.with_suffix(".safetensors") in paths
+    safe = any(path.suffix == ".safetensors" for path in paths if adapters.is_base_weights(path))
+    return file.suffix == ".bin" and safe
 
 
 def _counts(file: Path) -> bool:
@@ -228,8 +269,9 @@ def _counts(file: Path) -> bool:
 def fingerprint(path: str | Path) -> str:
     """SHA-256 (hex) of everything that can change a model's text: names and contents of the folder's files.
 
-    Included are weights, configuration, tokenizer, chat template and the model's own Python code, by suffix;
-    notes and subfolders are not. Code that the configuration takes from another repository counts by name.
+    Included are weights, configuration, tokenizer, chat template, adapter and the model's own Python code, by
+    suffix; notes and subfolders are not. Code that the configuration takes from another repository counts by
+    name.
 
     Raises
     ------
@@ -305,17 +347,21 @@ def tokenizer_hash(path: str | Path) -> str:
 
 
 def _require(path: Path) -> None:
+    if not path.is_dir():
+        raise ModelError(f"model folder {path} does not exist")
     if not (path / "config.json").is_file():
-        missing = "does not exist" if not path.is_dir() else "holds no config.json"
-        raise ModelError(f"model folder {path} {missing}")
+        hint = (": it is an adapter, and its base model is missing" if adapters.has_adapter(path) else
+                ": name one of its GGUF files instead" if any(path.glob("*.gguf")) else "")
+        raise ModelError(f"model folder {path} holds no config.json{hint}")
 
 
 def _require_weights(path: Path) -> None:
     """Check that there are weights, and all files that the index of sharded weights names."""
     index = path / "model.safetensors.index.json"
-    if not index.is_file() and not any(path.glob("*.safetensors")):
+    weights = [file for file in path.iterdir() if adapters.is_base_weights(file)]
+    if not index.is_file() and not any(file.suffix == ".safetensors" for file in weights):
         index = path / "pytorch_model.bin.index.json"
-    if not index.is_file() and not any(file.suffix in _WEIGHTS for file in path.iterdir()):
+    if not index.is_file() and not weights:
         raise ModelError(f"model folder {path} holds no weights (*.safetensors): copy the model again")
     if not index.is_file() or (path / "model.safetensors").is_file():
         return

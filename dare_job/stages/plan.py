@@ -16,6 +16,7 @@ from dare_job.data import render
 from dare_job.data.history import end_of_date, user_histories
 from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
+from dare_job.generate import preflight
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
@@ -44,10 +45,12 @@ def run(job: Job) -> dict:
     ThresholdError
         The input is far smaller than that of the previous date.
     ModelError
-        The model is missing or incomplete.
+        The model is missing, incomplete or not supported.
     """
     with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
         salts = {entity: text_salt(job.config, job.model_hash, job.draft_hash, entity) for entity in ENTITIES}
+    with progress.doing("checking the model"):
+        preflight.check_model(job)
     _warn_of_wording(job)
     source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}

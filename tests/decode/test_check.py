@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dare_job import cli
-from dare_job.errors import DataError, ModelError
+from dare_job.errors import ConfigError, DataError, ModelError
 from dare_job.evaluate.check import _difference, _report, read_prompts, run_check
 
 LETTERS = {letter: i + 2 for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ABCDEFGHILMNOPRSTUVWX.,:;'")}
@@ -151,10 +151,9 @@ def _lengths(monkeypatch) -> list[int]:
     ("float32", 0.001, False)])
 def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, share, equal):
     """The generated token's logit is ``share`` of the largest logit below that of ``generate``."""
-    logits = torch.zeros(1, 3, 9)
-    logits[..., 4], logits[..., 6] = 8.0, 8.0 * (1 - share)
-    target = SimpleNamespace(device="cpu", as_transformers=lambda: nullcontext(
-        lambda input_ids, use_cache: SimpleNamespace(logits=logits)))
+    logits = torch.zeros(9)
+    logits[4], logits[6] = 8.0, 8.0 * (1 - share)
+    target = _fake(logits, logits)
     expected, written = [np.array([3, 4, 5])], np.array([3, 6, 5])
     found = _difference(target, [np.array([1, 2])], expected, written, 0, 1, 16, dtype)
     assert (found["position"], found["expected"], found["written"]) == (1, 4, 6)
@@ -162,6 +161,30 @@ def test_only_a_half_precision_model_may_differ_and_only_at_a_near_tie(dtype, sh
     out = StringIO()
     _report(Console(file=out, width=200), [found], 1)
     assert "logit gap" in out.getvalue() and ("equal but for 1 near-ties" in out.getvalue()) == equal
+
+
+def _fake(logits, cached):
+    """A target whose forward pass gives ``logits``, and whose ``generate`` chose by ``cached``."""
+    class Model:
+        def __call__(self, input_ids, use_cache):
+            return SimpleNamespace(logits=logits.expand(1, input_ids.shape[1], -1))
+
+        def generate(self, ids, max_new_tokens, **options):
+            return SimpleNamespace(logits=[cached[None]] * max_new_tokens)
+
+    return SimpleNamespace(device="cpu", generation_config=SimpleNamespace(pad_token_id=None),
+                           as_transformers=lambda: nullcontext(Model()))
+
+
+@pytest.mark.parametrize("noise, near", [(0.1, False), (0.3, True)])
+def test_near_ties_are_calibrated_against_transformers_itself(noise, near):
+    """Its logits with a cache differ by ``noise`` from those without; the gap is 0.5."""
+    logits = torch.zeros(9)
+    logits[4], logits[6] = 8.0, 7.5
+    target = _fake(logits, logits + noise * torch.nn.functional.one_hot(torch.tensor(2), 9))
+    found = _difference(target, [np.array([1, 2])], [np.array([3, 4, 5])], np.array([3, 6, 5]), 0, 1, 16,
+                        "bfloat16")
+    assert found["near_tie"] == near and found["logit_gap"] == 0.5
 
 
 def test_the_command_passes_its_options(folder, monkeypatch, capsys):
@@ -186,6 +209,75 @@ def test_a_wrong_prompts_file_gives_one_line(folder, tmp_path, monkeypatch, caps
     file.write_text('{"prompt": 5}\n')
     code, out, err = _command(monkeypatch, capsys, "--model", folder, "--prompt-file", str(file))
     assert (code, out) == (4, "") and "p.jsonl, line 1" in err.splitlines()[-1] and "Traceback" not in err
+
+
+def test_what_is_told_of_a_model(folder, tmp_path):
+    result, shown = _check(folder, None, 1)
+    weights = sum(weight.nbytes for weight in tiny("mistral-window").parameters())
+    token = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, dimension, bytes
+    assert (result["drafts"], result["dtype"], result["quantization"]) == ("tree", "float32", None)
+    memory = result["memory"]
+    assert weights <= memory["weights"] < weights + 1000 and memory["cache_per_token"] == token
+    assert memory["tokens"] == 256 and memory["cache"]["32"] == 32 * 256 * token
+    assert "drafts: trees of tokens" in shown and "memory, computed and not measured" in shown
+    assert "32.8 kB for 1" not in shown and "65.5 kB for 1, 524 kB for 8" in shown
+    json.dumps(result)
+
+
+def test_what_is_honoured_of_the_generation_config(tmp_path):
+    path = _save(tmp_path, "llama")
+    _generation(tmp_path, eos_token_id=[7, 9], repetition_penalty=1.1, temperature=0.6, do_sample=True,
+                pad_token_id=0, use_cache=True)
+    result, shown = _check(path, None, 1)
+    effects = result["generation_config"]
+    assert effects["applied"] == {"eos_token_id": [7, 9], "repetition_penalty": 1.1}
+    assert effects["without_effect"] == ["do_sample", "temperature"]
+    assert "applied: eos_token_id = [7, 9], repetition_penalty = 1.1" in shown
+
+
+def _generation(folder, **fields):
+    (folder / "generation_config.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"stop_strings": ["x"]}, "generation_config.stop_strings is .*set decode.stop to these strings"),
+    ({"num_beams": 4}, "generation_config.num_beams is 4"), ({"max_time": 1.0}, "generation_config.max_time"),
+    ({"repetition_penalty": "high"}, "must be a number above 0"), ({"max_length": 0}, "whole number"),
+    ({"exponential_decay_length_penalty": [3, 1.1]}, "needs an eos_token_id")])
+def test_generation_settings_are_refused_before_weights_are_loaded(tmp_path, monkeypatch, fields, message):
+    path = _save(tmp_path, "llama")
+    _generation(tmp_path, **fields)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=message):
+        _check(path, None, 1)
+
+
+def test_a_failure_of_generate_is_one_line(folder, monkeypatch):
+    def fail(*args, **options):
+        raise ValueError("no such setting\nmore")
+
+    monkeypatch.setattr("transformers.MistralForCausalLM.generate", fail)
+    with pytest.raises(ModelError, match="transformers' generate fails with this model: ValueError: no such"):
+        _check(folder, None, 1)
+
+
+def test_a_tokenizer_of_another_model_is_named(tmp_path):
+    path = _save(tmp_path, "llama", vocab_size=20)
+    with pytest.raises(ModelError, match=r"built-in prompt 1: the tokenizer gives token \d\d, .* only 20"):
+        _check(path, None, 1)
+
+
+def test_a_vocabulary_padded_beyond_the_tokenizer(tmp_path):
+    assert _check(_save(tmp_path, "llama", vocab_size=192), None, 2)[0]["equal"]
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('not here') }}", "{{ messages[9] ",
+                                      "{% for x in messages %}{{ x.content + 1 }}{% endfor %}"])
+def test_a_chat_template_that_fails_is_one_line(tmp_path, template):
+    path = _save(tmp_path, "llama")
+    (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError, match="chat template cannot be rendered: .*model.chat_template to never"):
+        _check(path, None, 1)
 
 
 def _command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import transformers as hf
 from decode_models import GROUPED, tiny
 from safetensors.torch import load_file, save_file
@@ -52,6 +53,50 @@ def test_a_weight_with_a_wrong_shape_is_named(folder):
     name = "model.norm.weight"
     _edit(folder, lambda weights: weights.update({name: weights[name][:-1].clone()}))
     with pytest.raises(ModelError, match=r"shapes differ.*model.norm.weight is \(31,\), not \(32,\)"):
+        Target.load(folder)
+
+
+@pytest.mark.parametrize("name, refused", [
+    ("model.layers.0.self_attn.q_proj.lora_A.weight", True), ("v_head.summary.weight", True),
+    ("model.layers.0.self_attn.k_scale", False), ("model.layers.0.self_attn.rotary_emb.inv_freq", False)])
+def test_a_weight_that_the_model_does_not_use_is_named(folder, name, refused):
+    _edit(folder, lambda weights: weights.update({name: torch.ones(1)}))
+    if not refused:
+        Target.load(folder)
+        return
+    with pytest.raises(ModelError, match=f"weights that LlamaForCausalLM does not use: {name}"):
+        Target.load(folder)
+
+
+def test_weights_that_transformers_lists_as_harmless_are_not_named(tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path)
+    _edit(tmp_path, lambda weights: weights.update({"transformer.h.0.attn.bias": torch.ones(1)}))
+    Target.load(tmp_path)
+
+
+def test_sharded_weights(tmp_path):
+    model = tiny("llama")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = Target.load(tmp_path).model.state_dict()
+    assert all(torch.equal(weight, loaded[name]) for name, weight in model.state_dict().items())
+
+
+def test_weights_are_loaded_onto_the_device(folder, monkeypatch):
+    """Not onto the CPU first, where a large model may have no room."""
+    load, seen = hf.AutoModelForCausalLM.from_pretrained, {}
+    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained",
+                        lambda path, **options: seen.update(options) or load(path, **options))
+    Target.load(folder, device="cpu")
+    assert seen["device_map"] == {"": torch.device("cpu")}
+
+
+def test_out_of_memory_of_the_device_is_no_fault_of_the_model(folder, monkeypatch):
+    def fail(path, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(torch.OutOfMemoryError):
         Target.load(folder)
 
 

@@ -94,6 +94,41 @@ def test_folders_that_hold_no_model(tmp_path):
         tokenizer_hash(tmp_path)
 
 
+def test_a_folder_of_gguf_files_gets_a_hint(tmp_path):
+    (tmp_path / "small.Q4_K_M.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"model.name = .* holds 1 GGUF file and no config.json: name the "
+                                         r"file itself: model.name = .*small.Q4_K_M.gguf"):
+        resolve(str(tmp_path))
+    with pytest.raises(ModelError, match="name one of its GGUF files"):
+        fingerprint(tmp_path)
+
+
+def test_a_hub_model_without_configuration_gets_a_hint(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **options: str(tmp_path))
+    with pytest.raises(ModelError, match="owner/model has no config.json on the hub.*GGUF"):
+        resolve("owner/model")
+
+
+def test_an_adapter_of_the_hub_is_joined_with_its_base_model(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    tiny("llama").save_pretrained(tmp_path / "base")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "owner/base", "revision": "v2"}))
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    asked = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, revision, **options:
+        asked.append((name, revision)) or str(tmp_path / name.rpartition("/")[2]))
+    folder = resolve("owner/adapter")
+    assert set(asked) == {("owner/adapter", None), ("owner/base", "v2")}
+    names = {file.name for file in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "adapter_config.json"} <= names
+
+
 def test_every_byte_of_the_weights_counts(folder):
     weights = folder / "model.safetensors"
     content = bytearray(weights.read_bytes() + bytes(3 << 20))

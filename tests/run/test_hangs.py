@@ -137,7 +137,7 @@ def test_a_device_that_fails_over_a_row_fails_the_task_and_at_last_costs_that_ro
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
                                    torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")])
 def test_a_model_that_does_not_get_on_its_device_is_the_hosts_fault(tmp_path, monkeypatch, error):
-    def fail(*args):
+    def fail(*args, **options):
         raise error
 
     monkeypatch.setattr(loading.Target, "load", fail)

@@ -42,6 +42,9 @@ REJECTED = {
                              "offloaded_static", "offloaded_hybrid"),
 }
 
+_USUAL = {"transformers_version", "use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id"}
+_INSTEAD = {"stop_strings": ", and set decode.stop to these strings"}
+
 # Sampling (the job decodes greedily whatever do_sample is), beams (rejected by num_beams), outputs, caches
 # and speed, tokens that greedy decoding of a causal model does not use, and drafting by transformers itself.
 WITHOUT_EFFECT = {
@@ -104,7 +107,7 @@ def read_rules(config: GenerationConfig, repetition_penalty: float | None = None
         value = getattr(config, field, None)
         if field not in listed and value is not None or field in REJECTED and value not in REJECTED[field]:
             raise ModelError(f"generation_config.{field} is {value!r}, which the engine does not support; "
-                             "remove it from the model's generation_config.json")
+                             f"remove it from the model's generation_config.json{_INSTEAD.get(field, '')}")
     _check_values(config)
     if getattr(config, "exponential_decay_length_penalty", None) is not None and config.eos_token_id is None:
         raise ModelError("generation_config.exponential_decay_length_penalty needs an eos_token_id: set it "
@@ -112,6 +115,19 @@ def read_rules(config: GenerationConfig, repetition_penalty: float | None = None
     penalty = getattr(config, "repetition_penalty", None)
     return GenerationRules(config, _tokens(config.eos_token_id), 1.0 if penalty is None else float(penalty),
                            getattr(config, "no_repeat_ngram_size", None) or 0, _set_processors(config))
+
+
+def effects(rules: GenerationRules) -> dict:
+    """Return which fields of a generation config are applied, with their values, and which have no effect.
+
+    Only fields that are set are named: "applied" is a dict, "without_effect" a list of names, without those
+    that nobody expects to change a text.
+    """
+    fields = rules.config.to_diff_dict()
+    applied = {field: fields[field] for field in sorted((LENGTHS | NATIVE | PROCESSORS) & fields.keys())}
+    without = sorted(field for field in (WITHOUT_EFFECT | REJECTED.keys()) & fields.keys() - _USUAL
+                     if fields[field])
+    return {"applied": applied, "without_effect": without}
 
 
 def _tokens(value) -> tuple:

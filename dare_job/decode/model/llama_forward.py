@@ -154,7 +154,8 @@ class _Linear:
     """
 
     def __init__(self, leave_single: bool, *layers: torch.nn.Module):
-        _require(all(type(layer) is torch.nn.Linear and "forward" not in vars(layer) for layer in layers),
+        _require(all(type(layer) is torch.nn.Linear and "forward" not in vars(layer)
+                     and type(getattr(layer, "weight", None)) is torch.nn.Parameter for layer in layers),
                  "a linear layer")
         self._layers = layers
         weight = torch.cat([layer.weight.detach() for layer in layers])

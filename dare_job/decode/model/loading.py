@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import re
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -11,20 +13,30 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils import cached_file
 
+from dare_job.decode.model import adapter, quantized
 from dare_job.errors import ConfigError, ModelError
 
+# Weights without effect that transformers does not list: scales of a quantized key-value cache, and buffers
+# that old releases saved although the configuration determines them.
+_HARMLESS = re.compile(r"\.[kv]_scale$|\.(rotary_emb|rope)\.(inv_freq|freqs)$|\.masked_bias$")
+_CPU = torch.device("cpu")
 _MAX_NAMES = 3  # weights named in a message; the others are counted
 _ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, EOFError, TypeError, AttributeError,
            pickle.UnpicklingError, SafetensorError, StrictDataclassError)
 
 
-def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
-    """Load a causal language model; every weight must be in its files.
+def load(path: str | Path, dtype: str, trust_remote_code: bool,
+         place: torch.device = _CPU) -> PreTrainedModel:
+    """Load a causal language model onto a device, without a copy on the CPU.
+
+    Every weight must be in its files, and every weight of its files in the model. An adapter in the folder is
+    applied.
 
     Parameters
     ----------
@@ -32,22 +44,54 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool) -> PreTrainedMod
         Local folder or hub name.
     dtype : {"float32", "bfloat16", "float16"}
     trust_remote_code : bool
+    place : torch.device
 
     Raises
     ------
     ModelError
-        The folder, a file or a weight is missing or damaged, or it is no causal language model.
+        The folder, a file, a weight or a package is missing or damaged, a weight is not used, or it is no
+        causal language model.
     """
     options = {"trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _check_generation_config(path)
-        model, report = _auto_class(config).from_pretrained(
-            path, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
-            **options)
+        quantized.require(config, place, str(path))
+        adapted = adapter.require_peft(Path(path))
+        with adapter.base_only(Path(path)) if adapted else nullcontext(path) as source:
+            model, report = _auto_class(config).from_pretrained(
+                source, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
+                device_map={"": place}, **options)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
     except _ERRORS as error:
         raise ModelError(_reason(path, error)) from error
-    _check_weights(path, report)
+    model.name_or_path = str(path)
+    if quantized.method(config) and not quantized.runs_quantized(model):
+        model.to(getattr(torch, dtype))  # weights that were not quantized keep the type of their file
+    _check_weights(path, report, type(model).__name__)
+    return adapter.apply(model, Path(path)) if adapted else model
+
+
+def outline(path: str | Path, trust_remote_code: bool) -> PreTrainedModel:
+    """Return a model of a configuration, without weights, with the generation config of its folder.
+
+    Raises
+    ------
+    ModelError
+        The configuration is missing or damaged, or not that of a causal language model.
+    """
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **options)
+        _check_generation_config(path)
+        with torch.device("meta"):
+            model = _auto_class(config).from_config(config, **options)
+        with suppress(OSError):  # there is none: the configuration has the tokens
+            model.generation_config = GenerationConfig.from_pretrained(path)
+    except _ERRORS as error:
+        raise ModelError(_reason(path, error)) from error
+    model.name_or_path = str(path)
     return model
 
 
@@ -88,13 +132,21 @@ def _check_generation_config(path) -> None:
         raise ModelError(f"{file} is not a JSON object; correct or remove it")
 
 
-def _check_weights(path, report: dict) -> None:
-    """Raise ModelError for missing or misshapen weights, which transformers would initialize randomly."""
+def _check_weights(path, report: dict, name: str) -> None:
+    """Raise ModelError for weights that are missing, misshapen or not used.
+
+    transformers would initialize the first two kinds randomly, and leave out the last with a log message. It
+    lists weights that a class may leave out; they are not in the report.
+    """
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{path} lacks weights of a causal language model: {_summary(missing)}")
     if wrong := sorted(f"{name} is {tuple(actual)}, not {tuple(expected)}"
                        for name, actual, expected in report["mismatched_keys"]):
         raise ModelError(f"{path} has weights whose shapes differ from its config.json: {_summary(wrong)}")
+    if unused := sorted(key for key in report["unexpected_keys"] if not _HARMLESS.search(key)):
+        raise ModelError(f"{path} has weights that {name} does not use: {_summary(unused)}. The texts would "
+                         "be those of another model: use the config.json that belongs to the weights, merge "
+                         "an adapter first (merge_and_unload of peft), or remove these weights")
 
 
 def _summary(names: list[str]) -> str:

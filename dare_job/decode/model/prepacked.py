@@ -102,4 +102,5 @@ def _can_prepack(module: torch.nn.Module) -> bool:
     ours = isinstance(replaced, PrepackedLinear | _DeferredPrepack | None)
     if type(module) is not torch.nn.Linear or not ours:
         return False
-    return module.weight.device.type == "cpu" and module.weight.dtype in _DTYPES
+    weight = getattr(module, "weight", None)  # quantized layers have others, or tensors of another class
+    return type(weight) is torch.nn.Parameter and weight.device.type == "cpu" and weight.dtype in _DTYPES

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from dare_job.decode.model import quantized
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.support import DraftError
@@ -75,7 +76,7 @@ def check_logits(target) -> None:
         raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
                          f"exceed the range of {target.dtype}")
     spread = expected.std().clamp_min(1e-6).item()
-    noise = _ROUNDING[target.dtype] * spread
+    noise = _rounding(target) * spread
     if backward > max(noise, 0.01 * forward):
         raise ModelError(f"{name} is not supported: its attention is not causal")
     difference = (ours - expected).square().mean().sqrt().item()
@@ -234,8 +235,14 @@ def _logits_of_uneven_trees(target) -> torch.Tensor:
 
 def _equal_logits(target, logits: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> bool:
     """Compare logits; ``tolerance``, relative to their standard deviation, may be above that of rounding."""
-    noise = max(_ROUNDING[target.dtype], tolerance) * expected.std().clamp_min(1e-6)
+    noise = max(_rounding(target), tolerance) * expected.std().clamp_min(1e-6)
     return bool((logits - expected).square().mean().sqrt() <= noise)
+
+
+def _rounding(target) -> float:
+    """Return the rounding of a model's logits. Quantized weights may go with activations of eight bits."""
+    rounding = _ROUNDING[target.dtype]
+    return max(rounding, _ROUNDING[torch.bfloat16]) if quantized.runs_quantized(target.model) else rounding
 
 
 def _lengths(traits) -> list[np.ndarray]:

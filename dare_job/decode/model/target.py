@@ -129,10 +129,9 @@ class Target:
             The device is not available.
         """
         place = loading.device(device)
-        model = loading.load(path, dtype, trust_remote_code)
         if place.type == "cuda" and dtype == "float32":
             torch.backends.cuda.matmul.allow_tf32 = False
-        return (make or cls)(model.to(place), check)
+        return (make or cls)(loading.load(path, dtype, trust_remote_code, place), check)
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -144,6 +143,18 @@ class Target:
         """Number of logits: the output head may be wider than the embedding."""
         head = self.model.get_output_embeddings()
         return self.vocabulary if head is None else head.weight.shape[0]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's weights, shared ones counted once, without prepacked copies."""
+        return sum(weight.nbytes for weight in (*self.model.parameters(), *self.model.buffers()))
+
+    @property
+    def cache_token_bytes(self) -> int | None:
+        """Bytes of one token's keys and values. None: the model has a cache of its own."""
+        if self.drafts == "none":
+            return None
+        return sum(heads * (keys + values) for heads, keys, values in self._shapes) * self.dtype.itemsize
 
     def acquire_cache(self, slots: int) -> TreeCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""

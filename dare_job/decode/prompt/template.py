@@ -26,7 +26,9 @@ THINKING_TAGS = (
     ("<|channel|>", "<|channel|>final<|message|>"), ("<|channel>", "<channel|>"))
 _PLACEHOLDER = "\ue000prompt\ue001"  # private use: no template and no tokenizer knows it
 _ANSWER = "\ue000answer\ue001"
-_FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError)  # raised by templates
+# raised by templates, which are programs of others
+_FAILURES = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
+             RuntimeError, AssertionError)
 _CLOCK = re.compile(r"""\bstrftime_now\(\s*(["'])(.*?)\1\s*\)""")
 ChatMode = Literal["auto", "always", "never"]
 MODES: tuple[str, ...] = get_args(ChatMode)

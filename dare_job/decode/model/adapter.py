@@ -1,0 +1,91 @@
+"""PEFT adapters (LoRA) in the folder of a model: merged into the weights when the model is loaded."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from dare_job.decode.model import quantized
+from dare_job.errors import ModelError, install_hint
+
+_CONFIG = "adapter_config.json"
+
+
+def require_peft(folder: Path) -> bool:
+    """Return whether a folder holds an adapter.
+
+    Raises
+    ------
+    ModelError
+        It does, and peft is not installed, or its type cannot be applied to weights.
+    """
+    if not (folder / _CONFIG).is_file():
+        return False
+    try:
+        from peft import PEFT_TYPE_TO_TUNER_MAPPING
+    except ImportError:
+        raise ModelError(f"{folder} holds an adapter ({_CONFIG}), which needs the package peft: "
+                         f"{install_hint('peft')}; or remove the adapter's files from the folder") from None
+    try:
+        fields = json.loads((folder / _CONFIG).read_text("utf-8"))
+        kind, task = fields.get("peft_type"), fields.get("task_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{folder / _CONFIG} cannot be read ({error}): copy the adapter again") from None
+    if not hasattr(PEFT_TYPE_TO_TUNER_MAPPING.get(kind), "merge_and_unload"):
+        raise ModelError(f"the adapter in {folder} is of type {kind}, which cannot be merged into a model's "
+                         "weights: train a LoRA adapter instead")
+    if task not in (None, "CAUSAL_LM"):
+        raise ModelError(f"the adapter in {folder} is for the task {task}, not for a causal language model "
+                         "(CAUSAL_LM)")
+    return True
+
+
+@contextmanager
+def base_only(folder: Path) -> Iterator[Path]:
+    """A folder with links to the files of a model without its adapter.
+
+    transformers would apply an adapter that it finds, unmerged, without naming weights that do not fit.
+    """
+    with tempfile.TemporaryDirectory(prefix="dare-job-base-") as name:
+        for file in folder.iterdir():
+            if file.is_file() and not file.name.startswith("adapter_"):
+                (Path(name) / file.name).symlink_to(file.absolute())
+        yield Path(name)
+
+
+def apply(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Return a model with an adapter merged into its weights; quantized weights keep it beside them.
+
+    Merging into quantized weights would round them a second time.
+
+    Raises
+    ------
+    ModelError
+        The adapter's weights do not fit the model, are incomplete, or are damaged.
+    """
+    from peft import PeftConfig, PeftModel
+
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+        config.inference_mode = True
+        adapted = PeftModel(model, config, low_cpu_mem_usage=True)
+        report = adapted.load_adapter(str(folder), "default", low_cpu_mem_usage=True,
+                                      torch_device=str(model.device))
+    except Exception as error:  # peft raises many kinds for adapters of other models
+        raise ModelError(f"the adapter in {folder} does not fit {type(model).__name__}: "
+                         f"{' '.join(str(error).split())}") from error
+    for names, problem in ((report.missing_keys, "lacks weights"),
+                           (report.unexpected_keys, "has weights that the model does not use")):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ModelError(f"the adapter in {folder} {problem}: {sorted(names)[0]}{more}; is it an "
+                             "adapter of this base model?")
+    if quantized.runs_quantized(model):
+        return adapted.get_base_model()
+    try:
+        return adapted.merge_and_unload(safe_merge=True)
+    except (ValueError, AttributeError, NotImplementedError, RuntimeError) as error:
+        raise ModelError(f"the adapter in {folder} cannot be merged: {error}") from error
