@@ -21,7 +21,8 @@ def describe(target: Target, rules: GenerationRules, adapted: bool) -> dict:
         "drafts": "tree", "chain" or "none", and "why" if there are none. "dtype" of the weights.
         "quantization" and "adapter": how the weights are stored. "generation_config": the fields that are
         "applied" with their values, and the names of those "without_effect". "memory": bytes of the weights,
-        of a token's cache, and of the cache of several batches, all computed and not measured.
+        of a token's cache, of a row's states, and of the cache of several batches, all computed and not
+        measured.
     """
     return {
         "drafts": target.drafts, "why": getattr(target, "reason", None),
@@ -33,10 +34,10 @@ def describe(target: Target, rules: GenerationRules, adapted: bool) -> dict:
 def _memory(target: Target) -> dict:
     context = target.traits.context
     tokens = _TOKENS if context is None else min(context, _TOKENS)
-    token_bytes = target.cache_token_bytes
-    return {"weights": target.weight_bytes, "cache_per_token": token_bytes, "tokens": tokens,
-            "cache": None if token_bytes is None else {
-                str(rows): rows * tokens * token_bytes for rows in BATCHES}}
+    token_bytes, row_bytes = target.cache_bytes or (None, None)
+    return {"weights": target.weight_bytes, "cache_per_token": token_bytes, "cache_per_row": row_bytes,
+            "tokens": tokens, "cache": None if token_bytes is None else {
+                str(rows): rows * (row_bytes + tokens * token_bytes) for rows in BATCHES}}
 
 
 def show(console: Console, facts: dict) -> None:
@@ -67,8 +68,9 @@ def _bytes(memory: dict) -> str:
     if memory["cache"] is None:
         return text + "; the cache is the model's own and is not computed"
     caches = ", ".join(f"{_size(size)} for {rows}" for rows, size in memory["cache"].items())
-    return (f"{text}; cache {_size(memory['cache_per_token'])} per token; with {memory['tokens']} tokens per "
-            f"row, by rows at once: {caches}. Forward passes need more")
+    states = f" and {_size(memory['cache_per_row'])} per row" if memory["cache_per_row"] else ""
+    return (f"{text}; cache {_size(memory['cache_per_token'])} per token{states}; with {memory['tokens']} "
+            f"tokens per row, by rows at once: {caches}. Forward passes need more")
 
 
 def _size(number: float) -> str:

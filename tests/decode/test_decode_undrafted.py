@@ -177,3 +177,5 @@ def test_check_compares_chains(tmp_path):
     result = run_check(folder, None, 4, max_new_tokens=12, console=Console(file=out, width=400))
     assert result["equal"] and {batch["nodes"] for batch in result["by_batch"]} == {0, 16}
     assert "supported, chains of drafts (its layers keep states)" in out.getvalue()
+    memory = result["memory"]
+    assert memory["cache_per_token"] == 0 and memory["cache"]["8"] == 8 * memory["cache_per_row"] > 0

@@ -21,7 +21,7 @@ from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
 from dare_job.decode.model.support import DraftError
-from dare_job.decode.model.target import Target
+from dare_job.decode.model.target import Target, entry_bytes
 from dare_job.decode.model.tree import Tree
 
 _LAYERS = DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer, DummyLayer
@@ -63,6 +63,12 @@ class ChainTarget(Target):
         self.prefix_cache, self.prepacked = NoPrefixes(), PrepackedLayers(model)
         if check:
             selfcheck.check_chains(self)
+
+    @property
+    def cache_bytes(self) -> tuple[int, int]:
+        """Bytes of one token's keys and values, and of a row's states."""
+        states = (*self._shapes.convolutions.values(), *self._shapes.recurrences.values())
+        return entry_bytes(self._shapes.entries, self.dtype), sum(state.nbytes for state in states)
 
     def new_cache(self, slots: int) -> StateCache:
         """Return an empty cache for this many rows."""

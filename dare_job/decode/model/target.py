@@ -1,7 +1,7 @@
 """The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -150,11 +150,11 @@ class Target:
         return sum(weight.nbytes for weight in (*self.model.parameters(), *self.model.buffers()))
 
     @property
-    def cache_token_bytes(self) -> int | None:
-        """Bytes of one token's keys and values. None: the model has a cache of its own."""
+    def cache_bytes(self) -> tuple[int, int] | None:
+        """Bytes of a token's keys and values, and of a row beside them. None: the model has its own cache."""
         if self.drafts == "none":
             return None
-        return sum(heads * (keys + values) for heads, keys, values in self._shapes) * self.dtype.itemsize
+        return entry_bytes(filter(None, self._shapes), self.dtype), 0
 
     def acquire_cache(self, slots: int) -> TreeCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
@@ -377,3 +377,8 @@ class Target:
             return self.llama(ids, positions, mask, cache, **options)
         return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
                           use_cache=True, **options).logits
+
+
+def entry_bytes(shapes: Iterable[tuple[int, int, int]], dtype: torch.dtype) -> int:
+    """Return the bytes of one token in layers with these heads, key dimensions and value dimensions."""
+    return sum(heads * (keys + values) for heads, keys, values in shapes) * dtype.itemsize
