@@ -34,6 +34,18 @@ STATEFUL = {
                                             num_attention_heads=4, num_key_value_heads=2, mamba_num_heads=4,
                                             mamba_head_dim=16, ssm_state_size=8, n_groups=2, chunk_size=16,
                                             hybrid_override_pattern="M*M-")),
+    "olmo_hybrid": (hf.OlmoHybridConfig, dict(GROUPED, num_hidden_layers=4, linear_num_value_heads=4,
+                                              linear_num_key_heads=4, linear_key_head_dim=8,
+                                              linear_value_head_dim=8, pad_token_id=0)),
+    "lfm2_moe": (hf.Lfm2MoeConfig, dict(GROUPED, num_hidden_layers=3, num_experts=2, num_experts_per_tok=1,
+                                        moe_intermediate_size=16, num_dense_layers=1,
+                                        layer_types=["conv", "full_attention", "conv"])),
+    # With two experts rather than the default 256, no scores of the router are equal.
+    "kimi_linear": (hf.KimiLinearConfig, dict(
+        _SMALL, num_hidden_layers=4, intermediate_size=48, moe_intermediate_size=16, num_attention_heads=4,
+        num_key_value_heads=4, kv_lora_rank=8, qk_rope_head_dim=4, v_head_dim=8, qk_nope_head_dim=8,
+        num_experts=2, num_experts_per_token=1, pad_token_id=0,
+        layer_types=["linear_attention", "full_attention"] * 2)),
     "rwkv": (hf.RwkvConfig, _SMALL),
     "recurrent_gemma": (hf.RecurrentGemmaConfig, dict(
         _SMALL, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, intermediate_size=64,

@@ -5,10 +5,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from decode_models import VOCABULARY, assert_written, oracle, prompts, write
+from decode_models import VOCABULARY, assert_written, oracle, prompts, tiny, write
 from decode_models import generate_now as generate
 from state_models import STATEFUL, tiny_without_trees
 
+from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.chains import best_chains
@@ -19,10 +20,12 @@ from dare_job.decode.model import recurrence
 from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.state_cache import StateCache
 from dare_job.decode.model.support import DraftError
+from dare_job.decode.model.target import Target
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
+from dare_job.errors import ConfigError
 from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
@@ -142,6 +145,21 @@ def test_sampled_text_does_not_depend_on_the_batch():
     for row, result in sampled[0].items():
         assert np.array_equal(sampled[1][row].token_ids, result.token_ids)
     assert sum(result.accepted_tokens for result in sampled[0].values()) > 0
+
+
+def test_a_draft_model_has_to_sample_chains():
+    target, _ = _target("mamba2")
+    draft = Target(tiny("llama"))
+    for tree in ("2x1", "1x2"):
+        with pytest.raises(ConfigError, match=f"drafter.tree = {tree}: Mamba2ForCausalLM keeps states"):
+            SamplingEngine(target, EngineSettings(), Sampling(), ModelDrafter(draft, tree))
+    texts, plain = prompts((5, 17, 9)), []
+    for drafter in (ModelDrafter(draft, "1x1x1"), None):
+        engine = SamplingEngine(target, EngineSettings(max_new_tokens=12, batch_size=2, nodes=3),
+                                Sampling(Warp(temperature=0)), drafter)
+        plain.append({r.id: r.token_ids for r in engine.run(Request(i, t) for i, t in enumerate(texts))})
+    for row in range(3):
+        assert np.array_equal(plain[0][row], plain[1][row])
 
 
 def test_a_draft_budget_plans_chains():

@@ -2,6 +2,7 @@
 
 import logging
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from state_models import ARCHITECTURES_WITHOUT_TREES, tiny_without_trees
 from test_check import _save
 
+from dare_job.config.settings import JobConfig
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import own_cache
@@ -24,6 +26,7 @@ from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ModelError
 from dare_job.evaluate.check import run_check
+from dare_job.generate import loading
 
 _FAST = {"mamba2", "rwkv", "recurrent_gemma", "minimax", "bloom", "llama4_chunks"}
 NAMES = [name if name in _FAST else pytest.param(name, marks=pytest.mark.release)
@@ -163,6 +166,17 @@ def test_encoder_decoders_are_refused():
 def test_beams_are_refused():
     with pytest.raises(ModelError, match=r"decode.mode = beam does not support Mamba2ForCausalLM: a test"):
         BeamEngine(_undrafted("mamba2"), EngineSettings(), Beams())
+
+
+@pytest.mark.parametrize("mode", ["dare", "sample", "resd", "autoregressive"])
+def test_the_engine_of_a_run_has_no_drafts(monkeypatch, mode):
+    target = _undrafted("mamba2")
+    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target, numbers=None))
+    config = JobConfig.model_validate({"decode": {"mode": mode}})
+    engine = loading.make_engine(SimpleNamespace(config=config, threads=1, model="mamba2", draft=""))
+    assert engine.drafter is None and engine.draft_budget is None and not engine.settings.nodes
+    results = list(engine.run(Request(i, text, max_new_tokens=5) for i, text in enumerate(prompts())))
+    assert all(result.error is None for result in results)
 
 
 def test_check_compares_without_drafts(tmp_path):
