@@ -1,0 +1,188 @@
+"""Files, folders, formats and lakes as people have them."""
+
+import gzip
+import json
+
+import deltalake
+import pyarrow as pa
+import pytest
+from input_rows import EVENT, NOON, put, read, text
+from pyiceberg.catalog.memory import InMemoryCatalog
+
+from dare_job.config.settings import InputSettings
+from dare_job.data.input.prepare import input_fingerprint, read_input
+from dare_job.errors import DataError
+
+
+def test_hidden_files_are_no_part_and_folders_give_columns(tmp_path):
+    folder = tmp_path / "in"
+    for name in ("interactions/part-0.parquet", "interactions/_temporary/0/part-0.parquet",
+                 "interactions/.ipynb_checkpoints/part-0.parquet",
+                 "interactions/_change_data/part-0.parquet"):
+        put(folder, name, **EVENT)
+    (folder / "interactions" / "_SUCCESS").touch()
+    put(folder, "interactions/rating=1/part-0.parquet", **EVENT, rating=[5.0])  # the file's own column counts
+    for genre, item in (("Sci%20Fi", "a"), ("__HIVE_DEFAULT_PARTITION__", "b")):
+        put(folder, f"items/genre={genre}/part-0.parquet", item_id=[item], title=[item])
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genre"]}})
+    assert [row["rating"] for row in found["interactions"]] == [None, 5.0]
+    assert {item["item_id"]: item["attributes"] for item in found["items"]} == {"a": {"genre": "Sci Fi"},
+                                                                                "b": {}}
+
+
+def test_links_files_without_a_suffix_and_files_that_are_none(tmp_path, caplog):
+    put(tmp_path / "elsewhere", "part-1", **EVENT)
+    folder = put(tmp_path / "in", "interactions/part-0.parquet", **EVENT)
+    (folder / "interactions" / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / "interactions" / "again").symlink_to(folder / "interactions")
+    (folder / "interactions" / "notes.md").write_text("x")
+    assert len(read(folder, tmp_path)["interactions"]) == 2
+    assert "notes.md" in caplog.text
+
+
+def test_a_file_and_a_folder_of_one_name_are_not_chosen_from(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "interactions/part-0.parquet", **EVENT)
+    with pytest.raises(DataError, match="has both interactions and interactions.parquet; say which"):
+        read(folder, tmp_path)
+    assert read(folder, tmp_path, tables={"interactions": {"path": "interactions"}})["interactions"]
+
+
+def test_records_of_several_lines_and_quotes_that_are_none(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id,title", 'a,"Two', 'lines, one ""title"""', 'b,6" nails', 'c,"open',
+         "d,D",
+         'e,"E, e"', "f,F,too many", "", "g,G")
+    found = read(folder, tmp_path)
+    assert {item["item_id"]: item["title"] for item in found["items"]} == {
+        "a": 'Two lines, one "title"', "b": '6" nails', "c": '"open', "d": "D", "e": "E, e", "g": "G"}
+    assert found["bad items"] == [(8, "expected 2 fields, found 3")]
+
+
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("dt=2024-01-02/b.parquet", b"", r"b.parquet is empty: it has not even a header line. Remove it, or name "
+     r"the other files: input.tables.interactions.path"),
+    ("b.csv", "user_id".encode("utf-16"), r"b.csv is UTF-16, which is not supported: convert it to UTF-8")])
+def test_a_file_that_cannot_be_read_among_others_is_named(tmp_path, name, data, message):
+    if name.endswith(".csv"):
+        folder = text(tmp_path / "in", "interactions/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    else:
+        folder = put(tmp_path / "in", "interactions/dt=2024-01-01/a.parquet", **EVENT)
+    file = folder / "interactions" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_an_empty_folder_is_called_empty(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DataError, match=r"no format is recognized \(it is empty\)"):
+        read(tmp_path / "in", tmp_path)
+
+
+def test_a_delta_table_is_read_by_its_log(tmp_path):
+    path = str(tmp_path / "in" / "interactions")
+    deltalake.write_deltalake(path, pa.table({**EVENT, "user_id": ["gone"]}))
+    deltalake.write_deltalake(path, pa.table(EVENT), mode="append")
+    deltalake.DeltaTable(path).delete("user_id = 'gone'")
+    assert [row["user_id"] for row in read(tmp_path / "in", tmp_path)["interactions"]] == ["u"]
+    assert len(list((tmp_path / "in" / "interactions").glob("*.parquet"))) == 2
+
+
+def test_an_iceberg_table_is_read_by_its_log_with_its_names(tmp_path):
+    catalog = InMemoryCatalog("x", warehouse=str(tmp_path / "lake"))
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.events", schema=pa.table(EVENT).schema)
+    table.append(pa.table({**EVENT, "user_id": ["gone"]}))
+    table.append(pa.table(EVENT))
+    table.delete("user_id == 'gone'")
+    with table.update_schema() as schema:
+        schema.rename_column("item_id", "product")
+    settings = {"tables": {"interactions": {"path": "n/events", "columns": {"item_id": "product"}}}}
+    assert [row["item_id"] for row in read(tmp_path / "lake", tmp_path, **settings)["interactions"]] == ["a"]
+    before = input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings))
+    table.append(pa.table({"user_id": ["v"], "product": ["a"], "timestamp": [NOON]}))
+    assert input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings)) != before
+
+
+@pytest.mark.parametrize(("mark", "message"), [
+    ("_delta_log/00000000000000000001.json", "cannot be read as a Delta table"),
+    (".hoodie/hoodie.properties", "is a Hudi table, which is not read here")])
+def test_a_lake_that_cannot_be_read_is_named(tmp_path, mark, message):
+    folder = put(tmp_path / "in", "interactions/part-0.parquet", **EVENT)
+    (folder / "interactions" / mark).parent.mkdir()
+    (folder / "interactions" / mark).write_text('{"remove": {"path": "part-0.parquet", "dataChange": '
+                                                'true}}\n')
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_a_fault_in_a_worker_is_one_line(spark, tmp_path):
+    folder = text(tmp_path / "in", "interactions.jsonl", json.dumps({key: value[0] for key,
+                                                                     value in EVENT.items()}))
+    data = gzip.compress((json.dumps({"item_id": "a", "title": "A"}) * 1000).encode())
+    (folder / "items.jsonl.gz").write_bytes(data + b"\x1f\x8b broken")
+    with pytest.raises(DataError, match=r"^\S+items.jsonl.gz is damaged: [^\n]*$"):
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
+    path = tmp_path / "in" / "events"
+    deltalake.write_deltalake(str(path), pa.table({**EVENT, "day": ["x"]}), partition_by=["day"])
+    for place in ("events/*", "ev*", "events/day=x", "*/day=x"):
+        with pytest.raises(DataError, match="Delta table"):
+            read(tmp_path / "in", tmp_path, tables={"interactions": {"path": place}})
+    with pytest.raises(DataError, match="contains a Delta table"):
+        read(tmp_path, tmp_path, tables={"interactions": {"path": "in"}})
+    assert len(read(path, tmp_path)["interactions"]) == 1  # input.path itself
+
+
+def test_one_bad_byte_changes_no_other_line(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    (folder / "items.csv").write_bytes("item_id,title\né,É\n".encode() + b"b,B\xff\n")
+    found = read(folder, tmp_path, tables={"items": {"encoding": "utf-8"}})["items"]
+    assert [item["title"] for item in found] == ["É", "B\ufffd"]
+
+
+def test_without_times_the_order_goes_on_from_file_to_file(tmp_path):
+    folder = tmp_path / "in" / "interactions"
+    for name in "ab":
+        text(folder, f"{name}.csv", "user_id,item_id", f"u,{name}1", f"u,{name}2")
+    found = read(folder.parent, tmp_path,
+                 tables={"interactions": {"columns": {"timestamp": None}}})["interactions"]
+    assert [row["item_id"] for row in sorted(found, key=lambda row: row["timestamp"])] == ["a1", "a2", "b1",
+                                                                                           "b2"]
+
+
+def test_a_changed_file_of_ids_is_a_changed_input(tmp_path):
+    folder = text(tmp_path / "in", "log.csv", "user_id,item_id,timestamp", f"u,1,{NOON}")
+    text(folder, "names.csv", "number,id", "1,a")
+    settings = InputSettings(path=str(folder), tables={"interactions": {
+        "path": "log.csv", "ids": {"item_id": {"path": "names.csv", "column": "number", "to": "id"}}}})
+    before = input_fingerprint(settings)
+    text(folder, "names.csv", "number,id", "1,bb")
+    assert input_fingerprint(settings) != before
+
+
+def test_files_that_differ(tmp_path, caplog):
+    folder = tmp_path / "in"
+    put(folder, "interactions/a.parquet", **EVENT)
+    put(folder, "items/a.parquet", item_id=["a"], title=["A"])
+    put(folder, "items/b.parquet", item_id=["b"], title=["B"], colour=["red"])
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["colour"]}})["items"]
+    assert [item["attributes"] for item in found] == [{}, {"colour": "red"}]
+    text(folder / "users", "a.csv", "user_id", "u")
+    text(folder / "users", "b.csv")
+    assert len(read(folder, tmp_path)["users"]) == 1 and "b.csv" in caplog.text
+    text(folder / "users", "a.csv", "user_id,user_id", "u,v")
+    with pytest.raises(DataError, match="has several columns user_id"):
+        read(folder, tmp_path)
+    (folder / "users" / "lost").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="lost cannot be read"):
+        read(folder, tmp_path)
+
+
+def test_a_separator_of_two_characters_beside_quotes(tmp_path):
+    folder = text(tmp_path / "in", "interactions.dat", "user_id::item_id::timestamp", f'u::"a::{NOON}')
+    assert read(folder, tmp_path)["interactions"][0]["item_id"] == '"a'

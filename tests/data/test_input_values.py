@@ -1,0 +1,151 @@
+"""Times, ids, ratings, titles and attributes as files have them."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from input_rows import EVENT, NOON, events, put, read, text
+
+from dare_job.data.input import guess
+from dare_job.data.input.cleaning import clean
+
+
+@pytest.mark.parametrize(("column", "settings"), [
+    ([NOON], {}), ([float(NOON)], {}), ([str(NOON)], {}), ([Decimal(NOON)], {}),
+    ([NOON * 1000], {"time": "ms"}), ([NOON * 10**6 + 7], {"time": "us"}), ([NOON * 10**9], {"time": "ns"}),
+    ([str(NOON * 1000)], {"time": "ms"}), ([NOON / 86400], {"time": "d"}),
+    (pa.array([datetime(2023, 11, 14, 12)], pa.timestamp("ns")), {}),
+    (pa.array([datetime(2023, 11, 14, 12, tzinfo=UTC)], pa.timestamp("ms", "Asia/Tokyo")), {}),
+    (["2023-11-14 12:00:00"], {}), (["2023-11-14T12:00:00Z"], {}), (["2023-11-14T13:00:00.5+01:00"], {}),
+    (["14.11.2023 12:00"], {"time": "%d.%m.%Y %H:%M"}), (["11/14/2023 12:00:00 PM"],
+                                                         {"time": "%m/%d/%Y %I:%M:%S %p"}),
+    (["Tue Nov 14 05:00:00 -0700 2023"], {"time": "%a %b %d %H:%M:%S %z %Y"}),
+    (["2023-11-14 13:00:00"], {"time_zone": "Europe/Berlin"}),
+    (pa.array([datetime(2023, 11, 14, 13)]), {"time_zone": "Europe/Berlin"}),
+    (pa.array(["2023-11-14 12:00:00"]).dictionary_encode(), {})])
+def test_times_of_every_kind_are_seconds(tmp_path, column, settings):
+    assert events(tmp_path, column, **settings) == ([NOON], [])
+
+
+def test_dates_are_the_first_second_of_the_day_in_their_zone(tmp_path):
+    assert events(tmp_path, pa.array([date(2023, 11, 14)]))[0] == [1_699_920_000]
+    assert events(tmp_path, ["2023-11-14"])[0] == [1_699_920_000]
+    assert events(tmp_path, ["2023-11-14"], time_zone="Asia/Tokyo")[0] == [1_699_920_000 - 9 * 3600]
+    assert events(tmp_path, pa.array([datetime(1969, 12, 31, 23, 59, 59, 500_000)]))[1] == [
+        "timestamp is not in seconds from 1970 to 2100"]
+
+
+def test_times_that_are_none_are_problems(tmp_path):
+    assert events(tmp_path, ["soon", "", "2023-02-30", None, " NaN "]) == ([], [
+        "timestamp is neither a number nor a date as 2026-01-31 10:00:00", "timestamp is missing",
+        "timestamp is neither a number nor a date as 2026-01-31 10:00:00", *["timestamp is missing"] * 2])
+    assert events(tmp_path, ["2023-11-14"], time="%d.%m.%Y")[1] == ["timestamp is not of the format %d.%m.%Y"]
+    assert events(tmp_path, [True])[1] == ["timestamp is bool, no number"]
+    assert events(tmp_path, [NOON * 1000])[1] == ["timestamp is not in seconds from 1970 to 2100"]
+
+
+def test_int96_timestamps_of_spark(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    table = pa.table({**EVENT, "timestamp": [datetime(2023, 11, 14, 12)]})
+    pq.write_table(table, folder / "interactions.parquet", use_deprecated_int96_timestamps=True)
+    assert read(folder, tmp_path)["interactions"][0]["timestamp"] == NOON
+
+
+def test_ids_of_every_type_are_text(tmp_path):
+    name = UUID("12345678123456781234567812345678")
+    for column, expected in (([7], "7"), ([7.0], "7"), ([Decimal("7")], "7"), ([b"x"], "x"), (["007"], "007"),
+                             (pa.array([name.bytes], pa.binary(16)), str(name)), ([date(2020, 1, 2)],
+                                                                                  "2020-01-02")):
+        folder = put(tmp_path / "in", "interactions.parquet", **{**EVENT, "user_id": column})
+        assert read(folder, tmp_path)["interactions"][0]["user_id"] == expected
+    folder = put(tmp_path / "in", "interactions.parquet", **{**EVENT, "user_id": [True]})
+    assert read(folder, tmp_path)["bad interactions"] == [(1, "user_id is bool, no id")]
+
+
+def test_what_pandas_writes(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    frame = pd.DataFrame({"item_id": ["b", "a"], "title": ["B", "A"], "year": [None, 1999],
+                          "added": pd.to_datetime(["2024-01-01"] * 2), "tags": [["x", "y"], None]}, index=[7,
+                                                                                                           3])
+    frame.to_parquet(folder / "items.parquet")
+    found = read(folder, tmp_path, tables={"items": {"attributes": "all"}})["items"]
+    assert [item["attributes"] for item in found] == [
+        {"added": "2024-01-01", "tags": "x, y"}, {"year": "1999", "added": "2024-01-01"}]
+
+
+def test_ratings_with_a_decimal_comma(tmp_path):
+    marks = ["4,5", "1.234,5", "-0,5", "3", "", "4.5", "1,234.5", "1,2,3"]
+    folder = text(tmp_path / "in", "interactions.csv", "user_id;item_id;rating;timestamp",
+                  *[f"u;a;{mark};{NOON}" for mark in marks])
+    found = read(folder, tmp_path, tables={"interactions": {"decimal": "comma", "separator": ";"}})
+    assert [row["rating"] for row in found["interactions"]] == [4.5, 1234.5, -0.5, 3.0, None]
+    assert found["bad interactions"] == [(line, "rating is not a number") for line in (7, 8, 9)]
+
+
+def test_json_lines_and_nested_values(tmp_path):
+    folder = text(tmp_path / "in", "interactions.jsonl.gz", json.dumps({"user_id": 1, "item_id": "a",
+                                                                        "timestamp": NOON}),
+                  "{'user_id': 2, 'item_id': 'a', 'timestamp': '2023-11-14'}", "[1]", "")
+    text(folder, "items.jsonl", json.dumps({"item_id": "a", "title": "A", "genres": [{"id": 1,
+                                                                                      "name": "Drama"}],
+                                            "more": {"x": 1}, "kinds": "['x', 'y']"}))
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genres", "more", "kinds"]}})
+    assert [row["user_id"] for row in found["interactions"]] == ["1", "2"]
+    assert found["bad interactions"] == [(3, "not a JSON object")]
+    assert found["items"][0]["attributes"] == {"genres": "Drama", "kinds": "x, y"}
+
+
+def test_text_of_a_wrong_encoding_is_repaired_and_right_text_is_left_alone():
+    for given, repaired in (("caf\u00c3\u00a9", "café"),
+                           ("na\u00c3\u00afve \u00e2\u20ac\u0153q\u00e2\u20ac\x9d", "naïve \u201cq\u201d"),
+                           ("\x93q\x94", "\u201cq\u201d"), ("5\u00c2\u00a3", "5£")):
+        assert clean(given) == repaired
+    for given in ("NESCAFÉ® Gold Blend", "\u201eViel Spaß\u201c", "CAFÉ\u2019S", "ROSÉ\u2122",
+                 "\u201eMENÜ\u201c", "Ü\u201330",
+                 "MANHÃ\u2122", "São Paulo, coração", "Ângela", "I <3 U & me", "A<|eos|>B"):
+        assert clean(given) == given
+
+
+def test_a_date_without_separators_is_no_second_of_1970(tmp_path):
+    day = 1_699_920_000
+    for column in ([20231114], ["20231114"], [20231114.0]):
+        assert events(tmp_path, column)[1] == ["timestamp is a date such as 20260131, not seconds"]
+        assert events(tmp_path, column, time="%Y%m%d") == ([day], [])
+    assert guess.time_format(pa.array([20231114, 20231231])) == "%Y%m%d"
+    assert events(tmp_path, [7, 978_300_275])[1] == []  # an order, or real seconds
+
+
+def test_times_that_python_does_not_have_are_rejected(tmp_path):
+    far = pa.array([2**60, NOON * 1000], pa.int64()).cast(pa.timestamp("ms"))
+    assert events(tmp_path, far) == ([NOON], ["timestamp is not in seconds from 1970 to 2100"])
+
+
+def test_attributes_in_json_and_names_that_would_forge_a_line(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.jsonl", json.dumps({"item_id": "a", "title": ["A", "B"],
+                                            "attributes": {"genre": "Drama"}}),
+         json.dumps({"item_id": {"$oid": "b"}, "title": "NULL", "x\n2. Fake": "y"}))
+    assert read(folder, tmp_path)["items"] == [
+        {"item_id": "a", "title": "A, B", "attributes": {"genre": "Drama"}},
+        {"item_id": "b", "title": None, "attributes": {}}]
+    found = read(folder, tmp_path, tables={"items": {"attributes": "all",
+                                                     "all_but": ["attributes"]}})["items"]
+    assert found[1]["attributes"] == {"x 2. Fake": "y"}
+    (folder / "items.jsonl").unlink()
+    text(folder, "items.csv", ",item_id,title,colour", "0,a,A,red")
+    found = read(folder, tmp_path, tables={"items": {"attributes": "all"}})["items"]
+    assert found[0]["attributes"] == {"colour": "red"}
+
+
+def test_ids_that_pandas_made_floats_are_the_same_in_text(tmp_path):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", f"7.0,1.0,{NOON}",
+                  f"NULL,1,{NOON}")
+    found = read(folder, tmp_path)
+    assert [(row["user_id"], row["item_id"]) for row in found["interactions"]] == [("7", "1")]
+    assert found["bad interactions"] == [(3, "user_id is missing")]
