@@ -140,3 +140,27 @@ def test_settings_of_the_form_hold_for_a_table_with_the_usual_name(tmp_path):
 def test_settings_that_would_be_read_wrongly_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         InputSettings(tables={"interactions": settings})
+
+
+@pytest.mark.parametrize("settings", [{"time": "ms"}, {"path": "interactions.csv", "time": "ms"}])
+def test_a_table_without_settings_is_the_one_with_the_usual_name(tmp_path, settings):
+    """Any setting of the interactions dropped users and items, and with them all titles."""
+    folder = text(tmp_path / "in" / "shop", "interactions.csv", "user_id,item_id,timestamp",
+                  f"u,a,{NOON * 1000}")
+    text(folder, "items.csv", "item_id,title", "a,A")
+    text(folder, "users.csv", "user_id", "u")
+    found = read(folder, tmp_path, tables={"interactions": settings})
+    assert found["interactions"][0]["timestamp"] == NOON
+    assert found["items"] == [{"item_id": "a", "title": "A", "attributes": {}}] and found["users"]
+    settings = settings | ({"path": f"shop/{settings['path']}"} if "path" in settings else {})
+    assert read(folder.parent, tmp_path, tables={"interactions": settings})["items"] == found["items"]
+
+
+def test_settings_of_interactions_change_a_recognized_set(tmp_path):
+    """A range of ratings made MovieLens an input without a path; a column made it lose the others."""
+    folder = text(tmp_path / "in", "ratings.csv", "userId,movieId,rating,timestamp,when", f"1,2,7,1,{NOON}")
+    text(folder, "movies.csv", "movieId,title,genres", "2,Kite (1995),Drama")
+    found = read(folder, tmp_path, tables={"interactions": {"rating_range": [1, 10],
+                                                            "columns": {"timestamp": "when"}}})
+    assert found["interactions"] == [{"user_id": "1", "item_id": "2", "rating": 7.0, "timestamp": NOON}]
+    assert found["items"][0]["attributes"] == {"genre": "Drama", "year": "1995"}

@@ -1,7 +1,7 @@
 """The tables of an input: which they are, and what reads them."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,19 +117,21 @@ def input_root(settings: InputSettings) -> AnyPath | None:
 
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
-    own = settings.tables.given()
-    if "interactions" in own and settings.format == "auto":
-        return InputSource("tables", mapped_tables(own, places))
-    places = replace(places, root=files.single_subfolder(places.root))
-    form = settings.format if settings.format != "auto" else detected(places.root)
+    own, events = settings.tables.given(), settings.tables.interactions
+    inside = replace(places, root=places.root and files.single_subfolder(places.root))
+    placed = events.path or events.query  # a recognized set may have none of these interactions
+    form = settings.format if settings.format != "auto" else None if placed else detected(inside.root)
+    if form is None and "interactions" in own:
+        beside = _named_tables(inside, {}, [name for name in CONTRACT if name not in own])
+        return InputSource("tables", beside | mapped_tables(own, places))
     if form is None:
-        raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
+        raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(inside.root)}). "
                         f"Expected: a "
                         "table interactions (Parquet, CSV, JSON lines), or one of the public data sets of "
                         "docs/how-to/input-tables.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
-    return InputSource(form, _replaced(_tables(form, places, own), own, places))
+    return InputSource(form, _replaced(_tables(form, inside, own), own, inside))
 
 
 def _listed(folder: AnyPath) -> str:
@@ -191,18 +193,26 @@ def _usual_tables(places: _Places, own: Mapping[str, TableSettings]) -> dict[str
         return {"interactions": _table("interactions", _merged(InteractionSettings(),
                                                                own.get("interactions")),
                                        folder, places)}
-    found = {name: path for name in CONTRACT if (path := files.named_table(folder, name)) is not None}
+    found = _named_tables(places, own, CONTRACT)
     if "interactions" not in found:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
+    return found
+
+
+def _named_tables(places: _Places, own: Mapping[str, TableSettings], names: Iterable[str]
+                  ) -> dict[str, Table]:
+    """Those tables that the folder has under their usual names."""
+    folder = places.root
+    found = {name: files.named_table(folder, name) for name in names} if folder and folder.is_dir() else {}
     return {name: _table(name, _merged(getattr(InputTables(), name), own.get(name)), path, places)
-            for name, path in found.items()}
+            for name, path in found.items() if path is not None}
 
 
 def _merged(settings: TableSettings, own: TableSettings | None) -> TableSettings:
-    """Settings with those that ``own`` sets in their place."""
+    """Settings with those that ``own`` sets in their place; columns that it does not name stay."""
     if own is None or own.path is not None or own.query is not None:
         return settings
-    return settings.model_copy(update=own.own)
+    return settings.model_copy(update={**own.own, "columns": settings.columns | own.columns})
 
 
 def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places: _Places
