@@ -186,3 +186,17 @@ def test_files_that_differ(tmp_path, caplog):
 def test_a_separator_of_two_characters_beside_quotes(tmp_path):
     folder = text(tmp_path / "in", "interactions.dat", "user_id::item_id::timestamp", f'u::"a::{NOON}')
     assert read(folder, tmp_path)["interactions"][0]["item_id"] == '"a'
+
+
+def test_folders_give_columns_to_json_lines(tmp_path):
+    """Readers of JSON made a null column of every name, so that values of folders were lost without a word."""
+    folder = tmp_path / "in"
+    for day, rating in (("2023-11-14", 4), ("2023-11-15", 1)):
+        text(folder, f"interactions/day={day}/rating={rating}/p.jsonl", '{"user_id": "u", "item_id": "a"}')
+    text(folder, "items/genre=Sci%20Fi/p.jsonl", '{"item_id": "a", "title": "A"}',
+         '{"item_id": "b", "title": "B", "genre": "Own"}')
+    found = read(folder, tmp_path, tables={
+        "interactions": {"columns": {"timestamp": "day"}, "where": {"rating": [4]}},
+        "items": {"attributes": ["genre"]}})
+    assert [(row["rating"], row["timestamp"]) for row in found["interactions"]] == [(4.0, NOON - 12 * 3600)]
+    assert [item["attributes"] for item in found["items"]] == [{"genre": "Sci Fi"}, {"genre": "Own"}]

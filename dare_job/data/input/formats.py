@@ -84,8 +84,16 @@ class FileInfo:
     @property
     def name(self) -> str:
         """The file's name, after the folders that give columns."""
-        partition = self.pieces[0].partition if self.pieces else {}
-        return "/".join([*(f"{column}={value}" for column, value in partition.items()), self.path.name])
+        return "/".join([*(f"{column}={value}" for column, value in self._partition.items()), self.path.name])
+
+    @property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """``types``, and the columns that folders give."""
+        return dict.fromkeys([*self.types, *self._partition]) | self.types
+
+    @property
+    def _partition(self) -> dict[str, str | None]:
+        return self.pieces[0].partition if self.pieces else {}
 
 
 def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> FileInfo:
@@ -216,10 +224,12 @@ def _json(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[R
             block = enumerate(lines[start:start + _ROWS], first + start)
             kept = [(number, line) for number, line in block if line.strip()]
             if kept:
-                yield _objects(kept, columns)
+                yield _objects(kept, columns, piece.partition)
 
 
-def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None) -> Raw:
+def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
+             partition: dict[str, str | None]) -> Raw:
+    """Columns of objects; a key that an object lacks has the value that a folder gives."""
     numbers, lines = zip(*kept, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about invalid escapes, one per line
@@ -227,8 +237,8 @@ def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None) -> Raw:
     wrong = pa.array([None if record is not None else "not a JSON object" for record in records], pa.string())
     names = list(dict.fromkeys(name for record in records if record for name in record)) \
         if columns is None else columns
-    found = {name: pa.array([_json_text((record or {}).get(name)) for record in records], pa.string())
-             for name in names}
+    found = {name: pa.array([_json_text((record or {}).get(name, partition.get(name))) for record in records],
+                            pa.string()) for name in names}
     return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
 
 
