@@ -214,7 +214,7 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
                    uses.get(name) or (kept if name in unused or table.derive else "attribute"))
-            for name, kind in table.files[0].types.items()}
+            for name, kind in table.files[0].columns.items()}
 
 
 def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:

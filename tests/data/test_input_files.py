@@ -189,7 +189,7 @@ def test_a_separator_of_two_characters_beside_quotes(tmp_path):
 
 
 def test_folders_give_columns_to_json_lines(tmp_path):
-    """Readers of JSON made a null column of every name, so that values of folders were lost without a word."""
+    """Readers of JSON made a null column of every name, so that values of folders were lost."""
     folder = tmp_path / "in"
     for day, rating in (("2023-11-14", 4), ("2023-11-15", 1)):
         text(folder, f"interactions/day={day}/rating={rating}/p.jsonl", '{"user_id": "u", "item_id": "a"}')

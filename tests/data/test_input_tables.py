@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from input_rows import EVENT, NOON, put, read, text
 
-from dare_job.config.settings import InputSettings
+from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input.prepare import read_input
+from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 from dare_job.stages import plan
 from dare_job.tables import published
@@ -164,3 +165,23 @@ def test_settings_of_interactions_change_a_recognized_set(tmp_path):
                                                             "columns": {"timestamp": "when"}}})
     assert found["interactions"] == [{"user_id": "1", "item_id": "2", "rating": 7.0, "timestamp": NOON}]
     assert found["items"][0]["attributes"] == {"genre": "Drama", "year": "1995"}
+
+
+@pytest.mark.parametrize(("name", "left_out", "message"), [
+    ("items.csv", "emial", r"items.csv has no column emial, which input.tables.items.all_but leaves out; is "
+     r"it Email\? \(columns found: Email, "),
+    ("items.csv", "phone", "no column phone, which"), ("items.jsonl", "EMAIL", "is it Email"),
+    ("items.jsonl", "phone", None)])
+def test_a_name_that_leaves_out_nothing_is_refused(tmp_path, caplog, name, left_out, message):
+    """A name in another case showed the addresses of all users to the model."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    lines = {"items.csv": ("item_id,title,Email", "a,A,x@y.z"),
+             "items.jsonl": ('{"item_id": "a", "title": "A", "Email": "x@y.z"}',)}
+    text(folder, name, *lines[name])
+    settings = {"tables": {"items": {"attributes": "all", "all_but": [left_out]}}}
+    if message is None:  # a key of later objects, perhaps
+        inspect(JobConfig(input=InputSettings(path=str(folder), **settings)))
+        assert "the first objects have no phone, which input.tables.items.all_but names" in caplog.text
+    else:
+        with pytest.raises(DataError, match=message):
+            read(folder, tmp_path, **settings)

@@ -7,7 +7,7 @@ and five more: ``source`` and ``line`` (file name and line or row), ``part`` (nu
 
 import difflib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -106,7 +106,8 @@ class Table:
         DataError
             With file, column, the columns found and the setting.
         """
-        everywhere = {name for file in self.files for name in file.types}
+        everywhere = {name for file in self.files for name in file.columns}
+        self._check_left_out(everywhere)
         for file in self.files:
             if self.derive:
                 _require(file, self.reads or ())
@@ -114,18 +115,27 @@ class Table:
             if not file.types:
                 raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
                                 f"the other files: {self.key}.path")
-            partition = file.pieces[0].partition if file.pieces else {}
-            found = [*file.types, *partition]
-            self._check_columns(file, found, everywhere)
+            self._check_columns(file, list(file.columns), everywhere)
+
+    def _check_left_out(self, everywhere: set[str]) -> None:
+        """Refuse names of ``all_but`` that are no columns: what they mean to leave out would be shown.
+
+        A key may be one of later objects only; then nothing may be written nearly like it.
+        """
+        for name in self.left_out() if everywhere else ():
+            similar = _nearest(name, everywhere)
+            if name not in everywhere and (similar or not self._may_lack_keys):
+                raise DataError(f"{self.files[0].path} has no column {name}, which {self.key}.all_but leaves "
+                                f"out{f'; is it {similar}?' if similar else ''} (columns found: "
+                                f"{', '.join(sorted(everywhere))})")
 
     def _warn_of_missing_keys(self) -> None:
         """Warn of columns that the settings name and the first objects of all files of JSON lack."""
         if not self._may_lack_keys or self.derive:
             return
-        found = {name for file in self.files for name in file.types}
-        found |= {name for file in self.files for piece in file.pieces for name in piece.partition}
+        found = {name for file in self.files for name in file.columns}
         for setting, names in (("attributes", self._attribute_names().values()),
-                               ("where", self.settings.where)):
+                               ("where", self.settings.where), ("all_but", self.left_out())):
             if missing := [name for name in names if name not in found]:
                 _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
                              self.files[0].path, ", ".join(missing), self.key, setting,
@@ -195,7 +205,7 @@ class Table:
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
-        return [name for name in self.files[0].types if name not in used]
+        return [name for name in self.files[0].columns if name not in used]
 
     def left_out(self) -> list[str]:
         """Columns of ``all_but``."""
@@ -364,7 +374,13 @@ def _require(file: FileInfo, columns: Sequence[str]) -> None:
 def _similar(ours: str, found: Sequence[str]) -> str | None:
     from dare_job.data.input.guess import column_for
 
-    return column_for(ours, found) or next(iter(difflib.get_close_matches(ours, found, n=1)), None)
+    return column_for(ours, found) or _nearest(ours, found)
+
+
+def _nearest(name: str, found: Iterable[str]) -> str | None:
+    """The column whose name differs least, in any case; None if all differ much."""
+    lower = {each.lower(): each for each in sorted(found)}
+    return next((lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1)), None)
 
 
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:
