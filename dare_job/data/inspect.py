@@ -205,16 +205,14 @@ def _count_events(facts: TableFacts, valid: pa.RecordBatch) -> None:
 
 
 def _uses(table: Table) -> dict[str, tuple[str, str]]:
-    """Type of each column of the first file, and what it is taken for."""
-    if not table.files:
-        return {}
+    """Type of each column, and what it is taken for."""
     uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
         table.column(ours): ours for ours in COLUMNS[table.name]}
     unused = {*table.unused(), *table.left_out()}
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
                    uses.get(name) or (kept if name in unused or table.derive else "attribute"))
-            for name, kind in table.files[0].columns.items()}
+            for name, kind in table.columns.items()}
 
 
 def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:

@@ -169,7 +169,7 @@ def test_settings_of_interactions_change_a_recognized_set(tmp_path):
 
 @pytest.mark.parametrize(("name", "left_out", "message"), [
     ("items.csv", "emial", r"items.csv has no column emial, which input.tables.items.all_but leaves out; is "
-     r"it Email\? \(columns found: Email, "),
+     r"it Email\? \(columns found: item_id, title, Email"),
     ("items.csv", "phone", "no column phone, which"), ("items.jsonl", "EMAIL", "is it Email"),
     ("items.jsonl", "phone", None)])
 def test_a_name_that_leaves_out_nothing_is_refused(tmp_path, caplog, name, left_out, message):

@@ -187,3 +187,16 @@ def test_several_files_with_equal_columns_are_one_table(tmp_path):
     assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "part_*.csv"
     events = found["tables"]["interactions"]
     assert (events["rows"], events["files"], events["duplicates"]) == (3, 2, 1)
+
+
+def test_columns_of_folders_are_named_and_may_be_missing_in_a_file(tmp_path):
+    """Nothing named them where nobody asked, and a file outside of such a folder stopped the run."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"])
+    write(folder / "items" / "genre=Drama" / "year=1999", a_csv=["item_id,title", "a,A"])
+    write(folder / "items", a0_csv=["item_id,title", "b,B"])
+    for asked, use, unused in ((None, "not read", ["genre", "year"]), (["genre"], "attribute", ["year"])):
+        found = inspect(JobConfig(input=InputSettings(path=str(folder),
+                                                      tables={"items": {"attributes": asked}})))
+        assert found["tables"]["items"]["columns"]["genre"]["use"] == use
+        assert found["unused"] == {"items": unused}
+        assert found["tables"]["items"]["rows"] == 2

@@ -90,6 +90,12 @@ class Table:
         return self.settings.attributes if self.name in ("users", "items") else None
 
     @cached_property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """Columns of all files, with the type of the first file that has each."""
+        names = dict.fromkeys(name for file in self.files for name in file.columns)
+        return names | {name: kind for file in reversed(self.files) for name, kind in file.columns.items()}
+
+    @cached_property
     def _may_lack_keys(self) -> bool:
         """Whether the first objects of a file, whose keys are known, need not have all keys."""
         return any(file.form.kind == "json" for file in self.files)
@@ -106,8 +112,7 @@ class Table:
         DataError
             With file, column, the columns found and the setting.
         """
-        everywhere = {name for file in self.files for name in file.columns}
-        self._check_left_out(everywhere)
+        self._check_left_out()
         for file in self.files:
             if self.derive:
                 _require(file, self.reads or ())
@@ -115,45 +120,43 @@ class Table:
             if not file.types:
                 raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
                                 f"the other files: {self.key}.path")
-            self._check_columns(file, list(file.columns), everywhere)
+            self._check_columns(file)
 
-    def _check_left_out(self, everywhere: set[str]) -> None:
+    def _check_left_out(self) -> None:
         """Refuse names of ``all_but`` that are no columns: what they mean to leave out would be shown.
 
         A key may be one of later objects only; then nothing may be written nearly like it.
         """
-        for name in self.left_out() if everywhere else ():
-            similar = _nearest(name, everywhere)
-            if name not in everywhere and (similar or not self._may_lack_keys):
+        for name in self.left_out() if self.columns else ():
+            similar = _nearest(name, self.columns)
+            if name not in self.columns and (similar or not self._may_lack_keys):
                 raise DataError(f"{self.files[0].path} has no column {name}, which {self.key}.all_but leaves "
                                 f"out{f'; is it {similar}?' if similar else ''} (columns found: "
-                                f"{', '.join(sorted(everywhere))})")
+                                f"{', '.join(self.columns)})")
 
     def _warn_of_missing_keys(self) -> None:
         """Warn of columns that the settings name and the first objects of all files of JSON lack."""
         if not self._may_lack_keys or self.derive:
             return
-        found = {name for file in self.files for name in file.columns}
         for setting, names in (("attributes", self._attribute_names().values()),
                                ("where", self.settings.where), ("all_but", self.left_out())):
-            if missing := [name for name in names if name not in found]:
+            if missing := [name for name in names if name not in self.columns]:
                 _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
                              self.files[0].path, ", ".join(missing), self.key, setting,
                              ", ".join(self.files[0].types))
 
-    def _check_columns(self, file: FileInfo, found: list[str], everywhere: set[str]) -> None:
+    def _check_columns(self, file: FileInfo) -> None:
         """Check one file. Columns other than ids and times may be missing where another file has them."""
-        path, types = file.path, file.types
+        path, types, found = file.path, file.types, file.columns
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
-                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs,
-                                                                                        everywhere)]
+                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs)]
         if lacking:
             names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
                             f"it is: {self.key}.columns={{{names}}}")
         named = [*self._attribute_names().values(), *self.settings.where]
-        missing = [name for name in named if name not in found and name not in everywhere]
+        missing = [name for name in named if name not in self.columns]
         if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name])}:
             raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
                             f"name "
@@ -194,18 +197,18 @@ class Table:
             _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
                          datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
 
-    def _may_lack(self, ours: str, theirs: str, everywhere: set[str]) -> bool:
+    def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
-        return ours in ("title", "rating", "knowledge") and (theirs in everywhere or self._may_lack_keys)
+        return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self._may_lack_keys)
 
     def unused(self) -> list[str]:
-        """Columns of the first file that nothing reads."""
+        """Columns that nothing reads."""
         if not self.files or self.derive or self._asked == "all":
             return []
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
-        return [name for name in self.files[0].columns if name not in used]
+        return [name for name in self.columns if name not in used]
 
     def left_out(self) -> list[str]:
         """Columns of ``all_but``."""
