@@ -133,8 +133,11 @@ def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
     for place in ("events/*", "ev*", "events/day=x", "*/day=x"):
         with pytest.raises(DataError, match="Delta table"):
             read(tmp_path / "in", tmp_path, tables={"interactions": {"path": place}})
-    with pytest.raises(DataError, match="contains a Delta table"):
-        read(tmp_path, tmp_path, tables={"interactions": {"path": "in"}})
+    put(tmp_path / "iceberg", "all/events/data/part-0.parquet", **EVENT)
+    text(tmp_path / "iceberg", "all/events/metadata/v1.metadata.json", "{}")
+    for place, kind in (("in", "Delta"), ("iceberg", "Iceberg")):
+        with pytest.raises(DataError, match=f"contains a {kind} table"):
+            read(tmp_path, tmp_path, tables={"interactions": {"path": place}})
     assert len(read(path, tmp_path)["interactions"]) == 1  # input.path itself
 
 
