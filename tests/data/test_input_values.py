@@ -149,3 +149,14 @@ def test_ids_that_pandas_made_floats_are_the_same_in_text(tmp_path):
     found = read(folder, tmp_path)
     assert [(row["user_id"], row["item_id"]) for row in found["interactions"]] == [("7", "1")]
     assert found["bad interactions"] == [(3, "user_id is missing")]
+
+
+def test_ratings_that_are_none_are_none_in_every_format(tmp_path):
+    """NaN in a Parquet file, where pandas has no value, rejected the interaction."""
+    ratings = [4.0, float("nan"), None, float("inf")]
+    columns = {name: values * 4 for name, values in EVENT.items()}
+    put(tmp_path / "a", "interactions.parquet", **columns, rating=ratings)
+    text(tmp_path / "b", "interactions.csv", "user_id,item_id,timestamp,rating",
+         *[f"u,a,{NOON},{rating}" for rating in ratings])
+    assert [row["rating"] for row in read(tmp_path / "a", tmp_path)["interactions"]] == [4.0, None, None]
+    assert [row["rating"] for row in read(tmp_path / "b", tmp_path)["interactions"]] == [4.0, None, None]

@@ -49,8 +49,7 @@ def _whole_ids(column: pa.Array, name: str) -> Checked:
         broken = [value is not None and text is None for value, text in zip(number, texts, strict=True)]
         return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),
                                                       f"{name} is not a whole number")
-    number = column.cast(pa.float64(), safe=False)
-    number = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
+    number = _floats(column)
     whole = pc.and_(pc.equal(number, pc.trunc(number)), pc.less(pc.abs(number), 2.0**63))
     fractional = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(whole, False)))
     kept = pc.if_else(whole, number, pa.scalar(None, pa.float64()))
@@ -62,7 +61,7 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     column = plain(column)
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return column.cast(pa.float64(), safe=False), no_problem(column)
+        return _floats(column), no_problem(column)
     if not is_text(kind):
         return pa.nulls(len(column), pa.float64()), _problem(pc.is_valid(column),
                                                              f"{name} is {kind}, no number")
@@ -73,6 +72,12 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
     number = pc.utf8_ltrim(number, "+").cast(pa.float64())
     return number, _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    """Numbers as float64; NaN is null, as in text."""
+    number = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
 
 
 def _with_point(text: pa.Array) -> pa.Array:
