@@ -203,3 +203,14 @@ def test_folders_give_columns_to_json_lines(tmp_path):
         "items": {"attributes": ["genre"]}})
     assert [(row["rating"], row["timestamp"]) for row in found["interactions"]] == [(4.0, NOON - 12 * 3600)]
     assert [item["attributes"] for item in found["items"]] == [{"genre": "Sci Fi"}, {"genre": "Own"}]
+
+
+def test_quotes_after_a_backslash_are_read(tmp_path):
+    """Without a setting, a title became `The \\Best\\" of"`, and a column beside it got a part of it."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id,title,kind", r'a,"The \"Best\", of",x', r'b,"TV 12\"",\N',
+         r'"c","Two', r'lines \"",\N', 'd,"a ""doubled"" one",x', r'e,"C:\",x', r'f,6\" nails,x')
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["kind"]}})["items"]
+    assert {item["item_id"]: (item["title"], item["attributes"].get("kind")) for item in found} == {
+        "a": ('The "Best", of', "x"), "b": ('TV 12"', None), "c": ('Two lines "', None),
+        "d": ('a "doubled" one', "x"), "e": ("C:\\", "x"), "f": ('6\\" nails', "x")}
