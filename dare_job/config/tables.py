@@ -41,9 +41,9 @@ class TableSettings(Section):
     separator: str | None = Field(None, min_length=1, description="Separator of fields. null: recognized")
     header: list[str] | None = Field(None, description="Names of the columns of files without a header line")
     quotes: Literal["doubled", "escaped", "none"] = Field(
-        "doubled", description="How a quote in a quoted field is written. doubled: twice, or after a backslash "
-        "in rows that have the right number of fields only then. escaped: after a backslash. none: quotes are "
-        "ordinary text")
+        "doubled", description="How a quote in a quoted field is written. doubled: twice, or after a "
+        "backslash in rows that have the right number of fields only then. escaped: after a backslash. none: "
+        "quotes are ordinary text")
     encoding: str | None = Field(None, description="Encoding of text files. null: UTF-8, and cp1252 in lines "
                                  "that are not UTF-8")
 

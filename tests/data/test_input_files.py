@@ -149,13 +149,18 @@ def test_one_bad_byte_changes_no_other_line(tmp_path):
 
 
 def test_without_times_the_order_goes_on_from_file_to_file(tmp_path):
+    """It was that of names without folders, so that a later day came first, and part-10 before part-9."""
     folder = tmp_path / "in" / "interactions"
-    for name in "ab":
-        text(folder, f"{name}.csv", "user_id,item_id", f"u,{name}1", f"u,{name}2")
+    names = ["day=2023/part-10", "day=2024/part-1", "day=2024/part-2"]
+    for name in names:
+        text(folder, f"{name}.csv", "user_id,item_id", f"u,{name} 1", f"u,{name} 2")
     found = read(folder.parent, tmp_path,
                  tables={"interactions": {"columns": {"timestamp": None}}})["interactions"]
-    assert [row["item_id"] for row in sorted(found, key=lambda row: row["timestamp"])] == ["a1", "a2", "b1",
-                                                                                           "b2"]
+    assert [row["item_id"] for row in sorted(found, key=lambda row: row["timestamp"])] == [
+        f"{name} {row}" for name in names for row in (1, 2)]
+    text(folder, "day=2023/part-9.csv", "user_id,item_id", "u,first")
+    found = read(folder.parent, tmp_path, tables={"interactions": {"columns": {"timestamp": None}}})
+    assert min(found["interactions"], key=lambda row: row["timestamp"])["item_id"] == "first"
 
 
 def test_a_changed_file_of_ids_is_a_changed_input(tmp_path):

@@ -1,6 +1,7 @@
 """The tables of an input: which they are, and what reads them."""
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -260,20 +261,25 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
 
 
 def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
-    """The files, by name. Empty ones among others are left out, with a warning."""
+    """The files, by path in natural order. Empty ones among others are left out, with a warning."""
     def info(each: files.Found) -> FileInfo:
         file, partition = each
         form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
                               _FORMATS.get(settings.format))
         return formats.open_file(file, form, partition)
 
-    opened_files = list(map(info, sorted(found, key=lambda each: (each[0].name, str(each[0])))))
+    opened_files = list(map(info, sorted(found, key=_natural)))
     empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"]
     if empty and len(empty) < len(opened_files):
         _LOG.warning("files that are empty, without a header line, are left out: %s", ", ".join(map(str,
                                                                                                     empty)))
         return tuple(file for file in opened_files if file.path not in empty)
     return tuple(opened_files)
+
+
+def _natural(found: files.Found) -> list[str | int]:
+    """A key that sorts part-9 before part-10: text and numbers in turn."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", str(found[0])))]
 
 
 def tables_of_pair(reviews: AnyPath, metadata: AnyPath) -> InputSource:
