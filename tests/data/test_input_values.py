@@ -160,3 +160,12 @@ def test_ratings_that_are_none_are_none_in_every_format(tmp_path):
          *[f"u,a,{NOON},{rating}" for rating in ratings])
     assert [row["rating"] for row in read(tmp_path / "a", tmp_path)["interactions"]] == [4.0, None, None]
     assert [row["rating"] for row in read(tmp_path / "b", tmp_path)["interactions"]] == [4.0, None, None]
+
+
+def test_names_in_a_map_are_one_line_of_clean_text(tmp_path):
+    """Only control characters were taken from them, so that a name could begin a line of the prompt."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    names = ["a\u2028b", "c\u2029d", "e\u0085f", "\u202eg", "h&amp;i", "", "\u200b", "j"]
+    put(folder, "items.parquet", item_id=["a"], title=["A"], attributes=pa.array(
+        [[(name, "x") for name in names]], pa.map_(pa.string(), pa.string())))
+    assert list(read(folder, tmp_path)["items"][0]["attributes"]) == ["a b", "c d", "e\u2026f", "g", "h&i", "j"]
