@@ -177,6 +177,10 @@ def _table_facts(table: Table) -> TableFacts:
         for name in sorted(table.asked_attributes() - facts.valued):
             _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
                          "only its name, title or description counts", table.name, name)
+        if table.given_attributes() and not facts.valued:
+            _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
+                         "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
+                         table.key)
     table.warn_of_result(facts.rows, facts.last)
     return facts
 

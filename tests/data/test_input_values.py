@@ -13,6 +13,7 @@ from input_rows import EVENT, NOON, events, put, read, text
 
 from dare_job.data.input import guess
 from dare_job.data.input.cleaning import clean
+from dare_job.errors import DataError
 
 
 @pytest.mark.parametrize(("column", "settings"), [
@@ -168,4 +169,19 @@ def test_names_in_a_map_are_one_line_of_clean_text(tmp_path):
     names = ["a\u2028b", "c\u2029d", "e\u0085f", "\u202eg", "h&amp;i", "", "\u200b", "j"]
     put(folder, "items.parquet", item_id=["a"], title=["A"], attributes=pa.array(
         [[(name, "x") for name in names]], pa.map_(pa.string(), pa.string())))
-    assert list(read(folder, tmp_path)["items"][0]["attributes"]) == ["a b", "c d", "e\u2026f", "g", "h&i", "j"]
+    found = read(folder, tmp_path)["items"][0]["attributes"]
+    assert list(found) == ["a b", "c d", "e\u2026f", "g", "h&i", "j"]
+
+
+def test_attributes_may_be_json_in_any_format(tmp_path):
+    """Parquet files with them were refused."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    column = pa.array(['{"genre": "Drama"}', None, "red"])
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        put(folder, "items.parquet", item_id=["a", "b", "c"], title=["A", "B", "C"],
+            attributes=column.cast(kind))
+        found = read(folder, tmp_path)["items"]
+        assert [item["attributes"] for item in found] == [{"genre": "Drama"}, {}, {}]
+    put(folder, "items.parquet", item_id=["a"], title=["A"], attributes=[["red"]])
+    with pytest.raises(DataError, match=r"attributes must be a map, a struct or JSON objects, not list"):
+        read(folder, tmp_path)

@@ -200,3 +200,14 @@ def test_columns_of_folders_are_named_and_may_be_missing_in_a_file(tmp_path):
         assert found["tables"]["items"]["columns"]["genre"]["use"] == use
         assert found["unused"] == {"items": unused}
         assert found["tables"]["items"]["rows"] == 2
+
+
+def test_a_column_of_attributes_is_proposed_and_must_have_objects(tmp_path, caplog):
+    folder = write(tmp_path / "in", log_csv=["user,item,time", "u,a,1"],
+                   products_csv=["item,name,colour,attributes", 'a,A,red,"{""brand"": ""B""}"'])
+    found = inspect(config(folder))
+    assert found["tables"]["items"]["sample"][0]["attributes"] == [("brand", "B")]
+    assert "no row of the column attributes" not in caplog.text
+    write(folder, products_csv=["item,name,attributes", "a,A,red"])
+    inspect(config(folder))
+    assert "items: no row of the column attributes has a name and a value" in caplog.text

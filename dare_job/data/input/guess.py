@@ -159,7 +159,8 @@ def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events:
         if ids is None or title is None or name in events:
             continue
         wanted = {key: ids} | ({"title": title} if title else {})
-        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" else None
+        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" and \
+            "attributes" not in info.types else None
         return EntitySettings(path=name, columns=_renamed(wanted),
                              attributes=listed or None)
     return None

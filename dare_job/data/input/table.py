@@ -170,9 +170,10 @@ class Table:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
         if self.name in ("users", "items") and self._asked is None and kind is not None \
-                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
-            raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
-                            f"{'text' if pa.types.is_string(kind) else kind}")
+                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)
+                         or values.is_text(values.plain(pa.nulls(0, kind)).type)):
+            raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
+                            f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
     def warn_of_result(self, rows: int, newest: int | None) -> None:
         """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit.
@@ -223,6 +224,10 @@ class Table:
     def asked_attributes(self) -> set[str]:
         """Attributes that the settings list, by our names."""
         return set(self._attribute_names())
+
+    def given_attributes(self) -> bool:
+        """Whether the attributes are those of a column ``attributes``."""
+        return self.name in ("users", "items") and self._asked is None and "attributes" in self.columns
 
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
