@@ -18,6 +18,7 @@ from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.config.tables import InputTables
 from dare_job.data.input import guess, preview_rows, source
 from dare_job.data.input.archive import unpack
+from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import COLUMNS, Table
 from dare_job.errors import DataError
@@ -54,6 +55,7 @@ class TableFacts:
         Attributes that a row has.
     """
 
+    name: str
     files: int
     columns: dict[str, tuple[str, str]]
     rows: int = 0
@@ -71,7 +73,8 @@ class TableFacts:
     def as_dict(self) -> dict:
         return {"files": self.files, "rows": self.rows, "all_rows_read": self.whole,
                 "columns": {name: {"type": kind, "use": use} for name, (kind, use) in self.columns.items()},
-                "rejected": {reason: {"rows": rows, "examples": self.examples[reason]}
+                "rejected": {reason: {"rows": rows, "examples": self.examples[reason],
+                                      "hint": hint(self.name, reason)}
                              for reason, rows in self.rejected.most_common()},
                 "duplicates": self.duplicates, **{_MANY[name]: len(ids) for name,
                                                   ids in self.ids.items()},
@@ -151,7 +154,7 @@ def _unused(found: InputSource) -> dict[str, list[str]]:
 
 
 def _table_facts(table: Table) -> TableFacts:
-    facts = TableFacts(len(table.files), _uses(table))
+    facts = TableFacts(table.name, len(table.files), _uses(table))
     key = COLUMNS[table.name][0]
     for batch in _rows(table, facts):
         problems = batch["problem"]

@@ -9,6 +9,7 @@ import yaml
 
 from dare_job.cli import main
 from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.data.input.hints import hint
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 
@@ -211,3 +212,28 @@ def test_a_column_of_attributes_is_proposed_and_must_have_objects(tmp_path, capl
     write(folder, products_csv=["item,name,attributes", "a,A,red"])
     inspect(config(folder))
     assert "items: no row of the column attributes has a name and a value" in caplog.text
+
+
+@pytest.mark.parametrize(("row", "setting"), [
+    ("u,a,20260131,1", "interactions.time=%Y%m%d"), ("u,a,soon,1", "interactions.time=ms"),
+    ("u,a,,1", "columns={timestamp: COLUMN}"), ("u,a,1,x", "decimal=comma"), ("u,a,1,9", "rating_range=[LOW"),
+    ("u,a,1,1e999", "columns={rating: COLUMN}, {rating: null}"), ("u,a,1", "separator=';', "),
+    (",a,1,1", "columns={user_id: COLUMN}")])
+def test_each_reason_of_a_rejected_row_names_a_setting(tmp_path, capsys, row, setting):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,rating", "u,a,1,1", row])
+    tables = {"interactions": {"rating_range": [1, 5]} if row.endswith("9") else {}}
+    found = inspect(config(folder).model_copy(update={"input": InputSettings(
+        path=str(folder), max_reject_share=1.0, tables=tables)}))
+    rejected, = found["tables"]["interactions"]["rejected"].values()
+    assert setting in rejected["hint"]
+    show(found)
+    assert setting in capsys.readouterr().out
+
+
+def test_reasons_of_other_formats_name_a_setting():
+    for reason, setting in (("not a JSON object", "items.format=csv"), ("item_id is not in links.csv", "ids"),
+                            ("item_id is not a whole number", "items.columns={item_id: COLUMN}"),
+                            ("timestamp is bool, no number", "columns={timestamp: COLUMN}")):
+        assert setting in hint("items", reason)

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
@@ -128,26 +129,13 @@ def _reasons(invalid: DataFrame, name: str, counts: TableCounts, rows: int,
         worst = "; ".join(f"{row['reason']} ({row['rows']} rows, first {_shown(row['first'])})"
                           for row in reasons if row["broken"])
         raise DataError(f"{counts.broken} of {rows} rows of {name} are unusable, more than "
-                        f"input.max_reject_share = {max_share:g}: {worst}{_hint(name, reasons)}")
+                        f"input.max_reject_share = {max_share:g}: {worst}. "
+                        f"{hint(name, next(row['reason'] for row in reasons if row['broken']))}")
     return {row["reason"]: row["rows"] for row in reasons[:_REPORTED_REASONS]}
 
 
 def _shown(row) -> str:
     return f"{row['source']}:{row['line']}: {row['raw'][:_SHOWN_CHARACTERS]!r}"
-
-
-def _hint(name: str, reasons: list) -> str:
-    """The setting that mends the most frequent reason, if one does."""
-    worst = next(row["reason"] for row in reasons if row["broken"])
-    if worst.startswith("timestamp is n"):
-        return (f". Set their unit or format: input.tables.{name}.time=ms, or '%d.%m.%Y'; the right column: "
-                f"input.tables.{name}.columns={{timestamp: COLUMN}}")
-    if worst == "rating is not a number":
-        return (f". Ratings as 4,5: input.tables.{name}.decimal=comma; the right column, or none: "
-                f"input.tables.{name}.columns={{rating: COLUMN}}, {{rating: null}}")
-    if worst.startswith("rating is outside"):
-        return f". Another range of ratings: input.tables.{name}.rating_range=[LOW, HIGH]"
-    return ""
 
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
