@@ -219,3 +219,39 @@ def test_quotes_after_a_backslash_are_read(tmp_path):
     assert {item["item_id"]: (item["title"], item["attributes"].get("kind")) for item in found} == {
         "a": ('The "Best", of', "x"), "b": ('TV 12"', None), "c": ('Two lines "', None),
         "d": ('a "doubled" one', "x"), "e": ("C:\\", "x"), "f": ('6\\" nails', "x")}
+
+
+@pytest.mark.parametrize("lines", [
+    ("", " ", "user_id,item_id,timestamp", "u,a,1", ""), ("sep=;", "user_id;item_id;timestamp", "u;a;1"),
+    ("# exported", "#", "user_id,item_id,timestamp", "u,a,1"),
+    ("\ufeffsep=;", "user_id;item_id;timestamp", "u;a;1"), ("#x\titem_id\ttimestamp\tuser_id", "1\ta\t1\tu")])
+def test_lines_before_the_header(tmp_path, lines):
+    folder = text(tmp_path / "in", "interactions.csv", *lines)
+    assert read(folder, tmp_path) == {"bad interactions": [], "interactions": [
+        {"user_id": "u", "item_id": "a", "rating": None, "timestamp": 1}]}
+
+
+def test_a_file_of_another_format_is_not_called_empty(tmp_path):
+    folder = text(tmp_path / "in", "interactions.json", "{", '"user_id": "u",', "}")
+    message = "interactions.json: none of its first lines is a JSON object. Write one object per line"
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+    text(folder, "log/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    text(folder, "log/b.jsonl", "{", "}")
+    with pytest.raises(DataError, match="b.jsonl: none of its first lines is a JSON object"):
+        read(folder, tmp_path, tables={"interactions": {"path": "log"}})
+
+
+def test_files_without_a_suffix_are_named_with_the_setting(tmp_path):
+    folder = text(tmp_path / "in", "interactions/part-00000", "user_id,item_id,timestamp", "u,a,1")
+    with pytest.raises(DataError, match=r"part-00000 have no known suffix.* input.tables.interactions.path = "
+                       r"\S+/interactions/\*$"):
+        read(folder, tmp_path)
+    assert read(folder, tmp_path, tables={"interactions": {"path": "interactions/*"}})["interactions"]
+
+
+def test_the_cause_of_damage_in_a_lake_is_whole(tmp_path):
+    folder = text(tmp_path / "in", "interactions/metadata/v1.metadata.json", "{}")
+    with pytest.raises(DataError, match=r"cannot be read as an Iceberg table: ValidationError: .*\w+ .*"
+                       r"format.version"):
+        read(folder, tmp_path)

@@ -185,3 +185,10 @@ def test_attributes_may_be_json_in_any_format(tmp_path):
     put(folder, "items.parquet", item_id=["a"], title=["A"], attributes=[["red"]])
     with pytest.raises(DataError, match=r"attributes must be a map, a struct or JSON objects, not list"):
         read(folder, tmp_path)
+
+
+def test_times_that_are_too_large_are_not_called_missing(tmp_path):
+    outside = "timestamp is not in seconds from 1970 to 2100"
+    assert events(tmp_path, ["9" * 20])[1] == [outside]
+    assert events(tmp_path, [float("inf"), -float("inf"), 1e300])[1] == [outside] * 3
+    assert events(tmp_path, [float("nan")])[1] == ["timestamp is missing"]

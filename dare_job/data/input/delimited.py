@@ -13,15 +13,22 @@ import pyarrow.compute as pc
 from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
 from dare_job.storage.paths import AnyPath
 
+_EXCEL = re.compile("sep=.")  # what Excel writes before the header
 _MOST_LINES = 1000  # of a record in quotes
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 
 
 def header(file: AnyPath, form: Form) -> list[str]:
-    """Names in the first line; empty if the file is empty."""
+    """Names in the first line that can have them; empty if the file is empty."""
     for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        return [name.strip() for name in _fields(lines[0], form)] if lines else []
+        return [name.strip() for name in _fields(lines[header_place(lines, form.separator)], form)]
     return []
+
+
+def header_place(lines: Sequence[str], *separators: str) -> int:
+    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments of one field."""
+    return next((at for at, line in enumerate(lines) if line.strip() and not _EXCEL.fullmatch(line) and not (
+        line.startswith("#") and not any(mark in line for mark in separators))), 0)
 
 
 def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
@@ -30,7 +37,8 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Ra
     blocks = line_blocks(piece, form.encoding)
     for first, lines in blocks:
         if skipped:
-            first, lines, skipped = first + 1, lines[1:], False
+            before = header_place(lines, form.separator) + 1
+            first, lines, skipped = first + before, lines[before:], False
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
             numbers, rows, raws = _records(first, lines, blocks, form, len(names))

@@ -52,7 +52,10 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
         return [(path, {})]
     found = files_below(path)
     if not found:
-        raise DataError(f"{path} has no file that can be read")
+        names = _names(path)
+        such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them by " \
+            f"a pattern: {key} = {path}/*" if names else ""
+        raise DataError(f"{path} has no file that can be read{such}")
     return found
 
 

@@ -25,6 +25,7 @@ _ROWS = 1 << 16
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
 MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
 _FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
+_USUAL = ("::", "\t", ";", "|", ",")
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
 
 
@@ -55,12 +56,15 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
 
 
 def _separator(file: AnyPath, start: bytes) -> str:
-    """The separator of the first line: that of the suffix if the line has it, or the most frequent one."""
-    line = start.split(b"\n", 1)[0].decode("utf-8", "replace")
+    """The separator of the header: that of the suffix if it has it, or the most frequent one."""
+    lines = start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines() or [""]
+    if lines[0][:-1] == "sep=":
+        return lines[0][-1]
+    line = lines[delimited.header_place(lines, *_USUAL)]
     usual = _SEPARATORS.get(bare_suffix(file))
     if usual and usual in line:
         return usual
-    counts = {mark: line.count(mark) for mark in ("::", "\t", ";", "|", ",")}
+    counts = {mark: line.count(mark) for mark in _USUAL}
     best = max(counts, key=counts.get)
     return best if counts[best] else usual or ","
 
@@ -94,6 +98,11 @@ class FileInfo:
     @property
     def _partition(self) -> dict[str, str | None]:
         return self.pieces[0].partition if self.pieces else {}
+
+
+def is_blank(file: AnyPath) -> bool:
+    """Whether a text file has nothing but blank lines."""
+    return not first_bytes(file).strip(b"\xef\xbb\xbf \t\r\n")
 
 
 def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> FileInfo:

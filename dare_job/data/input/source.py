@@ -269,7 +269,8 @@ def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo,
         return formats.open_file(file, form, partition)
 
     opened_files = list(map(info, sorted(found, key=_natural)))
-    empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"]
+    empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"
+             and formats.is_blank(file.path)]
     if empty and len(empty) < len(opened_files):
         _LOG.warning("files that are empty, without a header line, are left out: %s", ", ".join(map(str,
                                                                                                     empty)))

@@ -117,6 +117,9 @@ class Table:
             if self.derive:
                 _require(file, self.reads or ())
                 continue
+            if not file.types and file.form.kind == "json" and not formats.is_blank(file.path):
+                raise DataError(f"{file.path}: none of its first lines is a JSON object. Write one object "
+                                f"per line, or name its format, such as {self.key}.format=csv")
             if not file.types:
                 raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
                                 f"the other files: {self.key}.path")

@@ -144,9 +144,10 @@ def _floor(column: pa.Array, unit: str) -> pa.Array:
 
 
 def _in_seconds(number: pa.Array, time: str | None) -> pa.Array:
+    """Seconds of numbers of a unit; those of far too large numbers are of a year that no one has."""
     found = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
-    fits = pc.fill_null(pc.less(pc.abs(found), 2.0**62), False)
-    return pc.if_else(fits, found, pa.scalar(None, pa.float64())).cast(pa.int64())
+    far = pa.scalar(2.0**62)
+    return pc.if_else(pc.less(pc.abs(found), far), found, far).cast(pa.int64())
 
 
 def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Checked:
