@@ -51,11 +51,16 @@ def test_times_that_are_none_are_problems(tmp_path):
 
 
 def test_int96_timestamps_of_spark(tmp_path):
+    """A time of the year 2600 was read as one of 2015."""
     folder = tmp_path / "in"
     folder.mkdir()
-    table = pa.table({**EVENT, "timestamp": [datetime(2023, 11, 14, 12)]})
-    pq.write_table(table, folder / "interactions.parquet", use_deprecated_int96_timestamps=True)
-    assert read(folder, tmp_path)["interactions"][0]["timestamp"] == NOON
+    for moment, expected in ((datetime(2023, 11, 14, 12), [NOON]), (datetime(2600, 11, 14), [])):
+        times = pa.array([moment], pa.timestamp("us"))
+        pq.write_table(pa.table({**EVENT, "timestamp": times}), folder / "interactions.parquet",
+                       use_deprecated_int96_timestamps=True)
+        found = read(folder, tmp_path)
+        assert [row["timestamp"] for row in found["interactions"]] == expected
+    assert found["bad interactions"] == [(1, "timestamp is not in seconds from 1970 to 2100")]
 
 
 def test_ids_of_every_type_are_text(tmp_path):
@@ -154,13 +159,15 @@ def test_ids_that_pandas_made_floats_are_the_same_in_text(tmp_path):
 
 def test_ratings_that_are_none_are_none_in_every_format(tmp_path):
     """NaN in a Parquet file, where pandas has no value, rejected the interaction."""
-    ratings = [4.0, float("nan"), None, float("inf")]
-    columns = {name: values * 4 for name, values in EVENT.items()}
+    ratings = [4.0, float("nan"), None, float("inf"), 1e40]  # the last one is infinite in float32
+    columns = {name: values * 5 for name, values in EVENT.items()}
     put(tmp_path / "a", "interactions.parquet", **columns, rating=ratings)
     text(tmp_path / "b", "interactions.csv", "user_id,item_id,timestamp,rating",
          *[f"u,a,{NOON},{rating}" for rating in ratings])
-    assert [row["rating"] for row in read(tmp_path / "a", tmp_path)["interactions"]] == [4.0, None, None]
-    assert [row["rating"] for row in read(tmp_path / "b", tmp_path)["interactions"]] == [4.0, None, None]
+    for folder in ("a", "b"):
+        found = read(tmp_path / folder, tmp_path)
+        assert [row["rating"] for row in found["interactions"]] == [4.0, None, None]
+        assert found["bad interactions"][1][1] == "rating is not a finite number"
 
 
 def test_names_in_a_map_are_one_line_of_clean_text(tmp_path):

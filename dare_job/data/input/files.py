@@ -53,8 +53,8 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
     found = files_below(path)
     if not found:
         names = _names(path)
-        such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them by " \
-            f"a pattern: {key} = {path}/*" if names else ""
+        such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them " \
+            f"by a pattern: {key} = {path}/*" if names else ""
         raise DataError(f"{path} has no file that can be read{such}")
     return found
 

@@ -165,7 +165,9 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Ra
 def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
     path, line = piece.path, piece.before + 1
     try:
-        with paths.arrow_source(path) as source, pq.ParquetFile(source) as file:
+        # INT96 in ns, the default, would wrap beyond the year 2262
+        with paths.arrow_source(path) as source, \
+                pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
             names = file.schema_arrow.names
             wanted = [name for name in names if columns is None or name in columns]
             groups = list(range(piece.start, piece.end))

@@ -308,23 +308,23 @@ class Table:
         (users, of_users), (items, of_items) = self._ids(raw, "user_id"), self._ids(raw, "item_id")
         rating, of_rating = self._ratings(raw)
         time, of_time = self._times(raw)
-        return [users, items, rating.cast(pa.float32(), safe=False), time], [*of_users, *of_items, *of_rating,
-                                                                             *of_time]
+        return [users, items, rating, time], [*of_users, *of_items, *of_rating, *of_time]
 
     def _ratings(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
         settings = self.settings
         if settings.rating is not None:
-            return pa.repeat(pa.scalar(settings.rating, pa.float64()), len(raw)), []
+            return pa.repeat(pa.scalar(settings.rating, pa.float32()), len(raw)), []
         rating, problem = values.numbers(self._column(raw, "rating"), "rating", settings.decimal)
         for value in settings.unrated:
             rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
-        finite = pc.fill_null(pc.is_finite(rating), True)
+        single = rating.cast(pa.float32(), safe=False)  # a large number becomes infinite
+        finite = pc.fill_null(pc.is_finite(single), True)
         problems = [problem, _where(pc.invert(finite), "rating is not a finite number")]
         if settings.rating_range:
             low, high = settings.rating_range
             outside = pc.or_(pc.less(rating, low), pc.greater(rating, high))
             problems.append(_where(pc.fill_null(outside, False), f"rating is outside {low:g} to {high:g}"))
-        return rating, problems
+        return single, problems
 
     def _times(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
         settings = self.settings
