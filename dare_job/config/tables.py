@@ -106,7 +106,8 @@ class InteractionSettings(TableSettings):
                              "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
     time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
     rating: float | None = Field(None, ge=-_LARGEST, le=_LARGEST, description="Rating of every interaction, "
-                                 "in place of a column. null: ratings are those of the column, if there is one")
+                                 "in place of a column. null: ratings are those of the column, if there is "
+                                 "one")
     decimal: Literal["point", "comma"] = Field("point", description="Decimal mark of ratings in text; with "
                                                "comma, 4,5 and 1.234,5 are numbers")
     rating_range: list[float] | None = Field(None, min_length=2, max_length=2,

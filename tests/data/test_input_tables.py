@@ -185,3 +185,12 @@ def test_a_name_that_leaves_out_nothing_is_refused(tmp_path, caplog, name, left_
     else:
         with pytest.raises(DataError, match=message):
             read(folder, tmp_path, **settings)
+
+
+def test_other_columns_of_recbole_are_attributes_by_a_setting_only(tmp_path):
+    """All typed columns were, among them addresses of e-mail."""
+    folder = text(tmp_path / "in", "x.inter", "user_id:token\titem_id:token\ttimestamp:float", "u\ta\t1")
+    text(folder, "x.item", "item_id:token\ttitle:token_seq\tbrand:token\temail:token", "a\tA\tB\tx@y.z")
+    assert read(folder, tmp_path)["items"][0]["attributes"] == {"brand": "B"}
+    settings = {"items": {"attributes": {"mail": "email:token"}}}
+    assert read(folder, tmp_path, tables=settings)["items"][0]["attributes"] == {"mail": "x@y.z"}
