@@ -20,7 +20,7 @@ from dare_job.data.input import guess, preview_rows, source
 from dare_job.data.input.archive import unpack
 from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
-from dare_job.data.input.table import COLUMNS, Table
+from dare_job.data.input.table import COLUMNS, MARKS, Table
 from dare_job.errors import DataError
 from dare_job.observe import progress
 
@@ -53,6 +53,8 @@ class TableFacts:
         Different ids by column.
     valued
         Attributes that a row has.
+    odd
+        Lines that are not of the encoding, by file.
     """
 
     name: str
@@ -67,6 +69,7 @@ class TableFacts:
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
     valued: set[str] = field(default_factory=set)
+    odd: Counter = field(default_factory=Counter)
     first: int | None = None
     last: int | None = None
 
@@ -76,8 +79,8 @@ class TableFacts:
                 "rejected": {reason: {"rows": rows, "examples": self.examples[reason],
                                       "hint": hint(self.name, reason)}
                              for reason, rows in self.rejected.most_common()},
-                "duplicates": self.duplicates, **{_MANY[name]: len(ids) for name,
-                                                  ids in self.ids.items()},
+                "lines_of_another_encoding": dict(self.odd), "duplicates": self.duplicates,
+                **{_MANY[name]: len(ids) for name, ids in self.ids.items()},
                 "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
 
 
@@ -163,9 +166,10 @@ def _table_facts(table: Table) -> TableFacts:
             examples = facts.examples.setdefault(row["problem"], [])
             if len(examples) < SHOWN:
                 examples.append(f"{row['source']}:{row['line']}: {row['raw']}")
+        facts.odd.update({batch["source"][0].as_py(): odd} if (odd := batch["odd"][0].as_py()) else {})
         valid = batch.filter(pc.is_null(problems))
         if len(facts.sample) < SHOWN:
-            facts.sample += [{name: row[name] for name in valid.schema.names[:-5]}
+            facts.sample += [{name: row[name] for name in valid.schema.names[:-len(MARKS)]}
                              for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
         if table.name != "interactions":
             known = facts.ids.setdefault(key, set())
@@ -185,6 +189,7 @@ def _table_facts(table: Table) -> TableFacts:
                          "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
                          table.key)
     table.warn_of_result(facts.rows, facts.last)
+    table.warn_of_encoding(sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
 
 

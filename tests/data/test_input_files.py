@@ -9,8 +9,9 @@ import pytest
 from input_rows import EVENT, NOON, put, read, text
 from pyiceberg.catalog.memory import InMemoryCatalog
 
-from dare_job.config.settings import InputSettings
+from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input.prepare import input_fingerprint, read_input
+from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 
 
@@ -255,3 +256,21 @@ def test_the_cause_of_damage_in_a_lake_is_whole(tmp_path):
     with pytest.raises(DataError, match=r"cannot be read as an Iceberg table: ValidationError: .*\w+ .*"
                        r"format.version"):
         read(folder, tmp_path)
+
+
+def test_lines_of_another_encoding_are_counted(spark, tmp_path, caplog):
+    """Cyrillic text was read as Latin without a word."""
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    (folder / "items").mkdir()
+    text(folder, "items/a.csv", "item_id,title", "a,A")
+    text(folder, "items/b.csv", "item_id,title", "b,B", "c,Бригада", "d,Дом", encoding="cp1251")
+    warning = ("items: 2 lines, the first of b.csv, are not UTF-8 and are read as cp1252. If they have "
+               "another encoding, name it: input.tables.items.encoding")
+    read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert warning in caplog.text
+    caplog.clear()
+    found = inspect(JobConfig(input=InputSettings(path=str(folder))))
+    assert found["tables"]["items"]["lines_of_another_encoding"] == {"b.csv": 2} and warning in caplog.text
+    caplog.clear()
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"encoding": "cp1251"}})))
+    assert "encoding" not in caplog.text

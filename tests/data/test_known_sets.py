@@ -48,7 +48,7 @@ def read(table):
             if row["problem"]:
                 problems[f"{row['source']}:{row['line']}"] = row["problem"]
             else:
-                values = list(row.values())[:len(row) - 5]
+                values = list(row.values())[:len(row) - 6]
                 rows.append(tuple(dict(value) if isinstance(value, list) else value for value in values))
     return rows, problems
 

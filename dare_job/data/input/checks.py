@@ -31,12 +31,16 @@ class TableCounts:
     ----------
     newest
         Largest time of the interactions.
+    odd, odd_file
+        Lines that are not of the encoding, and a file that has one.
     """
 
     written: int = 0
     broken: int = 0
     duplicates: int = 0
     newest: int | None = None
+    odd: int = 0
+    odd_file: str | None = None
     reasons: dict[str, int] = field(default_factory=dict)
 
 
@@ -65,6 +69,7 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
         table.warn_of_result(counts[name].written + counts[name].broken, counts[name].newest)
+        table.warn_of_encoding(counts[name].odd, counts[name].odd_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
@@ -106,11 +111,14 @@ def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_
     observed = checked.observe(
         observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
-        F.max(F.when(F.col("reason").isNull(), time)).alias("newest"))
+        F.max(F.when(F.col("reason").isNull(), time)).alias("newest"),
+        F.coalesce(F.sum("odd"), F.lit(0)).alias("odd"),
+        F.min(F.when(F.col("odd") > 0, F.col("source"))).alias("odd_file"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
-    counts = TableCounts(rows - rejected, broken, rejected - broken, observation.get["newest"])
+    counts = TableCounts(rows - rejected, broken, rejected - broken,
+                         *[observation.get[key] for key in ("newest", "odd", "odd_file")])
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)

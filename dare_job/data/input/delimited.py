@@ -31,10 +31,10 @@ def header_place(lines: Sequence[str], *separators: str) -> int:
         line.startswith("#") and not any(mark in line for mark in separators))), 0)
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None) -> Iterator[Raw]:
     names = list(form.header or header(piece.path, form))
     skipped = form.header is None and piece.start == 0
-    blocks = line_blocks(piece, form.encoding)
+    blocks = line_blocks(piece, form.encoding, odd)
     for first, lines in blocks:
         if skipped:
             before = header_place(lines, form.separator) + 1

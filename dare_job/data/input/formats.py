@@ -156,13 +156,17 @@ def _keys(file: AnyPath, form: Form) -> list[str]:
     return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
-    """Raw batches of a piece, with the columns that are asked for and present; None: all."""
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None = None
+         ) -> Iterator[Raw]:
+    """Raw batches of a piece, with the columns that are asked for and present; None: all.
+
+    ``odd`` is as in ``line_blocks``.
+    """
     reader = {"parquet": _parquet, "delimited": delimited.read, "json": _json}[form.kind]
-    return reader(piece, form, columns)
+    return reader(piece, form, columns, odd)
 
 
-def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None, _odd: object) -> Iterator[Raw]:
     path, line = piece.path, piece.before + 1
     try:
         # INT96 in ns, the default, would wrap beyond the year 2262
@@ -229,8 +233,8 @@ def _shown(column: pa.Array, row: int) -> object:
     return "" if value is None else value
 
 
-def _json(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
-    for first, lines in line_blocks(piece, form.encoding):
+def _json(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None) -> Iterator[Raw]:
+    for first, lines in line_blocks(piece, form.encoding, odd):
         for start in range(0, len(lines), _ROWS):
             block = enumerate(lines[start:start + _ROWS], first + start)
             kept = [(number, line) for number, line in block if line.strip()]

@@ -1,8 +1,9 @@
 """A table of the input: its files, and how their columns become those of the contract.
 
 ``Table.read`` runs in Spark's workers and, for previews, in one process. A batch has the contract's columns
-and five more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
-``problem`` (why the row is rejected, or null), and ``raw`` (its text if it is rejected).
+and six more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
+``problem`` (why the row is rejected, or null), ``raw`` (its text if it is rejected), and ``odd`` (for the
+first row of a block, how many of its lines are not of the encoding).
 """
 
 import difflib
@@ -35,15 +36,15 @@ _OPTIONAL = ("rating",)
 _LOG = logging.getLogger("dare_job")
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
 _EARLY_S = 631_152_000  # 1990: interactions that all are older have times of another unit
-_MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
-          pa.field("problem", pa.string()), pa.field("raw", pa.string())]
+MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
+         pa.field("problem", pa.string()), pa.field("raw", pa.string()), pa.field("odd", pa.int64())]
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 
 
 def schema_of(name: str) -> pa.Schema:
     """The contract's columns and those that tell where a row stands and what is wrong with it."""
-    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *_MARKS])
+    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *MARKS])
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,14 @@ class Table:
             _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
                          datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
 
+    def warn_of_encoding(self, lines: int, file: str | None) -> None:
+        """Warn of lines that are not of the encoding. Tables that ``derive`` makes are known to have them."""
+        if lines and not self.derive:
+            encoding = self.settings.encoding
+            what = f"{encoding} and lose bytes" if encoding else "UTF-8 and are read as cp1252"
+            _LOG.warning("%s: %d lines, the first of %s, are not %s. If they have another encoding, name it: "
+                         "%s.encoding", self.name, lines, file, what, self.key)
+
     def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
         return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self._may_lack_keys)
@@ -257,7 +266,8 @@ class Table:
         piece, form = part.piece, part.form
         convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
             self.name, self._texts)
-        for raw in formats.read(piece, form, self._wanted(piece, form)):
+        odd: list[int] = []
+        for raw in formats.read(piece, form, self._wanted(piece, form), odd):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
                     name: pa.repeat(pa.scalar(value, pa.string()), len(raw))
@@ -267,7 +277,8 @@ class Table:
                 columns, problems = convert(raw)
                 if self.name == "interactions" and self.column("timestamp") is None:
                     columns[3] = pc.add(columns[3], part.before)
-                yield self._marked(part, raw, columns, problems)
+                yield self._marked(part, raw, columns, problems, sum(odd))
+                odd.clear()
 
     def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
         if self.derive:
@@ -363,15 +374,16 @@ class Table:
         return attribute_maps({ours: raw.columns[theirs] for ours, theirs in names.items()
                                if theirs in raw.columns}, len(raw))
 
-    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array],
-                problems: list[pa.Array]) -> pa.RecordBatch:
+    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array], problems: list[pa.Array], odd: int
+                ) -> pa.RecordBatch:
         problem = pc.coalesce(raw.problems, *problems)
         texts = [None] * len(raw)
         for row in np.flatnonzero(problem.is_valid().to_numpy(zero_copy_only=False)):
             texts[row] = raw.raw(int(row))[:RAW_CHARACTERS].encode("utf-8", "replace").decode()
         source = pa.repeat(pa.scalar(part.source, pa.string()), len(raw))
         number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
-        marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string())]
+        marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string()),
+                 pa.array(np.where(np.arange(len(raw)) == 0, odd, 0), pa.int64())]
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
 
 
