@@ -125,6 +125,31 @@ def test_a_date_without_separators_is_no_second_of_1970(tmp_path):
         assert events(tmp_path, column, time="%Y%m%d") == ([day], [])
     assert guess.time_format(pa.array([20231114, 20231231])) == "%Y%m%d"
     assert events(tmp_path, [7, 978_300_275])[1] == []  # an order, or real seconds
+    for column in ([2023111405], ["2023111405"]):  # with an hour; as seconds of the year 2034
+        assert events(tmp_path, column)[1] == ["timestamp is a date such as 20260131, not seconds"]
+        assert events(tmp_path, column, time="%Y%m%d%H") == ([day + 5 * 3600], [])
+    assert guess.time_format(pa.array([2023111405, 2023123123])) == "%Y%m%d%H"
+    for form, given in (("%Y%m%d", "2023111"), ("%Y%m%d%H", "202311145"), ("%H%M %d.%m.%Y", "115 4.11.2023")):
+        assert events(tmp_path, [given], time=form)[1] == [f"timestamp is not of the format {form}"]
+    assert events(tmp_path, ["20231114 5:00"], time="%Y%m%d %H:%M") == ([day + 5 * 3600], [])
+
+
+@pytest.mark.parametrize(("unit", "digits"), [("ms", 3), ("us", 6), ("ns", 9)])
+def test_the_last_moment_of_a_second_is_of_that_second(tmp_path, unit, digits):
+    """Nanoseconds in text or integers were rounded up, to the next day at midnight."""
+    last = NOON * 10**digits + 10**digits - 1
+    for column in ([last], [str(last)], [f"+{last}"]):
+        assert events(tmp_path, column, time=unit) == ([NOON], [])
+    assert events(tmp_path, [f"{NOON * 1000}.0", "1e3"], time="ms") == ([NOON, 1], [])
+
+
+def test_a_time_that_the_clocks_skip_is_the_same_in_every_format(tmp_path):
+    skipped, doubled = datetime(2024, 3, 31, 2, 30), datetime(2024, 10, 27, 2, 30)
+    for moment, utc in ((skipped, 1_711_848_600), (doubled, 1_729_989_000)):
+        for unit in ("s", "us", "ns"):
+            assert events(tmp_path, pa.array([moment], pa.timestamp(unit)), time_zone="Europe/Berlin") == (
+                [utc], [])
+        assert events(tmp_path, [str(moment)], time_zone="Europe/Berlin") == ([utc], [])
 
 
 def test_times_that_python_does_not_have_are_rejected(tmp_path):

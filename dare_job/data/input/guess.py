@@ -193,7 +193,8 @@ def time_format(column: pa.Array) -> str | None:
         return None
     dates = values.seconds(column, "timestamp", None, "UTC")[1]
     if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
-        return "%Y%m%d"
+        forms = ("%Y%m%d", "%Y%m%d%H")
+        return max(forms, key=lambda form: values.seconds(column, "timestamp", form, "UTC")[1].null_count)
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0
