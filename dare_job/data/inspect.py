@@ -188,7 +188,7 @@ def _table_facts(table: Table) -> TableFacts:
             _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
                          "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
                          table.key)
-    table.warn_of_result(facts.rows, facts.last)
+    table.warn_of_result(facts.rows, facts.first, facts.last)
     table.warn_of_encoding(sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
 

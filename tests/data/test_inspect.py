@@ -147,9 +147,13 @@ def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog)
         inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
     assert ("products.jsonl: the first objects have no brand, which input.tables.items.attributes names "
             "(keys found: item_id, title)") in caplog.text
-    assert "interactions: the newest is of 1970-01-20 (UTC): check the unit, input.tables.interactions.time" \
-        in caplog.text
+    of_unit = "the oldest is of {}, the newest of {} (UTC): check the unit, input.tables.interactions.time"
+    assert of_unit.format("1970-01-20", "1970-01-20") in caplog.text
     assert ("log.jsonl is read (input.tables.interactions.where: event is one of Buy)") in caplog.text
+    write(folder, log_jsonl=[json.dumps({"user_id": "u", "item_id": "a", "timestamp": time})
+                             for time in (1700000000, 1700000000000)])  # two units in one column
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables={"interactions": {**log, "time": "ms"}})))
+    assert of_unit.format("1970-01-20", "2023-11-14") in caplog.text
 
 
 def test_an_attribute_that_no_prompt_can_show_is_named(tmp_path, caplog):

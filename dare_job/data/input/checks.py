@@ -29,8 +29,8 @@ class TableCounts:
 
     Attributes
     ----------
-    newest
-        Largest time of the interactions.
+    oldest, newest
+        Smallest and largest time of the interactions.
     odd, odd_file
         Lines that are not of the encoding, and a file that has one.
     """
@@ -38,6 +38,7 @@ class TableCounts:
     written: int = 0
     broken: int = 0
     duplicates: int = 0
+    oldest: int | None = None
     newest: int | None = None
     odd: int = 0
     odd_file: str | None = None
@@ -68,7 +69,8 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
         checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
-        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].newest)
+        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].oldest,
+                             counts[name].newest)
         table.warn_of_encoding(counts[name].odd, counts[name].odd_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
@@ -111,14 +113,15 @@ def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_
     observed = checked.observe(
         observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
-        F.max(F.when(F.col("reason").isNull(), time)).alias("newest"),
+        *[of(F.when(F.col("reason").isNull(), time)).alias(key)
+          for key, of in (("oldest", F.min), ("newest", F.max))],
         F.coalesce(F.sum("odd"), F.lit(0)).alias("odd"),
         F.min(F.when(F.col("odd") > 0, F.col("source"))).alias("odd_file"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
     counts = TableCounts(rows - rejected, broken, rejected - broken,
-                         *[observation.get[key] for key in ("newest", "odd", "odd_file")])
+                         *[observation.get[key] for key in ("oldest", "newest", "odd", "odd_file")])
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)

@@ -35,7 +35,7 @@ COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users
 _OPTIONAL = ("rating",)
 _LOG = logging.getLogger("dare_job")
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
-_EARLY_S = 631_152_000  # 1990: interactions that all are older have times of another unit
+_EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
          pa.field("problem", pa.string()), pa.field("raw", pa.string()), pa.field("odd", pa.int64())]
 # columns that tools add to what somebody exported
@@ -179,15 +179,15 @@ class Table:
             raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
                             f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
-    def warn_of_result(self, rows: int, newest: int | None) -> None:
-        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit.
+    def warn_of_result(self, rows: int, oldest: int | None, newest: int | None) -> None:
+        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit, also a few.
 
         Parameters
         ----------
         rows
             Those that were read, usable or not.
-        newest
-            Largest time of the interactions.
+        oldest, newest
+            Smallest and largest time of the interactions.
         """
         self._warn_of_missing_keys()
         if not rows and (self.name == "interactions" or self.settings.where):
@@ -198,9 +198,10 @@ class Table:
             _LOG.warning("%s: no row of %s is read%s", self.name, files,
                          f" ({chosen_by})" if chosen_by else "")
         timed = self.name == "interactions" and self.column("timestamp") is not None
-        if timed and newest is not None and newest < _EARLY_S:
-            _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
-                         datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
+        if timed and oldest is not None and oldest < _EARLY_S:
+            first, last = (datetime.fromtimestamp(time, UTC).date() for time in (oldest, newest))
+            _LOG.warning("interactions: the oldest is of %s, the newest of %s (UTC): check the unit, "
+                         "%s.time = %s", first, last, self.key, self.settings.time or "s")
 
     def warn_of_encoding(self, lines: int, file: str | None) -> None:
         """Warn of lines that are not of the encoding. Tables that ``derive`` makes are known to have them."""
