@@ -224,3 +224,23 @@ def test_times_that_are_too_large_are_not_called_missing(tmp_path):
     assert events(tmp_path, ["9" * 20])[1] == [outside]
     assert events(tmp_path, [float("inf"), -float("inf"), 1e300])[1] == [outside] * 3
     assert events(tmp_path, [float("nan")])[1] == ["timestamp is missing"]
+
+
+def test_only_text_and_numbers_are_ids_in_json(tmp_path):
+    """A boolean, a list and an object became ids, which Parquet rejects."""
+    ids = [True, ["u"], {"x": 1}, {"$oid": "o"}, "[tag] true", 7]
+    folder = text(tmp_path / "in", "interactions.jsonl", *[
+        json.dumps({"user": each, "item_id": "a", "timestamp": 1}) for each in ids])
+    found = read(folder, tmp_path, tables={"interactions": {"columns": {"user_id": "user"}}})
+    assert [row["user_id"] for row in found["interactions"]] == ["o", "[tag] true", "7"]
+    assert [problem for _, problem in found["bad interactions"]] == [
+        f"user_id is {kind}, no id" for kind in ("bool", "list", "dict")]
+
+
+def test_blanks_at_the_ends_of_an_id_are_no_part_of_it(tmp_path):
+    odd = ["a", "\xa0a", "a\t", "\u200ba\ufeff", " a\u2003", "a b"]
+    put(tmp_path / "a", "interactions.parquet", user_id=odd, item_id=["i"] * 6, timestamp=[1] * 6)
+    text(tmp_path / "b", "interactions.csv", "user_id,item_id,timestamp", *[f"{each},i,1" for each in odd])
+    for folder in ("a", "b"):
+        rows = read(tmp_path / folder, tmp_path)["interactions"]
+        assert [row["user_id"] for row in rows] == [*["a"] * 5, "a b"]

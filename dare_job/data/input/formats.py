@@ -8,8 +8,9 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -156,17 +157,23 @@ def _keys(file: AnyPath, form: Form) -> list[str]:
     return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None = None
-         ) -> Iterator[Raw]:
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None = None,
+         ids: Mapping[str, str] = MappingProxyType({})) -> Iterator[Raw]:
     """Raw batches of a piece, with the columns that are asked for and present; None: all.
 
-    ``odd`` is as in ``line_blocks``.
+    Parameters
+    ----------
+    odd
+        As in ``line_blocks``.
+    ids
+        Our names of columns of ids: in JSON, which becomes text, only text and numbers are ids.
     """
-    reader = {"parquet": _parquet, "delimited": delimited.read, "json": _json}[form.kind]
-    return reader(piece, form, columns, odd)
+    if form.kind == "json":
+        return _json(piece, form, columns, odd, ids)
+    return _parquet(piece, columns) if form.kind == "parquet" else delimited.read(piece, form, columns, odd)
 
 
-def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None, _odd: object) -> Iterator[Raw]:
+def _parquet(piece: Piece, columns: Sequence[str] | None) -> Iterator[Raw]:
     path, line = piece.path, piece.before + 1
     try:
         # INT96 in ns, the default, would wrap beyond the year 2262
@@ -233,23 +240,25 @@ def _shown(column: pa.Array, row: int) -> object:
     return "" if value is None else value
 
 
-def _json(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None) -> Iterator[Raw]:
+def _json(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None,
+          ids: Mapping[str, str]) -> Iterator[Raw]:
     for first, lines in line_blocks(piece, form.encoding, odd):
         for start in range(0, len(lines), _ROWS):
             block = enumerate(lines[start:start + _ROWS], first + start)
             kept = [(number, line) for number, line in block if line.strip()]
             if kept:
-                yield _objects(kept, columns, piece.partition)
+                yield _objects(kept, columns, piece.partition, ids)
 
 
 def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
-             partition: dict[str, str | None]) -> Raw:
+             partition: dict[str, str | None], ids: Mapping[str, str]) -> Raw:
     """Columns of objects; a key that an object lacks has the value that a folder gives."""
     numbers, lines = zip(*kept, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about invalid escapes, one per line
         records = [_record(line) for line in lines]
-    wrong = pa.array([None if record is not None else "not a JSON object" for record in records], pa.string())
+    wrong = pa.array(["not a JSON object" if record is None else _odd_id(record, ids) for record in records],
+                     pa.string())
     names = list(dict.fromkeys(name for record in records if record for name in record)) \
         if columns is None else columns
     found = {name: pa.array([_json_text((record or {}).get(name, partition.get(name))) for record in records],
@@ -257,15 +266,29 @@ def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
     return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
 
 
+def _odd_id(record: dict, ids: Mapping[str, str]) -> str | None:
+    """Why an object's ids are none."""
+    for theirs, ours in ids.items():
+        value = _unwrapped(record.get(theirs))
+        if isinstance(value, bool | list | dict):
+            return f"{ours} is {type(value).__name__}, no id"
+    return None
+
+
+def _unwrapped(value: object) -> object:
+    """Ids and dates as MongoDB exports them, {"$oid": ID}, without their wrapping."""
+    wrapped = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
+    return next(iter(value.values())) if wrapped else value
+
+
 def _json_text(value: object) -> str | None:
     """A value of a JSON object as text; lists and objects stay JSON."""
+    value = _unwrapped(value)
     if isinstance(value, str):
         paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return paired if value.strip(" ") else None
     if value is None:
         return None
-    if isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$"):
-        return _json_text(next(iter(value.values())))  # as MongoDB exports ids and dates
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
 
 

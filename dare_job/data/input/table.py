@@ -268,7 +268,8 @@ class Table:
         convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
             self.name, self._texts)
         odd: list[int] = []
-        for raw in formats.read(piece, form, self._wanted(piece, form), odd):
+        ids = {self.column(ours): ours for ours in COLUMNS[self.name] if ours.endswith("_id")}
+        for raw in formats.read(piece, form, self._wanted(piece, form), odd, ids):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
                     name: pa.repeat(pa.scalar(value, pa.string()), len(raw))

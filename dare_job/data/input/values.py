@@ -22,6 +22,8 @@ LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INTEGER = r"^[+-]?([0-9]{1,18}|[1-8][0-9]{18})$"  # that int64 has
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
+# at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
+_BLANK = " \t\r\n\v\f\x85\xa0\u2002\u2003\u2009\u200b\u200c\u200d\u2028\u2029\u202f\u2060\u3000\ufeff"
 _MISSING = ("null", "NULL", "nan", "NaN", "<NA>", r"\N")  # as exports write a missing value
 _NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
 _ADJOINING = re.compile("(?:%[YymdHMSj]){2,}")  # parts of a format of time whose digits nothing divides
@@ -29,11 +31,15 @@ Checked = tuple[pa.Array, pa.Array]
 
 
 def ids(column: pa.Array, name: str) -> Checked:
-    """Ids as text. A float with a whole value is that integer, as pandas writes integers with gaps."""
+    """Ids as text without blanks at their ends.
+
+    A float with a whole value is that integer, as pandas writes integers with gaps.
+    """
     column = plain(column)
     kind = column.type
     if is_text(kind):
         text, broken = utf8(column)
+        text = pc.utf8_trim(text, _BLANK)
         text = pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
         return without_missing(text), _problem(broken, f"{name} is not UTF-8")
     if pa.types.is_integer(kind):
