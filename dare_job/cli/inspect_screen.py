@@ -50,6 +50,8 @@ def _headline(name: str, table: dict) -> str:
     counts += [counted(table[key], key[:-1]) for key in ("users", "items") if key in table and of_events]
     if table["duplicates"]:
         counts.append(counted(table["duplicates"], "repeated row" if of_events else "repeated id"))
+    if table["untitled"]:
+        counts.append(f"{counted(table['untitled'], 'item')} without a title, which get no texts")
     if table["first"]:
         counts.append(f"{table['first']} to {table['last']} (UTC)")
     return f"{name} ({counted(table['files'], 'file')}): {', '.join(counts)}"

@@ -53,6 +53,8 @@ class TableFacts:
         Different ids by column.
     valued
         Attributes that a row has.
+    untitled
+        Items without a title, which get no texts.
     odd
         Lines that are not of the encoding, by file.
     """
@@ -69,6 +71,7 @@ class TableFacts:
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
     valued: set[str] = field(default_factory=set)
+    untitled: int = 0
     odd: Counter = field(default_factory=Counter)
     first: int | None = None
     last: int | None = None
@@ -79,7 +82,8 @@ class TableFacts:
                 "rejected": {reason: {"rows": rows, "examples": self.examples[reason],
                                       "hint": hint(self.name, reason)}
                              for reason, rows in self.rejected.most_common()},
-                "lines_of_another_encoding": dict(self.odd), "duplicates": self.duplicates,
+                "untitled": self.untitled, "lines_of_another_encoding": dict(self.odd),
+                "duplicates": self.duplicates,
                 **{_MANY[name]: len(ids) for name, ids in self.ids.items()},
                 "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
 
@@ -171,6 +175,8 @@ def _table_facts(table: Table) -> TableFacts:
         if len(facts.sample) < SHOWN:
             facts.sample += [{name: row[name] for name in valid.schema.names[:-len(MARKS)]}
                              for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
+        if "title" in valid.schema.names:
+            facts.untitled += valid["title"].null_count
         if table.name != "interactions":
             known = facts.ids.setdefault(key, set())
             new = valid[key].to_pylist()

@@ -114,7 +114,8 @@ def test_text_of_a_wrong_encoding_is_repaired_and_right_text_is_left_alone():
         assert clean(given) == repaired
     for given in ("NESCAFÉ® Gold Blend", "\u201eViel Spaß\u201c", "CAFÉ\u2019S", "ROSÉ\u2122",
                  "\u201eMENÜ\u201c", "Ü\u201330",
-                 "MANHÃ\u2122", "São Paulo, coração", "Ângela", "I <3 U & me", "A<|eos|>B"):
+                 "a?x&para=1&copy", "MANHÃ\u2122", "São Paulo, coração", "Ângela", "I <3 U & me",
+                 "A<|eos|>B"):
         assert clean(given) == given
 
 

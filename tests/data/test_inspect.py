@@ -241,3 +241,16 @@ def test_reasons_of_other_formats_name_a_setting():
                             ("item_id is not a whole number", "items.columns={item_id: COLUMN}"),
                             ("timestamp is bool, no number", "columns={timestamp: COLUMN}")):
         assert setting in hint("items", reason)
+
+
+def test_items_without_a_title_are_counted(tmp_path, capsys):
+    """An object of languages, of which none is chosen, left items without texts and without a word."""
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
+                   items_jsonl=[json.dumps({"item_id": "a", "title": {"en": "A"}}),
+                                json.dumps({"item_id": "b", "title": "B"})])
+    found = inspect(config(folder))
+    assert found["tables"]["items"]["untitled"] == 1
+    show(found)
+    assert "items (1 file): 2 rows, 1 item without a title, which get no texts" in capsys.readouterr().out
