@@ -1,6 +1,8 @@
 """Settings of input tables: where each is, its format, and which of its columns are what."""
 
 import codecs
+import re
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -125,6 +127,19 @@ class InteractionSettings(TableSettings):
         if value is not None and value not in UNITS and "%" not in value:
             raise ValueError(f"time = {value!r}: give a unit ({', '.join(UNITS)}) or a format such as "
                              f"'%d.%m.%Y'")
+        if value is not None and value not in UNITS:
+            try:
+                datetime.strptime("", value)
+            except (ValueError, re.error) as error:
+                if "does not match format" not in str(error):
+                    raise ValueError(f"time = {value!r} is no format of strptime: {error}") from None
+        return value
+
+    @field_validator("rating_range")
+    @classmethod
+    def _is_range(cls, value: list[float] | None) -> list[float] | None:
+        if value is not None and not value[0] <= value[1]:
+            raise ValueError(f"rating_range = {value}: the lowest rating comes first")
         return value
 
     @field_validator("time_zone")

@@ -37,6 +37,7 @@ def test_links_files_without_a_suffix_and_files_that_are_none(tmp_path, caplog):
     (folder / "interactions" / "more").symlink_to(tmp_path / "elsewhere")
     (folder / "interactions" / "again").symlink_to(folder / "interactions")
     (folder / "interactions" / "notes.md").write_text("x")
+    (folder / "interactions" / "part-1.parquet").symlink_to("part-0.parquet")  # it doubled the rows
     assert len(read(folder, tmp_path)["interactions"]) == 2
     assert "notes.md" in caplog.text
 
@@ -274,3 +275,13 @@ def test_lines_of_another_encoding_are_counted(spark, tmp_path, caplog):
     caplog.clear()
     inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"encoding": "cp1251"}})))
     assert "encoding" not in caplog.text
+
+
+def test_files_that_are_named_like_a_table_are_named(tmp_path, caplog):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    for name in ("interactions.1.csv", "interactions-2.csv.gz", "interactions.csv.bak", "items.csv"):
+        text(folder, name, "item_id,title", "a,A")
+    read(folder, tmp_path)
+    assert ("only interactions.csv is read, not interactions-2.csv.gz, interactions.1.csv; a pattern names "
+            "several files: input.tables.interactions.path='interactions*.csv'") in caplog.text
+    assert "only items.csv" not in caplog.text

@@ -137,7 +137,9 @@ def test_settings_of_the_form_hold_for_a_table_with_the_usual_name(tmp_path):
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"time": "%H %Z"}, "%Z does not say which zone"), ({"encoding": "utf-16"}, "convert the files to UTF-8"),
-    ({"columns": {"ratings": "stars"}}, "ratings"), ({"rating": 1e39}, "less than or equal to 34")])
+    ({"columns": {"ratings": "stars"}}, "ratings"), ({"rating": 1e39}, "less than or equal to 34"),
+    ({"rating_range": [10, 1]}, "the lowest rating comes first"), ({"time": "%Q"}, "'Q' is a bad directive"),
+    ({"time": "%d %d"}, "is no format of strptime")])
 def test_settings_that_would_be_read_wrongly_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         InputSettings(tables={"interactions": settings})

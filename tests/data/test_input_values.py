@@ -245,3 +245,11 @@ def test_blanks_at_the_ends_of_an_id_are_no_part_of_it(tmp_path):
     for folder in ("a", "b"):
         rows = read(tmp_path / folder, tmp_path)["interactions"]
         assert [row["user_id"] for row in rows] == [*["a"] * 5, "a b"]
+
+
+def test_names_that_are_equal_after_cleaning_are_all_kept(tmp_path):
+    """The second field of a struct took the place of the first."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=["a"], title=["A"],
+        attributes=[{"x y": "1", "x\ny": "2", " x y": "3"}])
+    assert read(folder, tmp_path)["items"][0]["attributes"] == {"x y": "1", "x y #2": "2", "x y #3": "3"}

@@ -254,3 +254,13 @@ def test_items_without_a_title_are_counted(tmp_path, capsys):
     assert found["tables"]["items"]["untitled"] == 1
     show(found)
     assert "items (1 file): 2 rows, 1 item without a title, which get no texts" in capsys.readouterr().out
+
+
+def test_an_error_has_no_escapes_of_the_data(tmp_path, monkeypatch, capsys):
+    folder = write(tmp_path / "in", interactions_csv=["user_id,\x1b[31mitem,timestamp", "u,a,1"])
+    monkeypatch.setattr("sys.argv", ["dare-job", "data", "inspect", "--input", str(folder), "--set",
+                                     "input.tables.interactions.path=interactions.csv"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().err
+    assert "columns found: user_id, \ufffd[31mitem" in printed and "\x1b" not in printed

@@ -14,9 +14,14 @@ _MOST_LISTED = 10  # entries of a list in an attribute
 
 
 def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
-    """(N,) map of the values of each row that are neither null nor blank, as clean text."""
-    named = {clean(name): column for name, column in columns.items()}  # a name must not end its line either
-    named.pop("", None)
+    """(N,) map of the values of each row that are neither null nor blank, as clean text.
+
+    A name must not end its line either. Of several that are equal then, the others get a number.
+    """
+    cleaned = list(map(clean, columns))
+    numbers = [cleaned[:at].count(name) + 1 for at, name in enumerate(cleaned)]
+    named = {f"{name} #{number}" if number > 1 else name: column
+             for name, number, column in zip(cleaned, numbers, columns.values(), strict=True) if name}
     names, texts = list(named), [_attribute_text(column) for column in named.values()]
     if not names:
         return pa.array([[]] * rows, ATTRIBUTES)

@@ -217,6 +217,12 @@ def named_table(folder: AnyPath, name: str) -> AnyPath | None:
     return found[0] if found else None
 
 
+def named_alike(folder: AnyPath, name: str) -> list[str]:
+    """Data files whose names begin as that of a table, such as interactions.1.csv."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(name)
+                  and bare_suffix(entry) in (".parquet", *TEXT_SUFFIXES) and not _is_table(entry, name))
+
+
 def _is_table(entry: AnyPath, name: str) -> bool:
     if not entry.name.startswith(name):
         return False

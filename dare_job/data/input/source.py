@@ -1,6 +1,7 @@
 """The tables of an input: which they are, and what reads them."""
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -205,6 +206,11 @@ def _named_tables(places: _Places, own: Mapping[str, TableSettings], names: Iter
     """Those tables that the folder has under their usual names."""
     folder = places.root
     found = {name: files.named_table(folder, name) for name in names} if folder and folder.is_dir() else {}
+    for name, path in found.items():
+        if path is not None and (others := files.named_alike(folder, name)):
+            _LOG.warning("%s: only %s is read, not %s; a pattern names several files: "
+                         "input.tables.%s.path='%s*%s'", folder, path.name, ", ".join(others), name, name,
+                         path.suffix)
     return {name: _table(name, _merged(getattr(InputTables(), name), own.get(name)), path, places)
             for name, path in found.items() if path is not None}
 
@@ -261,14 +267,20 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
 
 
 def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
-    """The files, by path in natural order. Empty ones among others are left out, with a warning."""
+    """The files, by path in natural order, and a file that a link repeats once.
+
+    Empty ones among others are left out, with a warning.
+    """
     def info(each: files.Found) -> FileInfo:
         file, partition = each
         form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
                               _FORMATS.get(settings.format))
         return formats.open_file(file, form, partition)
 
-    opened_files = list(map(info, sorted(found, key=_natural)))
+    different: dict[tuple, files.Found] = {}
+    for each in sorted(found, key=_natural):
+        different.setdefault(_identity(each), each)
+    opened_files = list(map(info, different.values()))
     empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"
              and formats.is_blank(file.path)]
     if empty and len(empty) < len(opened_files):
@@ -276,6 +288,12 @@ def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo,
                                                                                                     empty)))
         return tuple(file for file in opened_files if file.path not in empty)
     return tuple(opened_files)
+
+
+def _identity(found: files.Found) -> tuple:
+    """Equal for a file and links to it that have the same columns of folders."""
+    file, partition = found
+    return (os.path.realpath(file) if paths.is_local(file) else str(file), *partition.items())
 
 
 def _natural(found: files.Found) -> list[str | int]:
