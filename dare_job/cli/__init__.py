@@ -90,5 +90,6 @@ def run_app(app: typer.Typer) -> None:
         if code == errors.UNEXPECTED and type(error) is not DareJobError:
             print(redact.text(traceback.format_exc()), end="", file=sys.stderr, flush=True)
             sys.exit(code)
-        print(f"dare-job: {redact.text(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
+        line = redact.printable(redact.text(" ".join(str(error).split())))
+        print(f"dare-job: {line}", file=sys.stderr, flush=True)
         sys.exit(code)

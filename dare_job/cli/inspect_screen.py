@@ -24,6 +24,7 @@ def show(facts: dict) -> None:
             console.print(Text(f"rejected: {reason} ({counted(rejected['rows'], 'row')})", style="red"))
             for example in rejected["examples"]:
                 console.print(f"  {_short(example)}")
+            console.print(f"  {rejected['hint']}")
     for name, orphans in facts["orphans"].items():
         if orphans["unknown"]:
             console.print(f"\n{orphans['unknown']} of {orphans['of']} {name} of interactions are not in the "
@@ -49,6 +50,8 @@ def _headline(name: str, table: dict) -> str:
     counts += [counted(table[key], key[:-1]) for key in ("users", "items") if key in table and of_events]
     if table["duplicates"]:
         counts.append(counted(table["duplicates"], "repeated row" if of_events else "repeated id"))
+    if table["untitled"]:
+        counts.append(f"{counted(table['untitled'], 'item')} without a title, which get no texts")
     if table["first"]:
         counts.append(f"{table['first']} to {table['last']} (UTC)")
     return f"{name} ({counted(table['files'], 'file')}): {', '.join(counts)}"

@@ -1,12 +1,15 @@
 """Settings of input tables: where each is, its format, and which of its columns are what."""
 
 import codecs
+import re
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dare_job.config.base import Section, check_zone
 
+_LARGEST = 3.4e38  # float32
 UNITS = ("d", "s", "ms", "us", "ns")
 
 
@@ -41,7 +44,8 @@ class TableSettings(Section):
     separator: str | None = Field(None, min_length=1, description="Separator of fields. null: recognized")
     header: list[str] | None = Field(None, description="Names of the columns of files without a header line")
     quotes: Literal["doubled", "escaped", "none"] = Field(
-        "doubled", description="How a quote in a quoted field is written: twice, or after a backslash. none: "
+        "doubled", description="How a quote in a quoted field is written. doubled: twice, or after a "
+        "backslash in rows that have the right number of fields only then. escaped: after a backslash. none: "
         "quotes are ordinary text")
     encoding: str | None = Field(None, description="Encoding of text files. null: UTF-8, and cp1252 in lines "
                                  "that are not UTF-8")
@@ -103,8 +107,9 @@ class InteractionSettings(TableSettings):
     time: str | None = Field(None, description="Unit of timestamps (d, s, ms, us, ns), or their format as of "
                              "strptime, such as '%d.%m.%Y'. null: seconds, or text as 2026-01-31 10:00:00")
     time_zone: str = Field("UTC", description="Time zone of timestamps without one, such as Europe/Berlin")
-    rating: float | None = Field(None, description="Rating of every interaction, in place of a column. null: "
-                                 "ratings are those of the column, if there is one")
+    rating: float | None = Field(None, ge=-_LARGEST, le=_LARGEST, description="Rating of every interaction, "
+                                 "in place of a column. null: ratings are those of the column, if there is "
+                                 "one")
     decimal: Literal["point", "comma"] = Field("point", description="Decimal mark of ratings in text; with "
                                                "comma, 4,5 and 1.234,5 are numbers")
     rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
@@ -122,6 +127,19 @@ class InteractionSettings(TableSettings):
         if value is not None and value not in UNITS and "%" not in value:
             raise ValueError(f"time = {value!r}: give a unit ({', '.join(UNITS)}) or a format such as "
                              f"'%d.%m.%Y'")
+        if value is not None and value not in UNITS:
+            try:
+                datetime.strptime("", value)
+            except (ValueError, re.error) as error:
+                if "does not match format" not in str(error):
+                    raise ValueError(f"time = {value!r} is no format of strptime: {error}") from None
+        return value
+
+    @field_validator("rating_range")
+    @classmethod
+    def _is_range(cls, value: list[float] | None) -> list[float] | None:
+        if value is not None and not value[0] <= value[1]:
+            raise ValueError(f"rating_range = {value}: the lowest rating comes first")
         return value
 
     @field_validator("time_zone")

@@ -18,8 +18,9 @@ from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.config.tables import InputTables
 from dare_job.data.input import guess, preview_rows, source
 from dare_job.data.input.archive import unpack
+from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
-from dare_job.data.input.table import COLUMNS, Table
+from dare_job.data.input.table import COLUMNS, MARKS, Table
 from dare_job.errors import DataError
 from dare_job.observe import progress
 
@@ -52,8 +53,13 @@ class TableFacts:
         Different ids by column.
     valued
         Attributes that a row has.
+    untitled
+        Items without a title, which get no texts.
+    odd
+        Lines that are not of the encoding, by file.
     """
 
+    name: str
     files: int
     columns: dict[str, tuple[str, str]]
     rows: int = 0
@@ -65,16 +71,20 @@ class TableFacts:
     sample: list[dict] = field(default_factory=list)
     ids: dict[str, set[str]] = field(default_factory=dict)
     valued: set[str] = field(default_factory=set)
+    untitled: int = 0
+    odd: Counter = field(default_factory=Counter)
     first: int | None = None
     last: int | None = None
 
     def as_dict(self) -> dict:
         return {"files": self.files, "rows": self.rows, "all_rows_read": self.whole,
                 "columns": {name: {"type": kind, "use": use} for name, (kind, use) in self.columns.items()},
-                "rejected": {reason: {"rows": rows, "examples": self.examples[reason]}
+                "rejected": {reason: {"rows": rows, "examples": self.examples[reason],
+                                      "hint": hint(self.name, reason)}
                              for reason, rows in self.rejected.most_common()},
-                "duplicates": self.duplicates, **{_MANY[name]: len(ids) for name,
-                                                  ids in self.ids.items()},
+                "untitled": self.untitled, "lines_of_another_encoding": dict(self.odd),
+                "duplicates": self.duplicates,
+                **{_MANY[name]: len(ids) for name, ids in self.ids.items()},
                 "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
 
 
@@ -151,7 +161,7 @@ def _unused(found: InputSource) -> dict[str, list[str]]:
 
 
 def _table_facts(table: Table) -> TableFacts:
-    facts = TableFacts(len(table.files), _uses(table))
+    facts = TableFacts(table.name, len(table.files), _uses(table))
     key = COLUMNS[table.name][0]
     for batch in _rows(table, facts):
         problems = batch["problem"]
@@ -160,10 +170,13 @@ def _table_facts(table: Table) -> TableFacts:
             examples = facts.examples.setdefault(row["problem"], [])
             if len(examples) < SHOWN:
                 examples.append(f"{row['source']}:{row['line']}: {row['raw']}")
+        facts.odd.update({batch["source"][0].as_py(): odd} if (odd := batch["odd"][0].as_py()) else {})
         valid = batch.filter(pc.is_null(problems))
         if len(facts.sample) < SHOWN:
-            facts.sample += [{name: row[name] for name in valid.schema.names[:-5]}
+            facts.sample += [{name: row[name] for name in valid.schema.names[:-len(MARKS)]}
                              for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
+        if "title" in valid.schema.names:
+            facts.untitled += valid["title"].null_count
         if table.name != "interactions":
             known = facts.ids.setdefault(key, set())
             new = valid[key].to_pylist()
@@ -177,7 +190,12 @@ def _table_facts(table: Table) -> TableFacts:
         for name in sorted(table.asked_attributes() - facts.valued):
             _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
                          "only its name, title or description counts", table.name, name)
-    table.warn_of_result(facts.rows, facts.last)
+        if table.given_attributes() and not facts.valued:
+            _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
+                         "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
+                         table.key)
+    table.warn_of_result(facts.rows, facts.first, facts.last)
+    table.warn_of_encoding(sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
 
 
@@ -205,16 +223,14 @@ def _count_events(facts: TableFacts, valid: pa.RecordBatch) -> None:
 
 
 def _uses(table: Table) -> dict[str, tuple[str, str]]:
-    """Type of each column of the first file, and what it is taken for."""
-    if not table.files:
-        return {}
+    """Type of each column, and what it is taken for."""
     uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
         table.column(ours): ours for ours in COLUMNS[table.name]}
     unused = {*table.unused(), *table.left_out()}
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
                    uses.get(name) or (kept if name in unused or table.derive else "attribute"))
-            for name, kind in table.files[0].types.items()}
+            for name, kind in table.columns.items()}
 
 
 def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:

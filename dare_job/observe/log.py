@@ -228,4 +228,4 @@ def _text(logger, method: str, event: dict) -> str:
         return f"{bold}{event['stage']:<9}{end} {event['event']}  {dim}{event['seconds']:.1f} s{end}"
     colour = red if event["level"] in ("warning", "error", "critical") else dim
     trace = f"\n{event['exception']}" if "exception" in event else ""
-    return f"{colour}{event['level'][0].upper()}{end} {event['event']}{trace}"
+    return f"{colour}{event['level'][0].upper()}{end} {redact.printable(str(event['event']))}{trace}"

@@ -9,6 +9,7 @@ import yaml
 
 from dare_job.cli import main
 from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.data.input.hints import hint
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 
@@ -146,9 +147,13 @@ def test_what_a_mapping_chooses_is_compared_with_what_is_there(tmp_path, caplog)
         inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
     assert ("products.jsonl: the first objects have no brand, which input.tables.items.attributes names "
             "(keys found: item_id, title)") in caplog.text
-    assert "interactions: the newest is of 1970-01-20 (UTC): check the unit, input.tables.interactions.time" \
-        in caplog.text
+    of_unit = "the oldest is of {}, the newest of {} (UTC): check the unit, input.tables.interactions.time"
+    assert of_unit.format("1970-01-20", "1970-01-20") in caplog.text
     assert ("log.jsonl is read (input.tables.interactions.where: event is one of Buy)") in caplog.text
+    write(folder, log_jsonl=[json.dumps({"user_id": "u", "item_id": "a", "timestamp": time})
+                             for time in (1700000000, 1700000000000)])  # two units in one column
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables={"interactions": {**log, "time": "ms"}})))
+    assert of_unit.format("1970-01-20", "2023-11-14") in caplog.text
 
 
 def test_an_attribute_that_no_prompt_can_show_is_named(tmp_path, caplog):
@@ -187,3 +192,75 @@ def test_several_files_with_equal_columns_are_one_table(tmp_path):
     assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "part_*.csv"
     events = found["tables"]["interactions"]
     assert (events["rows"], events["files"], events["duplicates"]) == (3, 2, 1)
+
+
+def test_columns_of_folders_are_named_and_may_be_missing_in_a_file(tmp_path):
+    """Nothing named them where nobody asked, and a file outside of such a folder stopped the run."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"])
+    write(folder / "items" / "genre=Drama" / "year=1999", a_csv=["item_id,title", "a,A"])
+    write(folder / "items", a0_csv=["item_id,title", "b,B"])
+    for asked, use, unused in ((None, "not read", ["genre", "year"]), (["genre"], "attribute", ["year"])):
+        found = inspect(JobConfig(input=InputSettings(path=str(folder),
+                                                      tables={"items": {"attributes": asked}})))
+        assert found["tables"]["items"]["columns"]["genre"]["use"] == use
+        assert found["unused"] == {"items": unused}
+        assert found["tables"]["items"]["rows"] == 2
+
+
+def test_a_column_of_attributes_is_proposed_and_must_have_objects(tmp_path, caplog):
+    folder = write(tmp_path / "in", log_csv=["user,item,time", "u,a,1"],
+                   products_csv=["item,name,colour,attributes", 'a,A,red,"{""brand"": ""B""}"'])
+    found = inspect(config(folder))
+    assert found["tables"]["items"]["sample"][0]["attributes"] == [("brand", "B")]
+    assert "no row of the column attributes" not in caplog.text
+    write(folder, products_csv=["item,name,attributes", "a,A,red"])
+    inspect(config(folder))
+    assert "items: no row of the column attributes has a name and a value" in caplog.text
+
+
+@pytest.mark.parametrize(("row", "setting"), [
+    ("u,a,20260131,1", "interactions.time=%Y%m%d"), ("u,a,soon,1", "interactions.time=ms"),
+    ("u,a,,1", "columns={timestamp: COLUMN}"), ("u,a,1,x", "decimal=comma"), ("u,a,1,9", "rating_range=[LOW"),
+    ("u,a,1,1e999", "columns={rating: COLUMN}, {rating: null}"), ("u,a,1", "separator=';', "),
+    (",a,1,1", "columns={user_id: COLUMN}")])
+def test_each_reason_of_a_rejected_row_names_a_setting(tmp_path, capsys, row, setting):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,rating", "u,a,1,1", row])
+    tables = {"interactions": {"rating_range": [1, 5]} if row.endswith("9") else {}}
+    found = inspect(config(folder).model_copy(update={"input": InputSettings(
+        path=str(folder), max_reject_share=1.0, tables=tables)}))
+    rejected, = found["tables"]["interactions"]["rejected"].values()
+    assert setting in rejected["hint"]
+    show(found)
+    assert setting in capsys.readouterr().out
+
+
+def test_reasons_of_other_formats_name_a_setting():
+    for reason, setting in (("not a JSON object", "items.format=csv"), ("item_id is not in links.csv", "ids"),
+                            ("item_id is not a whole number", "items.columns={item_id: COLUMN}"),
+                            ("timestamp is bool, no number", "columns={timestamp: COLUMN}")):
+        assert setting in hint("items", reason)
+
+
+def test_items_without_a_title_are_counted(tmp_path, capsys):
+    """An object of languages, of which none is chosen, left items without texts and without a word."""
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
+                   items_jsonl=[json.dumps({"item_id": "a", "title": {"en": "A"}}),
+                                json.dumps({"item_id": "b", "title": "B"})])
+    found = inspect(config(folder))
+    assert found["tables"]["items"]["untitled"] == 1
+    show(found)
+    assert "items (1 file): 2 rows, 1 item without a title, which get no texts" in capsys.readouterr().out
+
+
+def test_an_error_has_no_escapes_of_the_data(tmp_path, monkeypatch, capsys):
+    folder = write(tmp_path / "in", interactions_csv=["user_id,\x1b[31mitem,timestamp", "u,a,1"])
+    monkeypatch.setattr("sys.argv", ["dare-job", "data", "inspect", "--input", str(folder), "--set",
+                                     "input.tables.interactions.path=interactions.csv"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().err
+    assert "columns found: user_id, \ufffd[31mitem" in printed and "\x1b" not in printed

@@ -61,7 +61,7 @@ def test_nanoseconds_as_pandas_writes_them(spark, tmp_path):
 def test_bad_rows(spark, tmp_path):
     pq.write_table(pa.table({
         "user_id": ["u", None, "u", "u", " "], "item_id": ["i"] * 5,
-        "rating": [1.0, 2.0, float("nan"), 3.0, 4.0], "timestamp": [1, 2, 3, 1577836800000, 5]}),
+        "rating": [1.0, 2.0, float("inf"), 3.0, 4.0], "timestamp": [1, 2, 3, 1577836800000, 5]}),
         tmp_path / "interactions.parquet")
     settings = InputSettings(path=str(tmp_path / "interactions.parquet"), max_reject_share=0.8)
     counts = read_input(settings, tmp_path / "into", spark)

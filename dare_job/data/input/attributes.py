@@ -14,9 +14,14 @@ _MOST_LISTED = 10  # entries of a list in an attribute
 
 
 def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
-    """(N,) map of the values of each row that are neither null nor blank, as clean text."""
-    named = {clean(name): column for name, column in columns.items()}  # a name must not end its line either
-    named.pop("", None)
+    """(N,) map of the values of each row that are neither null nor blank, as clean text.
+
+    A name must not end its line either. Of several that are equal then, the others get a number.
+    """
+    cleaned = list(map(clean, columns))
+    numbers = [cleaned[:at].count(name) + 1 for at, name in enumerate(cleaned)]
+    named = {f"{name} #{number}" if number > 1 else name: column
+             for name, number, column in zip(cleaned, numbers, columns.values(), strict=True) if name}
     names, texts = list(named), [_attribute_text(column) for column in named.values()]
     if not names:
         return pa.array([[]] * rows, ATTRIBUTES)
@@ -76,15 +81,10 @@ def given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
                                               pa.string()) for name in names}, rows)
     if not pa.types.is_map(column.type):
         return pa.array([[]] * rows, ATTRIBUTES)
-    keys, items = values.texts(column.keys, "")[0], _attribute_text(column.items)
-    keys = pa.array([key and clean(key) for key in keys.to_pylist()], pa.string()) if _odd(keys) else keys
+    keys, items = clean_texts(values.texts(column.keys, "")[0]), _attribute_text(column.items)
     starts = column.offsets.to_numpy()
-    valid = items.is_valid().to_numpy(zero_copy_only=False)
+    valid = pc.and_(items.is_valid(), keys.is_valid()).to_numpy(zero_copy_only=False)
     before = np.concatenate([[0], np.cumsum(valid)])
     offsets = (before[starts - starts[0]]).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), keys.filter(pa.array(valid)),
                                    items.filter(pa.array(valid)))
-
-
-def _odd(keys: pa.Array) -> bool:
-    return pc.any(pc.match_substring_regex(keys, r"[\x00-\x1f]")).as_py() or False

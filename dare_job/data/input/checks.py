@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
@@ -28,14 +29,19 @@ class TableCounts:
 
     Attributes
     ----------
-    newest
-        Largest time of the interactions.
+    oldest, newest
+        Smallest and largest time of the interactions.
+    odd, odd_file
+        Lines that are not of the encoding, and a file that has one.
     """
 
     written: int = 0
     broken: int = 0
     duplicates: int = 0
+    oldest: int | None = None
     newest: int | None = None
+    odd: int = 0
+    odd_file: str | None = None
     reasons: dict[str, int] = field(default_factory=dict)
 
 
@@ -63,7 +69,9 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
         checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
-        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].newest)
+        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].oldest,
+                             counts[name].newest)
+        table.warn_of_encoding(counts[name].odd, counts[name].odd_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
@@ -105,11 +113,15 @@ def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_
     observed = checked.observe(
         observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
-        F.max(F.when(F.col("reason").isNull(), time)).alias("newest"))
+        *[of(F.when(F.col("reason").isNull(), time)).alias(key)
+          for key, of in (("oldest", F.min), ("newest", F.max))],
+        F.coalesce(F.sum("odd"), F.lit(0)).alias("odd"),
+        F.min(F.when(F.col("odd") > 0, F.col("source"))).alias("odd_file"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
-    counts = TableCounts(rows - rejected, broken, rejected - broken, observation.get["newest"])
+    counts = TableCounts(rows - rejected, broken, rejected - broken,
+                         *[observation.get[key] for key in ("oldest", "newest", "odd", "odd_file")])
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)
@@ -128,26 +140,13 @@ def _reasons(invalid: DataFrame, name: str, counts: TableCounts, rows: int,
         worst = "; ".join(f"{row['reason']} ({row['rows']} rows, first {_shown(row['first'])})"
                           for row in reasons if row["broken"])
         raise DataError(f"{counts.broken} of {rows} rows of {name} are unusable, more than "
-                        f"input.max_reject_share = {max_share:g}: {worst}{_hint(name, reasons)}")
+                        f"input.max_reject_share = {max_share:g}: {worst}. "
+                        f"{hint(name, next(row['reason'] for row in reasons if row['broken']))}")
     return {row["reason"]: row["rows"] for row in reasons[:_REPORTED_REASONS]}
 
 
 def _shown(row) -> str:
     return f"{row['source']}:{row['line']}: {row['raw'][:_SHOWN_CHARACTERS]!r}"
-
-
-def _hint(name: str, reasons: list) -> str:
-    """The setting that mends the most frequent reason, if one does."""
-    worst = next(row["reason"] for row in reasons if row["broken"])
-    if worst.startswith("timestamp is n"):
-        return (f". Set their unit or format: input.tables.{name}.time=ms, or '%d.%m.%Y'; the right column: "
-                f"input.tables.{name}.columns={{timestamp: COLUMN}}")
-    if worst == "rating is not a number":
-        return (f". Ratings as 4,5: input.tables.{name}.decimal=comma; the right column, or none: "
-                f"input.tables.{name}.columns={{rating: COLUMN}}, {{rating: null}}")
-    if worst.startswith("rating is outside"):
-        return f". Another range of ratings: input.tables.{name}.rating_range=[LOW, HIGH]"
-    return ""
 
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 _TAGS = ("a|abbr|b|big|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|ol|p|"
          "pre|s|script|small|span|strike|strong|style|sub|sup|table|tbody|td|th|tr|tt|u|ul")
 _TAG = re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,500}})?/?>", re.IGNORECASE)
+_ENTITY = re.compile("&#?[0-9A-Za-z]{1,31};")  # x&para=1 has none
 # control characters but not space, line and paragraph separators, directions of writing, marks of byte order
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb"
@@ -44,7 +45,7 @@ def clean(text: str) -> str:
     """One line of text without markup, entities, control characters and spaces at its ends."""
     for _ in range(2):
         if "&" in text:
-            text = html.unescape(text)
+            text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
     text = _repaired(text)
     if "<" in text:
         text = _TAG.sub(" ", text)

@@ -1,7 +1,10 @@
 """Text files of fields between separators: CSV, TSV and others, with quotes or without."""
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -10,27 +13,35 @@ import pyarrow.compute as pc
 from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
 from dare_job.storage.paths import AnyPath
 
+_EXCEL = re.compile("sep=.")  # what Excel writes before the header
 _MOST_LINES = 1000  # of a record in quotes
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 
 
 def header(file: AnyPath, form: Form) -> list[str]:
-    """Names in the first line; empty if the file is empty."""
+    """Names in the first line that can have them; empty if the file is empty."""
     for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        return [name.strip() for name in _fields(lines[0], form)] if lines else []
+        return [name.strip() for name in _fields(lines[header_place(lines, form.separator)], form)]
     return []
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+def header_place(lines: Sequence[str], *separators: str) -> int:
+    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments of one field."""
+    return next((at for at, line in enumerate(lines) if line.strip() and not _EXCEL.fullmatch(line) and not (
+        line.startswith("#") and not any(mark in line for mark in separators))), 0)
+
+
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None) -> Iterator[Raw]:
     names = list(form.header or header(piece.path, form))
     skipped = form.header is None and piece.start == 0
-    blocks = line_blocks(piece, form.encoding)
+    blocks = line_blocks(piece, form.encoding, odd)
     for first, lines in blocks:
         if skipped:
-            first, lines, skipped = first + 1, lines[1:], False
+            before = header_place(lines, form.separator) + 1
+            first, lines, skipped = first + before, lines[before:], False
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
-            numbers, rows, raws = _records(first, lines, blocks, form)
+            numbers, rows, raws = _records(first, lines, blocks, form, len(names))
             yield _batch(names, _padded(rows, names), numbers, raws, columns)
         else:
             kept = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
@@ -62,7 +73,7 @@ def _wrong_count(counts: np.ndarray, wrong: np.ndarray, expected: int) -> pa.Arr
                      for count, bad in zip(counts, wrong, strict=True)], pa.string())
 
 
-def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]]], form: Form):
+def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]]], form: Form, count: int):
     """Line numbers, fields and texts of records, whose quoted fields may contain line breaks.
 
     A record that is not complete at the end of the block goes on in the next one.
@@ -70,7 +81,7 @@ def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]
     numbers, rows, raws, at = [], [], [], 0
     while at < len(lines):
         if lines[at].strip():
-            row, taken = _record_at(lines, at, blocks, form)
+            row, taken = _record_at(lines, at, blocks, form, count)
             numbers.append(first + at)
             rows.append(row)
             raws.append("\n".join(lines[at:at + taken]))
@@ -80,12 +91,26 @@ def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]
     return np.array(numbers, np.int64), rows, raws
 
 
-def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
+def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form, count: int
                ) -> tuple[list[str], int]:
     """Fields of the record that begins at a line, and how many lines it takes.
 
-    If its quotes are not those of a record, they are text and the record is one line: no other is lost.
+    Where its quotes are not doubled, they are written after a backslash if that makes ``count`` fields. If
+    they are not those of a record at all, they are text and the record is one line: no other is lost.
     """
+    row, taken = _complete(lines, at, blocks, form)
+    if len(row or ()) != count and any('\\"' in line for line in lines[at:at + taken]):
+        escaped, of_escaped = _complete(lines, at, blocks, replace(form, quotes="escaped"))
+        if len(escaped or ()) == count:
+            return escaped, of_escaped
+    if row:
+        return row, taken
+    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
+
+
+def _complete(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
+              ) -> tuple[list[str] | None, int]:
+    """Fields of a record, as ``_quoted_fields``, and how many lines were read of it."""
     taken, row = 1, _quoted_fields(lines[at:at + 1], form)
     while row is None and taken < _MOST_LINES:
         if at + taken == len(lines):
@@ -95,19 +120,25 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
         taken += 1
         if '"' in lines[at + taken - 1]:
             row = _quoted_fields(lines[at:at + taken], form)
-    if row:
-        return row, taken
-    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
+    return row, taken
 
 
 def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
     """Fields of a record; None if a quote is still open at its end, empty if they are no record."""
+    if form.quotes == "escaped":  # \N is no value; the backslash must not be taken from it
+        lines = [_null_mark(form.separator).sub(r"\\\\N", line) for line in lines]
     try:
         found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
                                 **_dialect(form)))
     except csv.Error as error:
         return None if "unexpected end" in str(error) else []
     return found[0] if len(found) == 1 else []
+
+
+@cache
+def _null_mark(separator: str) -> re.Pattern:
+    """\\N as a whole field."""
+    return re.compile(rf"(?<![^{re.escape(separator)}])\\N(?![^{re.escape(separator)}])")
 
 
 def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:

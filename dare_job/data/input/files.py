@@ -19,6 +19,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".inter",
                  ".user", ".item")
 _LAKES = {"_delta_log": "delta", ".hoodie": "hudi"}
+_ICEBERG_LOG = ".metadata.json"  # end of the names of files in a folder metadata
 _LEVELS = 4  # of folders above a file that may be a table
 Found = tuple[AnyPath, dict[str, str | None]]  # a file, and columns that names of folders give
 
@@ -51,7 +52,10 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
         return [(path, {})]
     found = files_below(path)
     if not found:
-        raise DataError(f"{path} has no file that can be read")
+        names = _names(path)
+        such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them " \
+            f"by a pattern: {key} = {path}/*" if names else ""
+        raise DataError(f"{path} has no file that can be read{such}")
     return found
 
 
@@ -121,7 +125,7 @@ def _names(folder: AnyPath) -> list[str]:
     if not paths.is_local(folder):
         names = list(paths.listing(folder))
         for name in names:
-            _refuse_lake_below(folder, name.split("/")[:-1])
+            _refuse_lake_below(folder, name.split("/"))
         return [name for name in names if not any(map(hidden, name.split("/")))]
     found, seen = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
@@ -131,7 +135,7 @@ def _names(folder: AnyPath) -> list[str]:
             continue
         seen.add((place.st_dev, place.st_ino))
         inside = os.path.relpath(parent, folder)
-        _refuse_lake_below(folder, [*([] if inside == "." else inside.split(os.sep)), *folders])
+        _refuse_lake_below(folder, [*inside.split(os.sep), *folders, *names])
         folders[:] = [name for name in folders if not hidden(name)]
         found += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not hidden(name)]
     return sorted(name.replace(os.sep, "/") for name in found)
@@ -142,7 +146,9 @@ def _unreadable(error: OSError) -> None:
 
 
 def _refuse_lake_below(folder: AnyPath, names: list[str]) -> None:
-    for mark, kind in _LAKES.items():
+    """Refuse a folder in which there is a log of a table, by the names of a folder and of what it has."""
+    logs = [name for name in names if name.endswith(_ICEBERG_LOG) and "metadata" in names]
+    for mark, kind in (_LAKES | dict.fromkeys(logs, "iceberg")).items():
         if mark in names:
             raise DataError(f"{folder} contains a {kind.capitalize()} table ({mark}): name the table's "
                             f"folder "
@@ -182,7 +188,7 @@ def lake_format(folder: AnyPath) -> str | None:
         if (folder / mark).exists():
             return kind
     logs = folder / "metadata"
-    return "iceberg" if logs.is_dir() and next(logs.glob("*.metadata.json"), None) else None
+    return "iceberg" if logs.is_dir() and next(logs.glob(f"*{_ICEBERG_LOG}"), None) else None
 
 
 def single_subfolder(path: AnyPath) -> AnyPath:
@@ -209,6 +215,12 @@ def named_table(folder: AnyPath, name: str) -> AnyPath | None:
         raise DataError(f"{folder} has both {found[0].name} and {found[1].name}; say which is the table: "
                         f"input.tables.{name}.path={found[0].name}")
     return found[0] if found else None
+
+
+def named_alike(folder: AnyPath, name: str) -> list[str]:
+    """Data files whose names begin as that of a table, such as interactions.1.csv."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(name)
+                  and bare_suffix(entry) in (".parquet", *TEXT_SUFFIXES) and not _is_table(entry, name))
 
 
 def _is_table(entry: AnyPath, name: str) -> bool:

@@ -8,8 +8,9 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ _ROWS = 1 << 16
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
 MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
 _FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
+_USUAL = ("::", "\t", ";", "|", ",")
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
 
 
@@ -55,12 +57,15 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
 
 
 def _separator(file: AnyPath, start: bytes) -> str:
-    """The separator of the first line: that of the suffix if the line has it, or the most frequent one."""
-    line = start.split(b"\n", 1)[0].decode("utf-8", "replace")
+    """The separator of the header: that of the suffix if it has it, or the most frequent one."""
+    lines = start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines() or [""]
+    if lines[0][:-1] == "sep=":
+        return lines[0][-1]
+    line = lines[delimited.header_place(lines, *_USUAL)]
     usual = _SEPARATORS.get(bare_suffix(file))
     if usual and usual in line:
         return usual
-    counts = {mark: line.count(mark) for mark in ("::", "\t", ";", "|", ",")}
+    counts = {mark: line.count(mark) for mark in _USUAL}
     best = max(counts, key=counts.get)
     return best if counts[best] else usual or ","
 
@@ -84,8 +89,21 @@ class FileInfo:
     @property
     def name(self) -> str:
         """The file's name, after the folders that give columns."""
-        partition = self.pieces[0].partition if self.pieces else {}
-        return "/".join([*(f"{column}={value}" for column, value in partition.items()), self.path.name])
+        return "/".join([*(f"{column}={value}" for column, value in self._partition.items()), self.path.name])
+
+    @property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """``types``, and the columns that folders give."""
+        return dict.fromkeys([*self.types, *self._partition]) | self.types
+
+    @property
+    def _partition(self) -> dict[str, str | None]:
+        return self.pieces[0].partition if self.pieces else {}
+
+
+def is_blank(file: AnyPath) -> bool:
+    """Whether a text file has nothing but blank lines."""
+    return not first_bytes(file).strip(b"\xef\xbb\xbf \t\r\n")
 
 
 def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> FileInfo:
@@ -139,16 +157,28 @@ def _keys(file: AnyPath, form: Form) -> list[str]:
     return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
-    """Raw batches of a piece, with the columns that are asked for and present; None: all."""
-    reader = {"parquet": _parquet, "delimited": delimited.read, "json": _json}[form.kind]
-    return reader(piece, form, columns)
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None = None,
+         ids: Mapping[str, str] = MappingProxyType({})) -> Iterator[Raw]:
+    """Raw batches of a piece, with the columns that are asked for and present; None: all.
+
+    Parameters
+    ----------
+    odd
+        As in ``line_blocks``.
+    ids
+        Our names of columns of ids: in JSON, which becomes text, only text and numbers are ids.
+    """
+    if form.kind == "json":
+        return _json(piece, form, columns, odd, ids)
+    return _parquet(piece, columns) if form.kind == "parquet" else delimited.read(piece, form, columns, odd)
 
 
-def _parquet(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
+def _parquet(piece: Piece, columns: Sequence[str] | None) -> Iterator[Raw]:
     path, line = piece.path, piece.before + 1
     try:
-        with paths.arrow_source(path) as source, pq.ParquetFile(source) as file:
+        # INT96 in ns, the default, would wrap beyond the year 2262
+        with paths.arrow_source(path) as source, \
+                pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
             names = file.schema_arrow.names
             wanted = [name for name in names if columns is None or name in columns]
             groups = list(range(piece.start, piece.end))
@@ -210,37 +240,55 @@ def _shown(column: pa.Array, row: int) -> object:
     return "" if value is None else value
 
 
-def _json(piece: Piece, form: Form, columns: Sequence[str] | None) -> Iterator[Raw]:
-    for first, lines in line_blocks(piece, form.encoding):
+def _json(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None,
+          ids: Mapping[str, str]) -> Iterator[Raw]:
+    for first, lines in line_blocks(piece, form.encoding, odd):
         for start in range(0, len(lines), _ROWS):
             block = enumerate(lines[start:start + _ROWS], first + start)
             kept = [(number, line) for number, line in block if line.strip()]
             if kept:
-                yield _objects(kept, columns)
+                yield _objects(kept, columns, piece.partition, ids)
 
 
-def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None) -> Raw:
+def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
+             partition: dict[str, str | None], ids: Mapping[str, str]) -> Raw:
+    """Columns of objects; a key that an object lacks has the value that a folder gives."""
     numbers, lines = zip(*kept, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about invalid escapes, one per line
         records = [_record(line) for line in lines]
-    wrong = pa.array([None if record is not None else "not a JSON object" for record in records], pa.string())
+    wrong = pa.array(["not a JSON object" if record is None else _odd_id(record, ids) for record in records],
+                     pa.string())
     names = list(dict.fromkeys(name for record in records if record for name in record)) \
         if columns is None else columns
-    found = {name: pa.array([_json_text((record or {}).get(name)) for record in records], pa.string())
-             for name in names}
+    found = {name: pa.array([_json_text((record or {}).get(name, partition.get(name))) for record in records],
+                            pa.string()) for name in names}
     return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
+
+
+def _odd_id(record: dict, ids: Mapping[str, str]) -> str | None:
+    """Why an object's ids are none."""
+    for theirs, ours in ids.items():
+        value = _unwrapped(record.get(theirs))
+        if isinstance(value, bool | list | dict):
+            return f"{ours} is {type(value).__name__}, no id"
+    return None
+
+
+def _unwrapped(value: object) -> object:
+    """Ids and dates as MongoDB exports them, {"$oid": ID}, without their wrapping."""
+    wrapped = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
+    return next(iter(value.values())) if wrapped else value
 
 
 def _json_text(value: object) -> str | None:
     """A value of a JSON object as text; lists and objects stay JSON."""
+    value = _unwrapped(value)
     if isinstance(value, str):
         paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return paired if value.strip(" ") else None
     if value is None:
         return None
-    if isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$"):
-        return _json_text(next(iter(value.values())))  # as MongoDB exports ids and dates
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
 
 

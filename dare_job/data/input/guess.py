@@ -159,7 +159,8 @@ def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events:
         if ids is None or title is None or name in events:
             continue
         wanted = {key: ids} | ({"title": title} if title else {})
-        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" else None
+        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" and \
+            "attributes" not in info.types else None
         return EntitySettings(path=name, columns=_renamed(wanted),
                              attributes=listed or None)
     return None
@@ -192,7 +193,8 @@ def time_format(column: pa.Array) -> str | None:
         return None
     dates = values.seconds(column, "timestamp", None, "UTC")[1]
     if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
-        return "%Y%m%d"
+        forms = ("%Y%m%d", "%Y%m%d%H")
+        return max(forms, key=lambda form: values.seconds(column, "timestamp", form, "UTC")[1].null_count)
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0

@@ -22,6 +22,12 @@ from dare_job.data.input.table import Table
 from dare_job.errors import DataError
 from dare_job.storage.paths import AnyPath
 
+# columns of RecBole's sets that become attributes; others, such as names and addresses, only by a setting
+_FEATURES = {"users": ("age", "country", "gender", "occupation"),
+             "items": ("author", "book_author", "brand", "categories", "category", "class", "developer",
+                       "genre", "genres", "language", "publication_year", "publisher", "release_date",
+                       "release_year", "sub_category", "tags", "type", "year")}
+
 
 @dataclass(frozen=True)
 class KnownSet:
@@ -112,7 +118,8 @@ def _recbole_settings(name: str, file: AnyPath, columns: list[str]) -> TableSett
         raise DataError(f"{file} has no column that is {missing[0]} (columns found: {', '.join(columns)}); "
                         f"name it: "
                         f"input.tables.{name}: {{path: {file.name}, columns: {{{missing[0]}: COLUMN}}}}")
-    others = {column.partition(":")[0]: column for column in columns if column not in mapping.values()}
     if name == "interactions":
         return InteractionSettings(columns=mapping)
-    return EntitySettings(columns=mapping, attributes=others)
+    features = {column.partition(":")[0]: column for column in columns if column not in mapping.values()}
+    return EntitySettings(columns=mapping, attributes={feature: column for feature, column in features.items()
+                                                       if feature in _FEATURES[name]})

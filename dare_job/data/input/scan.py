@@ -143,15 +143,24 @@ def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
         return stream.read(size)
 
 
-def line_blocks(piece: Piece, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+def line_blocks(piece: Piece, encoding: str | None, odd: list[int] | None = None
+                ) -> Iterator[tuple[int, list[str]]]:
     """Blocks of the lines of a text file, each with the number of its first line.
 
-    A line that is not of the encoding (None: UTF-8) is read as cp1252.
+    A line that is not UTF-8 is read as cp1252 if no encoding is set.
+
+    Parameters
+    ----------
+    odd
+        Gets the number of such lines of each block, or of those that are not of the encoding.
     """
     path, before = piece.path, piece.before
     mark = "\ufeff" if piece.start == 0 else None
     for data in _whole_lines(path, piece):
-        text = _decoded(data, encoding).replace("\r\n", "\n")
+        text, count = _decoded(data, encoding)
+        if odd is not None:
+            odd.append(count)
+        text = text.replace("\r\n", "\n")
         lines = (text if "\n" in text else text.replace("\r", "\n")).split("\n")
         if lines[-1] == "":
             lines.pop()
@@ -178,21 +187,22 @@ def _whole_lines(path: AnyPath, piece: Piece) -> Iterator[bytes]:
             yield rest
 
 
-def _decoded(data: bytes, encoding: str | None) -> str:
+def _decoded(data: bytes, encoding: str | None) -> tuple[str, int]:
+    """Text, and how many of its lines are not of the encoding."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError("the file is UTF-16, which is not supported: convert it to UTF-8")
     try:
-        return data.decode(encoding or "utf-8")
+        return data.decode(encoding or "utf-8"), 0
     except UnicodeDecodeError:
-        return "\n".join(_decoded_line(line, encoding) for line in data.split(b"\n"))
+        lines = [_decoded_line(line, encoding) for line in data.split(b"\n")]
+        return "\n".join(line for line, _ in lines), sum(odd for _, odd in lines)
 
 
-def _decoded_line(line: bytes, encoding: str | None) -> str:
-    """A line in the encoding; without a set one, a line that is not UTF-8 is cp1252."""
+def _decoded_line(line: bytes, encoding: str | None) -> tuple[str, bool]:
     try:
-        return line.decode(encoding or "utf-8", "replace" if encoding else "strict")
+        return line.decode(encoding or "utf-8"), False
     except UnicodeDecodeError:
-        return line.decode("cp1252", "replace")
+        return line.decode(encoding or "cp1252", "replace"), True
 
 
 def text_pieces(file: AnyPath, partition: dict, quotes: bool) -> list[Piece]:

@@ -1,7 +1,9 @@
 """The tables of an input: which they are, and what reads them."""
 
 import logging
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,19 +119,21 @@ def input_root(settings: InputSettings) -> AnyPath | None:
 
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
-    own = settings.tables.given()
-    if "interactions" in own and settings.format == "auto":
-        return InputSource("tables", mapped_tables(own, places))
-    places = replace(places, root=files.single_subfolder(places.root))
-    form = settings.format if settings.format != "auto" else detected(places.root)
+    own, events = settings.tables.given(), settings.tables.interactions
+    inside = replace(places, root=places.root and files.single_subfolder(places.root))
+    placed = events.path or events.query  # a recognized set may have none of these interactions
+    form = settings.format if settings.format != "auto" else None if placed else detected(inside.root)
+    if form is None and "interactions" in own:
+        beside = _named_tables(inside, {}, [name for name in CONTRACT if name not in own])
+        return InputSource("tables", beside | mapped_tables(own, places))
     if form is None:
-        raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(places.root)}). "
+        raise DataError(f"input.path = {settings.path}: no format is recognized ({_listed(inside.root)}). "
                         f"Expected: a "
                         "table interactions (Parquet, CSV, JSON lines), or one of the public data sets of "
                         "docs/how-to/input-tables.md; for other tables set input.tables: `dare-job data "
                         "inspect --input "
                         f"{settings.path}` proposes it")
-    return InputSource(form, _replaced(_tables(form, places, own), own, places))
+    return InputSource(form, _replaced(_tables(form, inside, own), own, inside))
 
 
 def _listed(folder: AnyPath) -> str:
@@ -191,18 +195,31 @@ def _usual_tables(places: _Places, own: Mapping[str, TableSettings]) -> dict[str
         return {"interactions": _table("interactions", _merged(InteractionSettings(),
                                                                own.get("interactions")),
                                        folder, places)}
-    found = {name: path for name in CONTRACT if (path := files.named_table(folder, name)) is not None}
+    found = _named_tables(places, own, CONTRACT)
     if "interactions" not in found:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
+    return found
+
+
+def _named_tables(places: _Places, own: Mapping[str, TableSettings], names: Iterable[str]
+                  ) -> dict[str, Table]:
+    """Those tables that the folder has under their usual names."""
+    folder = places.root
+    found = {name: files.named_table(folder, name) for name in names} if folder and folder.is_dir() else {}
+    for name, path in found.items():
+        if path is not None and (others := files.named_alike(folder, name)):
+            _LOG.warning("%s: only %s is read, not %s; a pattern names several files: "
+                         "input.tables.%s.path='%s*%s'", folder, path.name, ", ".join(others), name, name,
+                         path.suffix)
     return {name: _table(name, _merged(getattr(InputTables(), name), own.get(name)), path, places)
-            for name, path in found.items()}
+            for name, path in found.items() if path is not None}
 
 
 def _merged(settings: TableSettings, own: TableSettings | None) -> TableSettings:
-    """Settings with those that ``own`` sets in their place."""
+    """Settings with those that ``own`` sets in their place; columns that it does not name stay."""
     if own is None or own.path is not None or own.query is not None:
         return settings
-    return settings.model_copy(update=own.own)
+    return settings.model_copy(update={**own.own, "columns": settings.columns | own.columns})
 
 
 def _replaced(tables: dict[str, Table], own: Mapping[str, TableSettings], places: _Places
@@ -250,20 +267,38 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
 
 
 def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
-    """The files, by name. Empty ones among others are left out, with a warning."""
+    """The files, by path in natural order, and a file that a link repeats once.
+
+    Empty ones among others are left out, with a warning.
+    """
     def info(each: files.Found) -> FileInfo:
         file, partition = each
         form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
                               _FORMATS.get(settings.format))
         return formats.open_file(file, form, partition)
 
-    opened_files = list(map(info, sorted(found, key=lambda each: (each[0].name, str(each[0])))))
-    empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"]
+    different: dict[tuple, files.Found] = {}
+    for each in sorted(found, key=_natural):
+        different.setdefault(_identity(each), each)
+    opened_files = list(map(info, different.values()))
+    empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"
+             and formats.is_blank(file.path)]
     if empty and len(empty) < len(opened_files):
         _LOG.warning("files that are empty, without a header line, are left out: %s", ", ".join(map(str,
                                                                                                     empty)))
         return tuple(file for file in opened_files if file.path not in empty)
     return tuple(opened_files)
+
+
+def _identity(found: files.Found) -> tuple:
+    """Equal for a file and links to it that have the same columns of folders."""
+    file, partition = found
+    return (os.path.realpath(file) if paths.is_local(file) else str(file), *partition.items())
+
+
+def _natural(found: files.Found) -> list[str | int]:
+    """A key that sorts part-9 before part-10: text and numbers in turn."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", str(found[0])))]
 
 
 def tables_of_pair(reviews: AnyPath, metadata: AnyPath) -> InputSource:

@@ -1,13 +1,14 @@
 """A table of the input: its files, and how their columns become those of the contract.
 
 ``Table.read`` runs in Spark's workers and, for previews, in one process. A batch has the contract's columns
-and five more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
-``problem`` (why the row is rejected, or null), and ``raw`` (its text if it is rejected).
+and six more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
+``problem`` (why the row is rejected, or null), ``raw`` (its text if it is rejected), and ``odd`` (for the
+first row of a block, how many of its lines are not of the encoding).
 """
 
 import difflib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -34,16 +35,16 @@ COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users
 _OPTIONAL = ("rating",)
 _LOG = logging.getLogger("dare_job")
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
-_EARLY_S = 631_152_000  # 1990: interactions that all are older have times of another unit
-_MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
-          pa.field("problem", pa.string()), pa.field("raw", pa.string())]
+_EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
+MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
+         pa.field("problem", pa.string()), pa.field("raw", pa.string()), pa.field("odd", pa.int64())]
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 
 
 def schema_of(name: str) -> pa.Schema:
     """The contract's columns and those that tell where a row stands and what is wrong with it."""
-    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *_MARKS])
+    return pa.schema([*(item.with_nullable(True) for item in _SCHEMAS[name]), *MARKS])
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ class Table:
         return self.settings.attributes if self.name in ("users", "items") else None
 
     @cached_property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """Columns of all files, with the type of the first file that has each."""
+        names = dict.fromkeys(name for file in self.files for name in file.columns)
+        return names | {name: kind for file in reversed(self.files) for name, kind in file.columns.items()}
+
+    @cached_property
     def _may_lack_keys(self) -> bool:
         """Whether the first objects of a file, whose keys are known, need not have all keys."""
         return any(file.form.kind == "json" for file in self.files)
@@ -106,44 +113,54 @@ class Table:
         DataError
             With file, column, the columns found and the setting.
         """
-        everywhere = {name for file in self.files for name in file.types}
+        self._check_left_out()
         for file in self.files:
             if self.derive:
                 _require(file, self.reads or ())
                 continue
+            if not file.types and file.form.kind == "json" and not formats.is_blank(file.path):
+                raise DataError(f"{file.path}: none of its first lines is a JSON object. Write one object "
+                                f"per line, or name its format, such as {self.key}.format=csv")
             if not file.types:
                 raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
                                 f"the other files: {self.key}.path")
-            partition = file.pieces[0].partition if file.pieces else {}
-            found = [*file.types, *partition]
-            self._check_columns(file, found, everywhere)
+            self._check_columns(file)
+
+    def _check_left_out(self) -> None:
+        """Refuse names of ``all_but`` that are no columns: what they mean to leave out would be shown.
+
+        A key may be one of later objects only; then nothing may be written nearly like it.
+        """
+        for name in self.left_out() if self.columns else ():
+            similar = _nearest(name, self.columns)
+            if name not in self.columns and (similar or not self._may_lack_keys):
+                raise DataError(f"{self.files[0].path} has no column {name}, which {self.key}.all_but leaves "
+                                f"out{f'; is it {similar}?' if similar else ''} (columns found: "
+                                f"{', '.join(self.columns)})")
 
     def _warn_of_missing_keys(self) -> None:
         """Warn of columns that the settings name and the first objects of all files of JSON lack."""
         if not self._may_lack_keys or self.derive:
             return
-        found = {name for file in self.files for name in file.types}
-        found |= {name for file in self.files for piece in file.pieces for name in piece.partition}
         for setting, names in (("attributes", self._attribute_names().values()),
-                               ("where", self.settings.where)):
-            if missing := [name for name in names if name not in found]:
+                               ("where", self.settings.where), ("all_but", self.left_out())):
+            if missing := [name for name in names if name not in self.columns]:
                 _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
                              self.files[0].path, ", ".join(missing), self.key, setting,
                              ", ".join(self.files[0].types))
 
-    def _check_columns(self, file: FileInfo, found: list[str], everywhere: set[str]) -> None:
+    def _check_columns(self, file: FileInfo) -> None:
         """Check one file. Columns other than ids and times may be missing where another file has them."""
-        path, types = file.path, file.types
+        path, types, found = file.path, file.types, file.columns
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
-                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs,
-                                                                                        everywhere)]
+                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs)]
         if lacking:
             names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
                             f"it is: {self.key}.columns={{{names}}}")
         named = [*self._attribute_names().values(), *self.settings.where]
-        missing = [name for name in named if name not in found and name not in everywhere]
+        missing = [name for name in named if name not in self.columns]
         if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name])}:
             raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
                             f"name "
@@ -157,19 +174,20 @@ class Table:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
         if self.name in ("users", "items") and self._asked is None and kind is not None \
-                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
-            raise DataError(f"{path}: column attributes must be a map or a struct of strings, not "
-                            f"{'text' if pa.types.is_string(kind) else kind}")
+                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)
+                         or values.is_text(values.plain(pa.nulls(0, kind)).type)):
+            raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
+                            f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
-    def warn_of_result(self, rows: int, newest: int | None) -> None:
-        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit.
+    def warn_of_result(self, rows: int, oldest: int | None, newest: int | None) -> None:
+        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit, also a few.
 
         Parameters
         ----------
         rows
             Those that were read, usable or not.
-        newest
-            Largest time of the interactions.
+        oldest, newest
+            Smallest and largest time of the interactions.
         """
         self._warn_of_missing_keys()
         if not rows and (self.name == "interactions" or self.settings.where):
@@ -180,22 +198,31 @@ class Table:
             _LOG.warning("%s: no row of %s is read%s", self.name, files,
                          f" ({chosen_by})" if chosen_by else "")
         timed = self.name == "interactions" and self.column("timestamp") is not None
-        if timed and newest is not None and newest < _EARLY_S:
-            _LOG.warning("interactions: the newest is of %s (UTC): check the unit, %s.time = %s",
-                         datetime.fromtimestamp(newest, UTC).date(), self.key, self.settings.time or "s")
+        if timed and oldest is not None and oldest < _EARLY_S:
+            first, last = (datetime.fromtimestamp(time, UTC).date() for time in (oldest, newest))
+            _LOG.warning("interactions: the oldest is of %s, the newest of %s (UTC): check the unit, "
+                         "%s.time = %s", first, last, self.key, self.settings.time or "s")
 
-    def _may_lack(self, ours: str, theirs: str, everywhere: set[str]) -> bool:
+    def warn_of_encoding(self, lines: int, file: str | None) -> None:
+        """Warn of lines that are not of the encoding. Tables that ``derive`` makes are known to have them."""
+        if lines and not self.derive:
+            encoding = self.settings.encoding
+            what = f"{encoding} and lose bytes" if encoding else "UTF-8 and are read as cp1252"
+            _LOG.warning("%s: %d lines, the first of %s, are not %s. If they have another encoding, name it: "
+                         "%s.encoding", self.name, lines, file, what, self.key)
+
+    def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
-        return ours in ("title", "rating", "knowledge") and (theirs in everywhere or self._may_lack_keys)
+        return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self._may_lack_keys)
 
     def unused(self) -> list[str]:
-        """Columns of the first file that nothing reads."""
+        """Columns that nothing reads."""
         if not self.files or self.derive or self._asked == "all":
             return []
         used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
-        return [name for name in self.files[0].types if name not in used]
+        return [name for name in self.columns if name not in used]
 
     def left_out(self) -> list[str]:
         """Columns of ``all_but``."""
@@ -210,6 +237,10 @@ class Table:
     def asked_attributes(self) -> set[str]:
         """Attributes that the settings list, by our names."""
         return set(self._attribute_names())
+
+    def given_attributes(self) -> bool:
+        """Whether the attributes are those of a column ``attributes``."""
+        return self.name in ("users", "items") and self._asked is None and "attributes" in self.columns
 
     def _attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
@@ -236,7 +267,9 @@ class Table:
         piece, form = part.piece, part.form
         convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
             self.name, self._texts)
-        for raw in formats.read(piece, form, self._wanted(piece, form)):
+        odd: list[int] = []
+        ids = {self.column(ours): ours for ours in COLUMNS[self.name] if ours.endswith("_id")}
+        for raw in formats.read(piece, form, self._wanted(piece, form), odd, ids):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
                     name: pa.repeat(pa.scalar(value, pa.string()), len(raw))
@@ -246,7 +279,8 @@ class Table:
                 columns, problems = convert(raw)
                 if self.name == "interactions" and self.column("timestamp") is None:
                     columns[3] = pc.add(columns[3], part.before)
-                yield self._marked(part, raw, columns, problems)
+                yield self._marked(part, raw, columns, problems, sum(odd))
+                odd.clear()
 
     def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
         if self.derive:
@@ -287,23 +321,23 @@ class Table:
         (users, of_users), (items, of_items) = self._ids(raw, "user_id"), self._ids(raw, "item_id")
         rating, of_rating = self._ratings(raw)
         time, of_time = self._times(raw)
-        return [users, items, rating.cast(pa.float32(), safe=False), time], [*of_users, *of_items, *of_rating,
-                                                                             *of_time]
+        return [users, items, rating, time], [*of_users, *of_items, *of_rating, *of_time]
 
     def _ratings(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
         settings = self.settings
         if settings.rating is not None:
-            return pa.repeat(pa.scalar(settings.rating, pa.float64()), len(raw)), []
+            return pa.repeat(pa.scalar(settings.rating, pa.float32()), len(raw)), []
         rating, problem = values.numbers(self._column(raw, "rating"), "rating", settings.decimal)
         for value in settings.unrated:
             rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
-        finite = pc.fill_null(pc.is_finite(rating), True)
+        single = rating.cast(pa.float32(), safe=False)  # a large number becomes infinite
+        finite = pc.fill_null(pc.is_finite(single), True)
         problems = [problem, _where(pc.invert(finite), "rating is not a finite number")]
         if settings.rating_range:
             low, high = settings.rating_range
             outside = pc.or_(pc.less(rating, low), pc.greater(rating, high))
             problems.append(_where(pc.fill_null(outside, False), f"rating is outside {low:g} to {high:g}"))
-        return rating, problems
+        return single, problems
 
     def _times(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
         settings = self.settings
@@ -342,15 +376,16 @@ class Table:
         return attribute_maps({ours: raw.columns[theirs] for ours, theirs in names.items()
                                if theirs in raw.columns}, len(raw))
 
-    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array],
-                problems: list[pa.Array]) -> pa.RecordBatch:
+    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array], problems: list[pa.Array], odd: int
+                ) -> pa.RecordBatch:
         problem = pc.coalesce(raw.problems, *problems)
         texts = [None] * len(raw)
         for row in np.flatnonzero(problem.is_valid().to_numpy(zero_copy_only=False)):
             texts[row] = raw.raw(int(row))[:RAW_CHARACTERS].encode("utf-8", "replace").decode()
         source = pa.repeat(pa.scalar(part.source, pa.string()), len(raw))
         number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
-        marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string())]
+        marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string()),
+                 pa.array(np.where(np.arange(len(raw)) == 0, odd, 0), pa.int64())]
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
 
 
@@ -364,7 +399,13 @@ def _require(file: FileInfo, columns: Sequence[str]) -> None:
 def _similar(ours: str, found: Sequence[str]) -> str | None:
     from dare_job.data.input.guess import column_for
 
-    return column_for(ours, found) or next(iter(difflib.get_close_matches(ours, found, n=1)), None)
+    return column_for(ours, found) or _nearest(ours, found)
+
+
+def _nearest(name: str, found: Iterable[str]) -> str | None:
+    """The column whose name differs least, in any case; None if all differ much."""
+    lower = {each.lower(): each for each in sorted(found)}
+    return next((lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1)), None)
 
 
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:

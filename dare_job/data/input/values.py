@@ -5,10 +5,12 @@ null where there is none. A problem is what is wrong with a value, in the words 
 """
 
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import reduce
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,18 +20,26 @@ import pyarrow.compute as pc
 UNITS = {"d": 1 / 86400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units in a second
 LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_INTEGER = r"^[+-]?([0-9]{1,18}|[1-8][0-9]{18})$"  # that int64 has
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
+# at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
+_BLANK = " \t\r\n\v\f\x85\xa0\u2002\u2003\u2009\u200b\u200c\u200d\u2028\u2029\u202f\u2060\u3000\ufeff"
 _MISSING = ("null", "NULL", "nan", "NaN", "<NA>", r"\N")  # as exports write a missing value
 _NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
+_ADJOINING = re.compile("(?:%[YymdHMSj]){2,}")  # parts of a format of time whose digits nothing divides
 Checked = tuple[pa.Array, pa.Array]
 
 
 def ids(column: pa.Array, name: str) -> Checked:
-    """Ids as text. A float with a whole value is that integer, as pandas writes integers with gaps."""
+    """Ids as text without blanks at their ends.
+
+    A float with a whole value is that integer, as pandas writes integers with gaps.
+    """
     column = plain(column)
     kind = column.type
     if is_text(kind):
         text, broken = utf8(column)
+        text = pc.utf8_trim(text, _BLANK)
         text = pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
         return without_missing(text), _problem(broken, f"{name} is not UTF-8")
     if pa.types.is_integer(kind):
@@ -49,8 +59,7 @@ def _whole_ids(column: pa.Array, name: str) -> Checked:
         broken = [value is not None and text is None for value, text in zip(number, texts, strict=True)]
         return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),
                                                       f"{name} is not a whole number")
-    number = column.cast(pa.float64(), safe=False)
-    number = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
+    number = _floats(column)
     whole = pc.and_(pc.equal(number, pc.trunc(number)), pc.less(pc.abs(number), 2.0**63))
     fractional = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(whole, False)))
     kept = pc.if_else(whole, number, pa.scalar(None, pa.float64()))
@@ -62,7 +71,7 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     column = plain(column)
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return column.cast(pa.float64(), safe=False), no_problem(column)
+        return _floats(column), no_problem(column)
     if not is_text(kind):
         return pa.nulls(len(column), pa.float64()), _problem(pc.is_valid(column),
                                                              f"{name} is {kind}, no number")
@@ -73,6 +82,12 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
     number = pc.utf8_ltrim(number, "+").cast(pa.float64())
     return number, _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    """Numbers as float64; NaN is null, as in text."""
+    number = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
 
 
 def _with_point(text: pa.Array) -> pa.Array:
@@ -102,8 +117,8 @@ def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked
         return _formatted(column if is_text(kind) else ids(column, name)[0], name, time, zone)
     if is_text(kind):
         return _text_times(column, name, time, zone)
-    if pa.types.is_integer(kind) and (time or "s") == "s":
-        found = column.cast(pa.int64(), safe=False)
+    if pa.types.is_integer(kind):
+        found = _whole_seconds(column.cast(pa.int64(), safe=False), time)
         return found, _date_problem(found, name, time)
     number, problem = numbers(column, name)
     found = _in_seconds(number, time)
@@ -111,20 +126,33 @@ def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked
 
 
 def _date_problem(found: pa.Array, name: str, time: str | None) -> pa.Array:
-    """Where a number that would be of August 1970 is a date without separators, such as 20260131."""
+    """Where a number is a date without separators, such as 20260131, or has an hour, too, as 2026013110.
+
+    As seconds these would be of August 1970, or of the years 2033 to 2036.
+    """
     if time is not None:
         return no_problem(found)
-    month, day = (pc.subtract(pc.divide(found, low), pc.multiply(pc.divide(found, high), high // low))
-                  for low, high in ((100, 10_000), (1, 100)))
-    fits = pc.and_(pc.and_(pc.greater(found, 19_000_100), pc.less(found, 21_001_232)), pc.and_(
-        pc.and_(pc.greater(month, 0), pc.less(month, 13)), pc.and_(pc.greater(day, 0), pc.less(day, 32))))
+    with_hour = pc.greater(found, 1_990_010_000)
+    date_part = pc.if_else(with_hour, pc.divide(found, 100), found)
+    month, day, hour = _digits(date_part, 100, 10_000), _digits(date_part, 1, 100), _digits(found, 1, 100)
+    fits = reduce(pc.and_, (
+        pc.greater(date_part, 19_000_100), pc.less(date_part, 21_001_232), pc.greater(month, 0),
+        pc.less(month, 13), pc.greater(day, 0), pc.less(day, 32),
+        pc.or_(pc.invert(with_hour), pc.less(hour, 24))))
     return _problem(pc.fill_null(fits, False), f"{name} is a date such as 20260131, not seconds")
 
 
+def _digits(found: pa.Array, low: int, high: int) -> pa.Array:
+    """The decimal digits of numbers from ``low`` up to below ``high``."""
+    return pc.subtract(pc.divide(found, low), pc.multiply(pc.divide(found, high), high // low))
+
+
 def _instants(column: pa.Array, zone: str) -> pa.Array:
-    """Timestamps in UTC."""
+    """Timestamps in UTC. One that the clocks skip in spring has the offset from before, as in text."""
     if column.type.tz is None and zone != "UTC":
-        return pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="earliest")
+        near = pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="earliest")
+        offset = pc.subtract(pc.local_timestamp(near), near.cast(column.type))
+        return pc.subtract(column, offset)
     return column
 
 
@@ -138,19 +166,30 @@ def _floor(column: pa.Array, unit: str) -> pa.Array:
     return pc.subtract(quotient, below.cast(pa.int64()))
 
 
+def _whole_seconds(number: pa.Array, time: str | None) -> pa.Array:
+    """Seconds of integers of a unit; as floats, those of nanoseconds would be rounded."""
+    if time == "d":
+        return _in_seconds(number.cast(pa.float64(), safe=False), time)
+    return _floor(number, time or "s")
+
+
 def _in_seconds(number: pa.Array, time: str | None) -> pa.Array:
+    """Seconds of numbers of a unit; those of far too large numbers are of a year that no one has."""
     found = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
-    fits = pc.fill_null(pc.less(pc.abs(found), 2.0**62), False)
-    return pc.if_else(fits, found, pa.scalar(None, pa.float64())).cast(pa.int64())
+    far = pa.scalar(2.0**62)
+    return pc.if_else(pc.less(pc.abs(found), far), found, far).cast(pa.int64())
 
 
 def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Checked:
     """Numbers, or ISO 8601 where no unit is set."""
-    text = _present_text(column)
-    numeric = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
-    none = pa.scalar(None, pa.string())
-    number = _in_seconds(pc.utf8_ltrim(pc.if_else(numeric, text, none), "+").cast(pa.float64()), unit)
-    rest = pc.if_else(numeric, none, text)
+    text, none = _present_text(column), pa.scalar(None, pa.string())
+    whole = pc.match_substring_regex(text, _INTEGER)
+    number = _whole_seconds(pc.utf8_ltrim(pc.if_else(whole, text, none), "+").cast(pa.int64()), unit)
+    rest = pc.if_else(whole, none, text)
+    numeric = pc.match_substring_regex(rest, _NUMBER)
+    if pc.any(numeric).as_py():
+        parts = pc.utf8_ltrim(pc.if_else(numeric, rest, none), "+").cast(pa.float64())
+        number, rest = pc.coalesce(number, _in_seconds(parts, unit)), pc.if_else(numeric, none, rest)
     if rest.null_count == len(rest):
         return number, _date_problem(number, name, unit)
     if unit:
@@ -163,7 +202,15 @@ def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Che
 
 def _formatted(column: pa.Array, name: str, form: str, zone: str) -> Checked:
     text = _present_text(column)
-    found = _parsed(text, lambda value: datetime.strptime(value, form), zone)
+    adjoining = _ADJOINING.search(form)
+
+    def parse(value: str) -> datetime:
+        moment = datetime.strptime(value, form)
+        if adjoining and moment.strftime(adjoining[0]) not in value:
+            raise ValueError("digits are missing")  # strptime takes 2023111 as 2023-11-01
+        return moment
+
+    found = _parsed(text, parse, zone)
     broken = pc.and_(pc.is_valid(text), pc.is_null(found))
     return found, _problem(broken, f"{name} is not of the format {form}")
 

@@ -1,0 +1,287 @@
+"""Files, folders, formats and lakes as people have them."""
+
+import gzip
+import json
+
+import deltalake
+import pyarrow as pa
+import pytest
+from input_rows import EVENT, NOON, put, read, text
+from pyiceberg.catalog.memory import InMemoryCatalog
+
+from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.data.input.prepare import input_fingerprint, read_input
+from dare_job.data.inspect import inspect
+from dare_job.errors import DataError
+
+
+def test_hidden_files_are_no_part_and_folders_give_columns(tmp_path):
+    folder = tmp_path / "in"
+    for name in ("interactions/part-0.parquet", "interactions/_temporary/0/part-0.parquet",
+                 "interactions/.ipynb_checkpoints/part-0.parquet",
+                 "interactions/_change_data/part-0.parquet"):
+        put(folder, name, **EVENT)
+    (folder / "interactions" / "_SUCCESS").touch()
+    put(folder, "interactions/rating=1/part-0.parquet", **EVENT, rating=[5.0])  # the file's own column counts
+    for genre, item in (("Sci%20Fi", "a"), ("__HIVE_DEFAULT_PARTITION__", "b")):
+        put(folder, f"items/genre={genre}/part-0.parquet", item_id=[item], title=[item])
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genre"]}})
+    assert [row["rating"] for row in found["interactions"]] == [None, 5.0]
+    assert {item["item_id"]: item["attributes"] for item in found["items"]} == {"a": {"genre": "Sci Fi"},
+                                                                                "b": {}}
+
+
+def test_links_files_without_a_suffix_and_files_that_are_none(tmp_path, caplog):
+    put(tmp_path / "elsewhere", "part-1", **EVENT)
+    folder = put(tmp_path / "in", "interactions/part-0.parquet", **EVENT)
+    (folder / "interactions" / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / "interactions" / "again").symlink_to(folder / "interactions")
+    (folder / "interactions" / "notes.md").write_text("x")
+    (folder / "interactions" / "part-1.parquet").symlink_to("part-0.parquet")  # it doubled the rows
+    assert len(read(folder, tmp_path)["interactions"]) == 2
+    assert "notes.md" in caplog.text
+
+
+def test_a_file_and_a_folder_of_one_name_are_not_chosen_from(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "interactions/part-0.parquet", **EVENT)
+    with pytest.raises(DataError, match="has both interactions and interactions.parquet; say which"):
+        read(folder, tmp_path)
+    assert read(folder, tmp_path, tables={"interactions": {"path": "interactions"}})["interactions"]
+
+
+def test_records_of_several_lines_and_quotes_that_are_none(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id,title", 'a,"Two', 'lines, one ""title"""', 'b,6" nails', 'c,"open',
+         "d,D",
+         'e,"E, e"', "f,F,too many", "", "g,G")
+    found = read(folder, tmp_path)
+    assert {item["item_id"]: item["title"] for item in found["items"]} == {
+        "a": 'Two lines, one "title"', "b": '6" nails', "c": '"open', "d": "D", "e": "E, e", "g": "G"}
+    assert found["bad items"] == [(8, "expected 2 fields, found 3")]
+
+
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("dt=2024-01-02/b.parquet", b"", r"b.parquet is empty: it has not even a header line. Remove it, or name "
+     r"the other files: input.tables.interactions.path"),
+    ("b.csv", "user_id".encode("utf-16"), r"b.csv is UTF-16, which is not supported: convert it to UTF-8")])
+def test_a_file_that_cannot_be_read_among_others_is_named(tmp_path, name, data, message):
+    if name.endswith(".csv"):
+        folder = text(tmp_path / "in", "interactions/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    else:
+        folder = put(tmp_path / "in", "interactions/dt=2024-01-01/a.parquet", **EVENT)
+    file = folder / "interactions" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_an_empty_folder_is_called_empty(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DataError, match=r"no format is recognized \(it is empty\)"):
+        read(tmp_path / "in", tmp_path)
+
+
+def test_a_delta_table_is_read_by_its_log(tmp_path):
+    path = str(tmp_path / "in" / "interactions")
+    deltalake.write_deltalake(path, pa.table({**EVENT, "user_id": ["gone"]}))
+    deltalake.write_deltalake(path, pa.table(EVENT), mode="append")
+    deltalake.DeltaTable(path).delete("user_id = 'gone'")
+    assert [row["user_id"] for row in read(tmp_path / "in", tmp_path)["interactions"]] == ["u"]
+    assert len(list((tmp_path / "in" / "interactions").glob("*.parquet"))) == 2
+
+
+def test_an_iceberg_table_is_read_by_its_log_with_its_names(tmp_path):
+    catalog = InMemoryCatalog("x", warehouse=str(tmp_path / "lake"))
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.events", schema=pa.table(EVENT).schema)
+    table.append(pa.table({**EVENT, "user_id": ["gone"]}))
+    table.append(pa.table(EVENT))
+    table.delete("user_id == 'gone'")
+    with table.update_schema() as schema:
+        schema.rename_column("item_id", "product")
+    settings = {"tables": {"interactions": {"path": "n/events", "columns": {"item_id": "product"}}}}
+    assert [row["item_id"] for row in read(tmp_path / "lake", tmp_path, **settings)["interactions"]] == ["a"]
+    before = input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings))
+    table.append(pa.table({"user_id": ["v"], "product": ["a"], "timestamp": [NOON]}))
+    assert input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings)) != before
+
+
+@pytest.mark.parametrize(("mark", "message"), [
+    ("_delta_log/00000000000000000001.json", "cannot be read as a Delta table"),
+    (".hoodie/hoodie.properties", "is a Hudi table, which is not read here")])
+def test_a_lake_that_cannot_be_read_is_named(tmp_path, mark, message):
+    folder = put(tmp_path / "in", "interactions/part-0.parquet", **EVENT)
+    (folder / "interactions" / mark).parent.mkdir()
+    (folder / "interactions" / mark).write_text('{"remove": {"path": "part-0.parquet", "dataChange": '
+                                                'true}}\n')
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+
+
+def test_a_fault_in_a_worker_is_one_line(spark, tmp_path):
+    folder = text(tmp_path / "in", "interactions.jsonl", json.dumps({key: value[0] for key,
+                                                                     value in EVENT.items()}))
+    data = gzip.compress((json.dumps({"item_id": "a", "title": "A"}) * 1000).encode())
+    (folder / "items.jsonl.gz").write_bytes(data + b"\x1f\x8b broken")
+    with pytest.raises(DataError, match=r"^\S+items.jsonl.gz is damaged: [^\n]*$"):
+        read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+
+
+def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
+    path = tmp_path / "in" / "events"
+    deltalake.write_deltalake(str(path), pa.table({**EVENT, "day": ["x"]}), partition_by=["day"])
+    for place in ("events/*", "ev*", "events/day=x", "*/day=x"):
+        with pytest.raises(DataError, match="Delta table"):
+            read(tmp_path / "in", tmp_path, tables={"interactions": {"path": place}})
+    put(tmp_path / "iceberg", "all/events/data/part-0.parquet", **EVENT)
+    text(tmp_path / "iceberg", "all/events/metadata/v1.metadata.json", "{}")
+    for place, kind in (("in", "Delta"), ("iceberg", "Iceberg")):
+        with pytest.raises(DataError, match=f"contains a {kind} table"):
+            read(tmp_path, tmp_path, tables={"interactions": {"path": place}})
+    assert len(read(path, tmp_path)["interactions"]) == 1  # input.path itself
+
+
+def test_one_bad_byte_changes_no_other_line(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    (folder / "items.csv").write_bytes("item_id,title\né,É\n".encode() + b"b,B\xff\n")
+    found = read(folder, tmp_path, tables={"items": {"encoding": "utf-8"}})["items"]
+    assert [item["title"] for item in found] == ["É", "B\ufffd"]
+
+
+def test_without_times_the_order_goes_on_from_file_to_file(tmp_path):
+    """It was that of names without folders, so that a later day came first, and part-10 before part-9."""
+    folder = tmp_path / "in" / "interactions"
+    names = ["day=2023/part-10", "day=2024/part-1", "day=2024/part-2"]
+    for name in names:
+        text(folder, f"{name}.csv", "user_id,item_id", f"u,{name} 1", f"u,{name} 2")
+    found = read(folder.parent, tmp_path,
+                 tables={"interactions": {"columns": {"timestamp": None}}})["interactions"]
+    assert [row["item_id"] for row in sorted(found, key=lambda row: row["timestamp"])] == [
+        f"{name} {row}" for name in names for row in (1, 2)]
+    text(folder, "day=2023/part-9.csv", "user_id,item_id", "u,first")
+    found = read(folder.parent, tmp_path, tables={"interactions": {"columns": {"timestamp": None}}})
+    assert min(found["interactions"], key=lambda row: row["timestamp"])["item_id"] == "first"
+
+
+def test_a_changed_file_of_ids_is_a_changed_input(tmp_path):
+    folder = text(tmp_path / "in", "log.csv", "user_id,item_id,timestamp", f"u,1,{NOON}")
+    text(folder, "names.csv", "number,id", "1,a")
+    settings = InputSettings(path=str(folder), tables={"interactions": {
+        "path": "log.csv", "ids": {"item_id": {"path": "names.csv", "column": "number", "to": "id"}}}})
+    before = input_fingerprint(settings)
+    text(folder, "names.csv", "number,id", "1,bb")
+    assert input_fingerprint(settings) != before
+
+
+def test_files_that_differ(tmp_path, caplog):
+    folder = tmp_path / "in"
+    put(folder, "interactions/a.parquet", **EVENT)
+    put(folder, "items/a.parquet", item_id=["a"], title=["A"])
+    put(folder, "items/b.parquet", item_id=["b"], title=["B"], colour=["red"])
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["colour"]}})["items"]
+    assert [item["attributes"] for item in found] == [{}, {"colour": "red"}]
+    text(folder / "users", "a.csv", "user_id", "u")
+    text(folder / "users", "b.csv")
+    assert len(read(folder, tmp_path)["users"]) == 1 and "b.csv" in caplog.text
+    text(folder / "users", "a.csv", "user_id,user_id", "u,v")
+    with pytest.raises(DataError, match="has several columns user_id"):
+        read(folder, tmp_path)
+    (folder / "users" / "lost").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="lost cannot be read"):
+        read(folder, tmp_path)
+
+
+def test_a_separator_of_two_characters_beside_quotes(tmp_path):
+    folder = text(tmp_path / "in", "interactions.dat", "user_id::item_id::timestamp", f'u::"a::{NOON}')
+    assert read(folder, tmp_path)["interactions"][0]["item_id"] == '"a'
+
+
+def test_folders_give_columns_to_json_lines(tmp_path):
+    """Readers of JSON made a null column of every name, so that values of folders were lost."""
+    folder = tmp_path / "in"
+    for day, rating in (("2023-11-14", 4), ("2023-11-15", 1)):
+        text(folder, f"interactions/day={day}/rating={rating}/p.jsonl", '{"user_id": "u", "item_id": "a"}')
+    text(folder, "items/genre=Sci%20Fi/p.jsonl", '{"item_id": "a", "title": "A"}',
+         '{"item_id": "b", "title": "B", "genre": "Own"}')
+    found = read(folder, tmp_path, tables={
+        "interactions": {"columns": {"timestamp": "day"}, "where": {"rating": [4]}},
+        "items": {"attributes": ["genre"]}})
+    assert [(row["rating"], row["timestamp"]) for row in found["interactions"]] == [(4.0, NOON - 12 * 3600)]
+    assert [item["attributes"] for item in found["items"]] == [{"genre": "Sci Fi"}, {"genre": "Own"}]
+
+
+def test_quotes_after_a_backslash_are_read(tmp_path):
+    """Without a setting, a title became `The \\Best\\" of"`, and a column beside it got a part of it."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id,title,kind", r'a,"The \"Best\", of",x', r'b,"TV 12\"",\N',
+         r'"c","Two', r'lines \"",\N', 'd,"a ""doubled"" one",x', r'e,"C:\",x', r'f,6\" nails,x')
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["kind"]}})["items"]
+    assert {item["item_id"]: (item["title"], item["attributes"].get("kind")) for item in found} == {
+        "a": ('The "Best", of', "x"), "b": ('TV 12"', None), "c": ('Two lines "', None),
+        "d": ('a "doubled" one', "x"), "e": ("C:\\", "x"), "f": ('6\\" nails', "x")}
+
+
+@pytest.mark.parametrize("lines", [
+    ("", " ", "user_id,item_id,timestamp", "u,a,1", ""), ("sep=;", "user_id;item_id;timestamp", "u;a;1"),
+    ("# exported", "#", "user_id,item_id,timestamp", "u,a,1"),
+    ("\ufeffsep=;", "user_id;item_id;timestamp", "u;a;1"), ("#x\titem_id\ttimestamp\tuser_id", "1\ta\t1\tu")])
+def test_lines_before_the_header(tmp_path, lines):
+    folder = text(tmp_path / "in", "interactions.csv", *lines)
+    assert read(folder, tmp_path) == {"bad interactions": [], "interactions": [
+        {"user_id": "u", "item_id": "a", "rating": None, "timestamp": 1}]}
+
+
+def test_a_file_of_another_format_is_not_called_empty(tmp_path):
+    folder = text(tmp_path / "in", "interactions.json", "{", '"user_id": "u",', "}")
+    message = "interactions.json: none of its first lines is a JSON object. Write one object per line"
+    with pytest.raises(DataError, match=message):
+        read(folder, tmp_path)
+    text(folder, "log/a.csv", "user_id,item_id,timestamp", "u,a,1")
+    text(folder, "log/b.jsonl", "{", "}")
+    with pytest.raises(DataError, match="b.jsonl: none of its first lines is a JSON object"):
+        read(folder, tmp_path, tables={"interactions": {"path": "log"}})
+
+
+def test_files_without_a_suffix_are_named_with_the_setting(tmp_path):
+    folder = text(tmp_path / "in", "interactions/part-00000", "user_id,item_id,timestamp", "u,a,1")
+    with pytest.raises(DataError, match=r"part-00000 have no known suffix.* input.tables.interactions.path = "
+                       r"\S+/interactions/\*$"):
+        read(folder, tmp_path)
+    assert read(folder, tmp_path, tables={"interactions": {"path": "interactions/*"}})["interactions"]
+
+
+def test_the_cause_of_damage_in_a_lake_is_whole(tmp_path):
+    folder = text(tmp_path / "in", "interactions/metadata/v1.metadata.json", "{}")
+    with pytest.raises(DataError, match=r"cannot be read as an Iceberg table: ValidationError: .*\w+ .*"
+                       r"format.version"):
+        read(folder, tmp_path)
+
+
+def test_lines_of_another_encoding_are_counted(spark, tmp_path, caplog):
+    """Cyrillic text was read as Latin without a word."""
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    (folder / "items").mkdir()
+    text(folder, "items/a.csv", "item_id,title", "a,A")
+    text(folder, "items/b.csv", "item_id,title", "b,B", "c,Бригада", "d,Дом", encoding="cp1251")
+    warning = ("items: 2 lines, the first of b.csv, are not UTF-8 and are read as cp1252. If they have "
+               "another encoding, name it: input.tables.items.encoding")
+    read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert warning in caplog.text
+    caplog.clear()
+    found = inspect(JobConfig(input=InputSettings(path=str(folder))))
+    assert found["tables"]["items"]["lines_of_another_encoding"] == {"b.csv": 2} and warning in caplog.text
+    caplog.clear()
+    inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"encoding": "cp1251"}})))
+    assert "encoding" not in caplog.text
+
+
+def test_files_that_are_named_like_a_table_are_named(tmp_path, caplog):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    for name in ("interactions.1.csv", "interactions-2.csv.gz", "interactions.csv.bak", "items.csv"):
+        text(folder, name, "item_id,title", "a,A")
+    read(folder, tmp_path)
+    assert ("only interactions.csv is read, not interactions-2.csv.gz, interactions.1.csv; a pattern names "
+            "several files: input.tables.interactions.path='interactions*.csv'") in caplog.text
+    assert "only items.csv" not in caplog.text
