@@ -134,7 +134,8 @@ def erase(args: EraseOptions, as_json: bool) -> None:
 
     Run it while no other command uses the output folder. If it is killed, the same command finishes. Exit
     code 4 if the search finds something that no run wrote; the message names the files. The input is not
-    changed: remove the same users and items there, or the next run generates their texts again.
+    changed: remove the same users and items there, or the next run generates their texts again. Logs and
+    rejected input rows of all dates are deleted whole, because they quote the input in any spelling.
     """
     from dare_job.cli.output import writing
     from dare_job.observe import log, progress
@@ -159,7 +160,7 @@ def _print_erased(result: dict) -> None:
     from rich.filesize import decimal
 
     removed, searched = result["removed"], result["searched"]
-    words = {"rows": "rows", "lines": "lines of logs", "ids": "ids of features", "reports": "reports",
+    words = {"rows": "rows", "logs": "files of logs", "ids": "ids of features", "reports": "reports",
              "folders": "folders of indexes or unfinished work"}
     counts = ", ".join(f"{removed[name]} {word}" for name, word in words.items() if removed.get(name))
     print(f"{len(result['erased'])} users and items: {f'removed {counts}' if counts else 'nothing was left'}")

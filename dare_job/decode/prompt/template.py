@@ -7,6 +7,7 @@ the template.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, get_args
@@ -164,6 +165,19 @@ class Renderer:
             return ""
         turns = [{"role": "user", "content": _PLACEHOLDER}, {"role": "assistant", "content": _ANSWER}]
         return self._render(turns, add_generation_prompt=False).rpartition(_ANSWER)[2]
+
+    def gaps(self) -> list[str]:
+        """What the template prints before, between and after messages; empty without a template.
+
+        Conversations that the template refuses are left out.
+        """
+        system, user, answer = ({"role": role, "content": f"\ue000{role}\ue001"}
+                                for role in ("system", "user", "assistant"))
+        found = []
+        for messages in ([user], [system, user], [user, answer, user]) if self.template else ():
+            with suppress(*_FAILURES):
+                found += re.split("\ue000.*?\ue001", self._apply(messages))
+        return found
 
     def _front(self) -> str:
         """System text and examples without a template: paragraphs before the prompt."""

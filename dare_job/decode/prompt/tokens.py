@@ -2,15 +2,18 @@
 
 A prompt is tokenized as a whole, exactly as ``apply_chat_template`` does. If that gives other control tokens
 than the format itself has, a title or attribute spells one, such as "<|im_end|>". The prompt is then cut
-inside each such spelling and its pieces are tokenized one by one, so that they remain ordinary text.
+inside each such spelling and its pieces are tokenized one by one, so that they remain ordinary text. Where
+the template marks turns with text that is no control token, ``markers`` breaks up that text in the prompt.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
+from dare_job.decode.prompt.markers import TurnMarkers
 from dare_job.decode.prompt.template import PLAIN, PromptFormat, Renderer, chat_template, prints_date
 from dare_job.errors import RowError
 
@@ -65,6 +68,7 @@ class PromptEncoder:
         self._add_special = self._renderer.template is None  # a template prints its special tokens itself
         self._controls = control_tokens(tokenizer, self._renderer.template)
         self._control_ids = np.array(list(self._controls), np.int32)
+        self._markers = TurnMarkers(self._renderer.gaps(), self._controls.values(), _normalizer(tokenizer))
         self.opens_thinking = self._renderer.opens_thinking
         self._frame = self._tokenize(self._renderer.text("\ue000"))
         spellings = sorted(map(re.escape, self._controls.values()), key=len, reverse=True)
@@ -80,6 +84,7 @@ class PromptEncoder:
         RowError
             The prompt spells a control token that the tokenizer cannot read as text.
         """
+        prompt = self._markers.break_up(prompt)
         text = self._renderer.text(prompt)
         ids = self._tokenize(text)
         return ids if self._has_own_controls(ids) else self._as_text(prompt, text)
@@ -120,6 +125,12 @@ class PromptEncoder:
 
     def _inner(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _normalizer(tokenizer) -> Callable[[str], str]:
+    """What the tokenizer does to a text first, with spaces where SentencePiece writes U+2581."""
+    found = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return (lambda text: found.normalize_str(text).replace("\u2581", " ")) if found else str
 
 
 def control_tokens(tokenizer, template: str | None) -> dict[int, str]:

@@ -97,10 +97,11 @@ def _alone(out: Path) -> Iterator[None]:
 def _remove(out: Path, everyone: Subjects) -> dict[str, int]:
     search = Search(out, everyone)
     removal = Removal(out, everyone, search)
+    with progress.doing("removing data that no search finds"):
+        removal.delete_unsearchable()
     with progress.doing("looking for data"):
         hits = list(search.hits())
     with progress.doing("removing data"):
-        removal.delete_indexes()  # a search finds no text in them
         removal.remove(hits)
     if removal.counts["reports"] and reports_index(out).exists():
         date_index.write_or_warn(out)

@@ -2,7 +2,7 @@
 
 An id is *distinctive* if it has at least eight characters, or five with a letter and a digit. A distinctive
 id counts wherever it stands by itself. Any other id, such as ``12``, is also a number of rows or seconds, so
-it counts where it is written as an id: ``user:12``, ``"user_id": "12"`` and, in logs, ``'12'``.
+it counts where it is written as an id: ``user:12`` or ``"user_id": "12"``.
 """
 
 import gzip
@@ -12,7 +12,7 @@ import json
 import mmap
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -33,16 +33,10 @@ def is_distinctive(identifier: str) -> bool:
 
 
 class Mentions:
-    """Finds mentions of entities in bytes.
+    """Finds mentions of entities in bytes."""
 
-    Parameters
-    ----------
-    logs
-        Whether a quoted id counts without its entity type, as in logs.
-    """
-
-    def __init__(self, subjects: Subjects, logs: bool = False):
-        self.subjects, self._logs = subjects, logs
+    def __init__(self, subjects: Subjects):
+        self.subjects = subjects
 
     def find(self, content: bytes | mmap.mmap) -> str | None:
         """What is mentioned, in words that do not repeat it; None: nothing."""
@@ -77,8 +71,6 @@ class Mentions:
         yield rb"(?<!%b)%b:%b(?!%b)" % (_WORD, kind, spelling, _WORD)
         yield rb"(?<!%b)%b (['\"])%b\1" % (_WORD, kind, spelling)
         yield rb"(?<!%b)(?:%b|entity)_id['\"]?\s*[:=]\s*(['\"]?)%b\1(?!%b)" % (_WORD, kind, spelling, _WORD)
-        if self._logs:
-            yield rb"(['\"])%b\1" % spelling
 
     @cached_property
     def _texts(self) -> list[bytes]:
@@ -125,11 +117,6 @@ def mentions_in_json(content: bytes, mentions: Mentions, entity: str | None) -> 
     except ValueError:
         return False
     return json_without(value, mentions, entity) != value
-
-
-def lines_without(lines: Iterable[bytes], mentions: Mentions) -> list[bytes]:
-    """The lines of a log that mention no entity."""
-    return [line for line in lines if not mentions.find(line) and not mentions_in_json(line, mentions, None)]
 
 
 @contextmanager

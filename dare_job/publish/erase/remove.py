@@ -2,8 +2,8 @@
 
     published dates      rewritten without the rows; the manifest counts what is left
     features/ids         the id is replaced by ``erased-<random>``; the numbers of all entities stay
-    _work/dt=D           rows, list entries and log lines are removed; what holds texts without ids (pools and
-                         indexes of waves) is deleted: the next run of the date builds it again
+    _work/dt=D           rows and list entries are removed; what a search cannot prove clean is deleted: pools
+                         and indexes of waves hold texts without ids, logs and rejected rows quote the input
     reports              written again; deleted if their date is no longer published
 """
 
@@ -37,7 +37,7 @@ _OLD_PLAN = "erased"  # fingerprint of a shard plan from which rows were erased:
 
 
 class Removal:
-    """Removes entities from one output folder. ``counts``: rows, lines, files and folders so far."""
+    """Removes entities from one output folder. ``counts``: rows, logs, files and folders so far."""
 
     def __init__(self, out: Path, subjects: Subjects, search: Search):
         self._out, self._subjects, self._search = out, subjects, search
@@ -64,12 +64,24 @@ class Removal:
         dates = {folder.name for folder in (*snapshots, *works, *(page.parent for page in pages))}
         self._clean_reports(sorted(date for date in map(paths.folder_date, dates) if date), pages)
 
-    def delete_indexes(self) -> None:
-        """Delete pools and indexes of waves of all dates: they hold texts as tokens, without ids."""
+    def delete_unsearchable(self) -> None:
+        """Delete pools, indexes of waves, logs, rejected rows and what killed writers left, of all dates: a
+        search does not find everything that they hold of an entity.
+        """
         for work in sorted(self._works):
             for folder in (work / "pools", work / "generate" / "waves"):
                 if folder.exists():
                     self._delete(folder)
+            for leftover in sorted(work.rglob(".*.partial")):
+                leftover.unlink()
+            for log in sorted((work / "logs").glob("*.jsonl")):
+                lock.require_held()
+                log.unlink()
+                self.counts["logs"] += 1
+            for rejects in sorted((work / "input" / "rejects.parquet").glob("*.parquet")):
+                with suppress(pa.ArrowException):  # damaged; the proof names it
+                    if tables.has_owned(rejects, None, self._subjects):  # the number of files stays
+                        self._count_rows(tables.rewrite(rejects, rejects, None, self._subjects))
 
     def _delete(self, folder: Path) -> None:
         lock.require_held()
@@ -107,24 +119,14 @@ class Removal:
         elif path.suffix == ".json":
             with suppress(ValueError):  # damaged; the proof names it
                 self._clean_json(path, _json(path))
-        elif path.suffix == ".jsonl":
-            self._clean_lines(path)
 
     def _count_rows(self, removed: pa.Table) -> None:
         self.counts["rows"] += len(removed)
         self.counts["files"] += 1
 
     def _clean_json(self, path: Path, value) -> None:
-        write_json(path, mentions.json_without(value, self._search.mentions_of(path),
-                                               entity_beside(self._out, path)))
+        write_json(path, mentions.json_without(value, self._search.mentions, entity_beside(self._out, path)))
         self.counts["files"] += 1
-
-    def _clean_lines(self, path: Path) -> None:
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = mentions.lines_without(lines, self._search.mentions_of(path))
-        with paths.atomic_writer(path, f".{path.name}.partial") as file:
-            file.writelines(kept)
-        self.counts["lines"] += len(lines) - len(kept)
 
     def _mask(self, path: Path) -> None:
         """Replace ids in the table of dense ids. Its rows stay, because a row's number is its dense id."""
@@ -187,7 +189,7 @@ class Removal:
 
     def _write_manifest(self, staging: Path, folder: Path, manifest: dict, removed: list[pa.Table]) -> None:
         entity = tables.entity_of(folder.relative_to(self._out).as_posix(), manifest)
-        manifest = mentions.json_without(manifest, self._search.mentions_of(folder / MANIFEST), entity)
+        manifest = mentions.json_without(manifest, self._search.mentions, entity)
         rows = sum(map(len, removed))
         if removed and "counts" in manifest:
             counts = Counter(dict(manifest["counts"]))

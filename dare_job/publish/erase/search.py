@@ -5,7 +5,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,7 +56,7 @@ class Search:
 
     def __init__(self, out: Path, subjects: Subjects):
         self.out, self._subjects, self.searched = out, subjects, Searched()
-        self._mentions = {logs: Mentions(subjects, logs) for logs in (False, True)}
+        self.mentions = Mentions(subjects)
 
     def hits(self) -> Iterator[Hit]:
         """The files that mention an entity, in order of their names."""
@@ -67,14 +66,10 @@ class Search:
             what = self._table(path, entity_beside(self.out, path)) if table else self._file(path)
             self.searched.files += 1
             self.searched.bytes += size
-            if what is None and self._mentions[False].find(path.relative_to(self.out).as_posix().encode()):
+            if what is None and self.mentions.find(path.relative_to(self.out).as_posix().encode()):
                 what = "its name has an id"
             if what:
                 yield Hit(path, what)
-
-    def mentions_of(self, path: Path) -> Mentions:
-        """How a file that is no table is searched: logs also for ids in quotes."""
-        return self._mentions[path.parent.name == "logs" and path.suffix != ".json"]
 
     def _table(self, path: Path | pa.Buffer, entity: str | None) -> str | None:
         """What a Parquet file, or its content, mentions."""
@@ -116,32 +111,26 @@ class Search:
                    for text in self._subjects.texts if len(text) >= mentions.SHORTEST_TEXT)
 
     def _file(self, path: Path) -> str | None:
-        found = self.mentions_of(path)
         with mentions.mapped(path) as content:
             try:
-                return self._content(path, content, found)
+                return self._content(path, content)
             except _DAMAGED as error:
                 return f"it cannot be unpacked ({error})"
 
-    def _content(self, path: Path, content, found: Mentions) -> str | None:
-        if what := found.find(content):
+    def _content(self, path: Path, content) -> str | None:
+        if what := self.mentions.find(content):
             return what
         if path.suffix == ".json" and mentions.mentions_in_json(
-                content[:], found, entity_beside(self.out, path)):
+                content[:], self.mentions, entity_beside(self.out, path)):
             return "an id"
-        if path.suffix == ".jsonl" and any(mentions.mentions_in_json(line, found, None)
-                                           for line in content[:].splitlines()):
-            return "an id"
-        return next(filter(None, (self._member(name, member, found)
-                                  for name, member in mentions.archived(content))), None)
+        return next(filter(None, (self._member(*member) for member in mentions.archived(content))), None)
 
-    def _member(self, name: str, content: bytes, found: Mentions) -> str | None:
+    def _member(self, name: str, content: bytes) -> str | None:
         """What a file inside an archive mentions; archives inside of archives are unpacked as well."""
         table = self._table(pa.py_buffer(content), None) if content.startswith(tables.MAGIC) else None
-        if what := table or found.find(content) or found.find(name.encode()):
+        if what := table or self.mentions.find(content) or self.mentions.find(name.encode()):
             return f"{what}, inside the archive"
-        below = partial(self._member, found=found)
-        return next(filter(None, (below(*member) for member in mentions.archived(content))), None)
+        return next(filter(None, (self._member(*member) for member in mentions.archived(content))), None)
 
 
 def _has_strings(kind: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
 """Parquet files: which rows belong to the entities that are erased, and a file without these rows.
 
 A row belongs to the entities that its columns of ids name: ``user_id``, ``item_id``, and ``entity_id`` with
-the entity type of the column ``entity``, or else of the file's place. A rejected input row belongs to an
-entity if its raw text has the id between two separators.
+the entity type of the column ``entity``, or else of the file's place. A rejected input row belongs to every
+entity: its id may be escaped, written as bytes, cut off after 200 characters, or in the name of a folder.
 """
 
 import re
@@ -24,7 +24,6 @@ MAGIC = b"PAR1"  # the first bytes of a Parquet file
 _TOTALS = b"dare_job.totals"  # of ``chunk_files``
 _REJECT_COLUMNS = ("source", "reason", "raw")  # of REJECTS, without a number
 BATCH = 1 << 16  # rows that are read at once
-_PATTERNS = 200  # ids in one regular expression
 _PLACE = re.compile(r"(?:entity=|labels-)(user|item)\b")
 
 
@@ -43,6 +42,8 @@ def entity_of(place: str, manifest: dict | None = None) -> str | None:
 def owned(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subjects) -> pa.Array:
     """Which rows (n,) belong to the entities. ``entity``: as ``entity_of``; None: either type."""
     names, masks = rows.schema.names, []
+    if _are_rejects(names):
+        return pa.repeat(True, rows.num_rows)
     for kind in ENTITIES:
         if f"{kind}_id" in names:
             masks.append(_among(rows[f"{kind}_id"], subjects.ids[kind]))
@@ -50,8 +51,6 @@ def owned(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subject
             mask = _among(rows["entity_id"], subjects.ids[kind])
             typed = "entity" in names
             masks.append(pc.and_(mask, pc.equal(rows["entity"], kind)) if typed else mask)
-    if _are_rejects(names):
-        masks += [pc.match_substring_regex(rows["raw"], pattern) for pattern in _field_patterns(subjects)]
     if not masks:
         return pa.repeat(False, rows.num_rows)
     return pc.fill_null(reduce(pc.or_kleene, masks), False)
@@ -59,12 +58,6 @@ def owned(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subject
 
 def _among(column: pa.Array, ids: frozenset[str]) -> pa.Array:
     return pc.is_in(column.cast(pa.string()), value_set=pa.array(sorted(ids), pa.string()))
-
-
-def _field_patterns(subjects: Subjects) -> Iterator[str]:
-    ids = sorted(map(re.escape, subjects.every_id))
-    for start in range(0, len(ids), _PATTERNS):
-        yield rf"(?:^|[^\w-])(?:{'|'.join(ids[start:start + _PATTERNS])})(?:$|[^\w-])"
 
 
 def batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
