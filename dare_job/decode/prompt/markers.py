@@ -26,7 +26,7 @@ class TurnMarkers:
     """
 
     def __init__(self, gaps: Iterable[str], controls: Iterable[str], normalize: Callable[[str], str] = str):
-        spellings = sorted(map(re.escape, controls), key=len, reverse=True)
+        spellings = sorted(map(re.escape, filter(None, controls)), key=len, reverse=True)
         control = re.compile("|".join(spellings) or r"(?!)")
         found = {marker for gap in gaps for marker in _markers(control.sub("\n", gap))}
         self._normalize = normalize
