@@ -16,7 +16,7 @@ import yaml
 
 from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.config.tables import InputTables
-from dare_job.data.input import guess, preview_rows, source
+from dare_job.data.input import doubts, guess, preview_rows, source
 from dare_job.data.input.archive import unpack
 from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
@@ -187,15 +187,15 @@ def _table_facts(table: Table) -> TableFacts:
         else:
             _count_events(facts, valid)
     if facts.rows > sum(facts.rejected.values()):
-        for name in sorted(table.asked_attributes() - facts.valued):
+        for name in sorted(set(table.attribute_names()) - facts.valued):
             _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
                          "only its name, title or description counts", table.name, name)
         if table.given_attributes() and not facts.valued:
             _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
                          "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
                          table.key)
-    table.warn_of_result(facts.rows, facts.first, facts.last)
-    table.warn_of_encoding(sum(facts.odd.values()), next(iter(facts.odd), None))
+    doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last)
+    doubts.warn_of_encoding(table, sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
 
 

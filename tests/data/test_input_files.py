@@ -137,8 +137,8 @@ def test_files_of_a_lake_are_not_read_past_its_log(tmp_path):
             read(tmp_path / "in", tmp_path, tables={"interactions": {"path": place}})
     put(tmp_path / "iceberg", "all/events/data/part-0.parquet", **EVENT)
     text(tmp_path / "iceberg", "all/events/metadata/v1.metadata.json", "{}")
-    for place, kind in (("in", "Delta"), ("iceberg", "Iceberg")):
-        with pytest.raises(DataError, match=f"contains a {kind} table"):
+    for place, kind in (("in", "a Delta"), ("iceberg", "an Iceberg")):
+        with pytest.raises(DataError, match=f"contains {kind} table"):
             read(tmp_path, tmp_path, tables={"interactions": {"path": place}})
     assert len(read(path, tmp_path)["interactions"]) == 1  # input.path itself
 
@@ -265,8 +265,8 @@ def test_lines_of_another_encoding_are_counted(spark, tmp_path, caplog):
     (folder / "items").mkdir()
     text(folder, "items/a.csv", "item_id,title", "a,A")
     text(folder, "items/b.csv", "item_id,title", "b,B", "c,Бригада", "d,Дом", encoding="cp1251")
-    warning = ("items: 2 lines, the first of b.csv, are not UTF-8 and are read as cp1252. If they have "
-               "another encoding, name it: input.tables.items.encoding")
+    warning = ("items: 2 lines, the first of b.csv: not UTF-8 and read as cp1252. If it is another encoding, "
+               "name it: input.tables.items.encoding")
     read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
     assert warning in caplog.text
     caplog.clear()

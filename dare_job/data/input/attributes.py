@@ -64,6 +64,12 @@ def _parsed(text: str) -> object:
         return text if literal is None else literal[0]
 
 
+def holds_attributes(kind: pa.DataType | None) -> bool:
+    """Whether a column ``attributes`` of a type (None: of a text file) may be a map, a struct or objects."""
+    return kind is None or pa.types.is_map(kind) or pa.types.is_struct(kind) or values.is_text(
+        values.plain(pa.nulls(0, kind)).type)
+
+
 def given_attributes(column: pa.Array | None, rows: int) -> pa.Array:
     """Attributes of a column ``attributes``: a map, a struct, or objects in JSON."""
     if column is None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dare_job.data.input import doubts
 from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
@@ -69,9 +70,9 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
         checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
-        table.warn_of_result(counts[name].written + counts[name].broken, counts[name].oldest,
-                             counts[name].newest)
-        table.warn_of_encoding(counts[name].odd, counts[name].odd_file)
+        found = counts[name]
+        doubts.warn_of_mapping(table, found.written + found.broken, found.oldest, found.newest)
+        doubts.warn_of_encoding(table, found.odd, found.odd_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)

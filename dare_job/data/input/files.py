@@ -93,7 +93,7 @@ def _refuse_part_of_lake(path: AnyPath, key: str) -> None:
     """Refuse files of a table of Delta, Iceberg or Hudi: only its log says which of them count."""
     for folder in list(path.parents)[:_LEVELS]:
         if kind := lake_format(folder):
-            raise DataError(f"{path} is part of a {kind.capitalize()} table: name the table's folder, "
+            raise DataError(f"{path} is part of {table_of(kind)}: name the table's folder, "
                             f"{key} = {folder}")
 
 
@@ -150,7 +150,7 @@ def _refuse_lake_below(folder: AnyPath, names: list[str]) -> None:
     logs = [name for name in names if name.endswith(_ICEBERG_LOG) and "metadata" in names]
     for mark, kind in (_LAKES | dict.fromkeys(logs, "iceberg")).items():
         if mark in names:
-            raise DataError(f"{folder} contains a {kind.capitalize()} table ({mark}): name the table's "
+            raise DataError(f"{folder} contains {table_of(kind)} ({mark}): name the table's "
                             f"folder "
                             "in the path of input.tables")
 
@@ -189,6 +189,11 @@ def lake_format(folder: AnyPath) -> str | None:
             return kind
     logs = folder / "metadata"
     return "iceberg" if logs.is_dir() and next(logs.glob(f"*{_ICEBERG_LOG}"), None) else None
+
+
+def table_of(kind: str) -> str:
+    """Such a table, in words."""
+    return f"{'an' if kind == 'iceberg' else 'a'} {kind.capitalize()} table"
 
 
 def single_subfolder(path: AnyPath) -> AnyPath:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings, TableSettings
 from dare_job.data.input import files, formats, lakes, values
+from dare_job.data.input.attributes import holds_attributes
 from dare_job.data.input.formats import FileInfo
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage.paths import AnyPath
@@ -159,8 +160,8 @@ def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events:
         if ids is None or title is None or name in events:
             continue
         wanted = {key: ids} | ({"title": title} if title else {})
-        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" and \
-            "attributes" not in info.types else None
+        given = "attributes" in info.types and holds_attributes(info.types["attributes"])
+        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" and not given else None
         return EntitySettings(path=name, columns=_renamed(wanted),
                              attributes=listed or None)
     return None

@@ -8,7 +8,7 @@ other column names than the table and rows that were deleted.
 from urllib.parse import unquote
 
 from dare_job.config.tables import TableSettings
-from dare_job.data.input import formats
+from dare_job.data.input import files, formats
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import Form
 from dare_job.errors import ConfigError, DataError, install_hint
@@ -35,20 +35,20 @@ def lake_files(name: str, settings: TableSettings, path: AnyPath, kind: str, int
     DataError
         The table is of Hudi, is damaged, or uses what the library does not read.
     """
-    what = f"{'an' if kind == 'iceberg' else 'a'} {kind.capitalize()} table"
     if kind == "hudi":
         raise DataError(f"{path} is a Hudi table, which is not read here: read it by Spark with "
                         f"input.tables.{name}.query, or export it to Parquet")
     try:
         return _delta(path) if kind == "delta" else _iceberg(path, into and into / f".{name}.parquet")
     except ImportError as error:
-        raise ConfigError(f"{path} is {what}, which needs the package {error.name}: "
+        raise ConfigError(f"{path} is {files.table_of(kind)}, which needs the package {error.name}: "
                           f"{install_hint(kind)}") from None
     except (ConfigError, DataError):
         raise
     except Exception as error:  # the libraries have no common class of errors
         cause = " ".join(str(error).split())[:_CAUSE_CHARACTERS]  # also what follows its first line
-        raise DataError(f"{path} cannot be read as {what}: {type(error).__name__}: {cause}") from error
+        raise DataError(f"{path} cannot be read as {files.table_of(kind)}: {type(error).__name__}: "
+                        f"{cause}") from error
 
 
 def _delta(path: AnyPath) -> tuple[FileInfo, ...]:

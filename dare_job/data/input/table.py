@@ -7,10 +7,8 @@ first row of a block, how many of its lines are not of the encoding).
 """
 
 import difflib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -19,7 +17,7 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats, values
-from dare_job.data.input.attributes import attribute_maps, given_attributes, unlisted
+from dare_job.data.input.attributes import attribute_maps, given_attributes, holds_attributes, unlisted
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import RAW_CHARACTERS, Form, Piece, Raw
@@ -33,9 +31,7 @@ _SCHEMAS = CONTRACT | dict.fromkeys(OF_TEXTS, TEXTS)
 COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
 _OPTIONAL = ("rating",)
-_LOG = logging.getLogger("dare_job")
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
-_EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
          pa.field("problem", pa.string()), pa.field("raw", pa.string()), pa.field("odd", pa.int64())]
 # columns that tools add to what somebody exported
@@ -97,7 +93,7 @@ class Table:
         return names | {name: kind for file in reversed(self.files) for name, kind in file.columns.items()}
 
     @cached_property
-    def _may_lack_keys(self) -> bool:
+    def may_lack_keys(self) -> bool:
         """Whether the first objects of a file, whose keys are known, need not have all keys."""
         return any(file.form.kind == "json" for file in self.files)
 
@@ -133,21 +129,10 @@ class Table:
         """
         for name in self.left_out() if self.columns else ():
             similar = _nearest(name, self.columns)
-            if name not in self.columns and (similar or not self._may_lack_keys):
+            if name not in self.columns and (similar or not self.may_lack_keys):
                 raise DataError(f"{self.files[0].path} has no column {name}, which {self.key}.all_but leaves "
                                 f"out{f'; is it {similar}?' if similar else ''} (columns found: "
                                 f"{', '.join(self.columns)})")
-
-    def _warn_of_missing_keys(self) -> None:
-        """Warn of columns that the settings name and the first objects of all files of JSON lack."""
-        if not self._may_lack_keys or self.derive:
-            return
-        for setting, names in (("attributes", self._attribute_names().values()),
-                               ("where", self.settings.where), ("all_but", self.left_out())):
-            if missing := [name for name in names if name not in self.columns]:
-                _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
-                             self.files[0].path, ", ".join(missing), self.key, setting,
-                             ", ".join(self.files[0].types))
 
     def _check_columns(self, file: FileInfo) -> None:
         """Check one file. Columns other than ids and times may be missing where another file has them."""
@@ -159,13 +144,13 @@ class Table:
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
                             f"it is: {self.key}.columns={{{names}}}")
-        named = [*self._attribute_names().values(), *self.settings.where]
+        named = [*self.attribute_names().values(), *self.settings.where]
         missing = [name for name in named if name not in self.columns]
         if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name])}:
             raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
                             f"name "
                             f"them all in {self.key}.header")
-        if missing and not self._may_lack_keys:
+        if missing and not self.may_lack_keys:
             raise DataError(f"{path} has no column {missing[0]}, which {self.key} names (columns found: "
                             f"{', '.join(found)})")
         nested = [theirs for ours in COLUMNS[self.name] if (kind := types.get(theirs := self.column(ours)))
@@ -174,52 +159,19 @@ class Table:
             raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
         kind = types.get("attributes")
         if self.name in ("users", "items") and self._asked is None and kind is not None \
-                and not (pa.types.is_map(kind) or pa.types.is_struct(kind)
-                         or values.is_text(values.plain(pa.nulls(0, kind)).type)):
+                and not holds_attributes(kind):
             raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
                             f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
-    def warn_of_result(self, rows: int, oldest: int | None, newest: int | None) -> None:
-        """Warn of a mapping that is probably wrong: no row, missing keys, times of another unit, also a few.
-
-        Parameters
-        ----------
-        rows
-            Those that were read, usable or not.
-        oldest, newest
-            Smallest and largest time of the interactions.
-        """
-        self._warn_of_missing_keys()
-        if not rows and (self.name == "interactions" or self.settings.where):
-            files = f"{self.files[0].path}{' and others' if len(self.files) > 1 else ''}" if self.files \
-                else "the query"
-            chosen_by = "; ".join(f"{self.key}.where: {name} is one of {', '.join(allowed)}"
-                                  for name, allowed in self.settings.where.items())
-            _LOG.warning("%s: no row of %s is read%s", self.name, files,
-                         f" ({chosen_by})" if chosen_by else "")
-        timed = self.name == "interactions" and self.column("timestamp") is not None
-        if timed and oldest is not None and oldest < _EARLY_S:
-            first, last = (datetime.fromtimestamp(time, UTC).date() for time in (oldest, newest))
-            _LOG.warning("interactions: the oldest is of %s, the newest of %s (UTC): check the unit, "
-                         "%s.time = %s", first, last, self.key, self.settings.time or "s")
-
-    def warn_of_encoding(self, lines: int, file: str | None) -> None:
-        """Warn of lines that are not of the encoding. Tables that ``derive`` makes are known to have them."""
-        if lines and not self.derive:
-            encoding = self.settings.encoding
-            what = f"{encoding} and lose bytes" if encoding else "UTF-8 and are read as cp1252"
-            _LOG.warning("%s: %d lines, the first of %s, are not %s. If they have another encoding, name it: "
-                         "%s.encoding", self.name, lines, file, what, self.key)
-
     def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
-        return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self._may_lack_keys)
+        return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self.may_lack_keys)
 
     def unused(self) -> list[str]:
         """Columns that nothing reads."""
         if not self.files or self.derive or self._asked == "all":
             return []
-        used = {*map(self.column, COLUMNS[self.name]), *self._attribute_names().values(),
+        used = {*map(self.column, COLUMNS[self.name]), *self.attribute_names().values(),
                 *self.settings.where,
                 "attributes"}
         return [name for name in self.columns if name not in used]
@@ -230,19 +182,15 @@ class Table:
 
     def only_filters(self) -> list[str]:
         """Columns of ``where`` that are no attributes."""
-        attributes = self._attribute_names().values()
+        attributes = self.attribute_names().values()
         return [name for name in self.settings.where if name not in attributes
                 and (self._asked != "all" or name in self.settings.all_but)]
-
-    def asked_attributes(self) -> set[str]:
-        """Attributes that the settings list, by our names."""
-        return set(self._attribute_names())
 
     def given_attributes(self) -> bool:
         """Whether the attributes are those of a column ``attributes``."""
         return self.name in ("users", "items") and self._asked is None and "attributes" in self.columns
 
-    def _attribute_names(self) -> dict[str, str]:
+    def attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
         listed = self._asked
         if isinstance(listed, dict):
@@ -288,7 +236,7 @@ class Table:
         if self._asked == "all":
             return None
         names = [name for name in map(self.column, COLUMNS[self.name]) if name is not None]
-        others = [*self._attribute_names().values(), *self.settings.where, "attributes"]
+        others = [*self.attribute_names().values(), *self.settings.where, "attributes"]
         return list(dict.fromkeys([*names, *others]))
 
     def _selected(self, raw: Raw) -> Raw:
@@ -368,7 +316,7 @@ class Table:
     def _attributes(self, raw: Raw) -> pa.Array:
         if self._asked is None:
             return given_attributes(raw.columns.get("attributes"), len(raw))
-        names = self._attribute_names()
+        names = self.attribute_names()
         if self._asked == "all":
             left_out = {*map(self.column, COLUMNS[self.name]), *self.settings.all_but}
             names = {name: name for name in raw.columns
