@@ -4,9 +4,10 @@ import json
 
 import pytest
 import transformers as hf
-from decode_models import GROUPED, tiny
+from decode_models import GROUPED, assert_written, generate_now, oracle, prompts, tiny, write
 from safetensors.torch import load_file, save_file
 
+from dare_job.bench.sweep import models
 from dare_job.decode.model.target import Target
 from dare_job.errors import ModelError
 
@@ -21,6 +22,17 @@ def _edit(folder, change) -> None:
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["mistral3", "qwen2_5_vl"])
+def test_image_models_decode_text(tmp_path, name):
+    """Their configurations are unknown to ``AutoModelForCausalLM``."""
+    models.tiny(name).save_pretrained(tmp_path)
+    target, texts = Target.load(tmp_path, device="cpu"), prompts((5, 17))
+    assert type(target.model).__name__.endswith("ForConditionalGeneration")
+    with target.as_transformers() as model:
+        plain = [generate_now(model, text) for text in texts]
+    assert_written(write(target, texts, oracle(plain)), plain)
 
 
 def test_a_missing_weight_is_named(folder):
