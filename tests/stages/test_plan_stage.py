@@ -278,7 +278,7 @@ def test_todo_takes_the_first_stale_rows_that_have_a_prompt(planned):
 
 
 def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):
-    folder = write_input([("ann", "i1", float("nan"), JAN_2)])
+    folder = write_input([("ann", "i1", float("inf"), JAN_2)])
     job = make_job({"input": {"path": str(folder)}})
     with pytest.raises(DataError, match="1 of 1 rows of interactions"):
         plan.run(job)

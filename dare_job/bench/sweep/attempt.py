@@ -154,5 +154,6 @@ def _difference(result: Result, expected: np.ndarray) -> str:
 
 
 def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, ModelError) else f"{type(error).__name__}: {text}"
+    """Return a message of the job, or the first sentence of another error."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ModelError) else f"{type(error).__name__}: {text.split('. ')[0][:300]}"

@@ -9,7 +9,7 @@ _OUTCOMES = {
     "none": ("without drafts", "texts equal those of `generate`; drafts are not possible"),
     "wrong": ("wrong", "a text differs: a fault, please report it"),
     "crash": ("crash", "the process ended or did not finish: a fault, please report it"),
-    "refused": ("refused", "`dare-job check` and `run` end with a message; `generate` can decode"),
+    "refused": ("refused", "`dare-job check` and `run` end with the reason"),
     "no_text": ("no text", "`generate` itself cannot continue a text with this class"),
     "not_built": ("not tried", "the sweep could not make a tiny model of it"),
 }
