@@ -7,7 +7,6 @@ large files. Callers must name the columns, as Spark cannot push a projection do
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from dare_job.errors import DataError
+from dare_job.spark import tasks
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.paths import AnyPath
 
-_TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
 _ROWS, _GROUP_BYTES = 2000, 64 << 20
 _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
@@ -45,15 +44,15 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet files found")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
-    tasks = divide([piece for file, size in files for piece in _pieces(file, size)], spark)
+    pieces = tasks.divide([piece for file, size in files for piece in _pieces(file, size)], spark)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                for piece in tasks[number]:
+                for piece in pieces[number]:
                     yield from _rows(piece, schema)
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
+    return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(read, from_arrow_schema(schema))
 
 
 def _sized(path: AnyPath) -> list[tuple[AnyPath, int]]:
@@ -90,29 +89,8 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 def _pieces(file: AnyPath, size: int) -> list[tuple[_Piece, int]]:
     """Pieces of a file and their bytes: the whole file, or each row group of a large one."""
-    groups = _row_groups(file) if size >= _TASK_BYTES else [None]
+    groups = _row_groups(file) if size >= tasks.TASK_BYTES else [None]
     return [((str(file), group), size // len(groups)) for group in groups]
-
-
-def divide(pieces: Sequence[tuple[Any, int]], spark: SparkSession) -> list[list]:
-    """Pieces of files for each task, in order: about 128 MB, or less if some task slots would have no work.
-
-    Parameters
-    ----------
-    pieces
-        Each with its bytes.
-    """
-    costs = [size + _FILE_COSTS_BYTES for _, size in pieces]
-    most = min(_TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
-    tasks: list[list] = []
-    size = most
-    for (piece, _), cost in zip(pieces, costs, strict=True):
-        if size >= most:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(piece)
-        size += cost
-    return tasks
 
 
 def _row_groups(file: AnyPath) -> list[range | None]:

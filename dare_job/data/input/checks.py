@@ -15,8 +15,8 @@ from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
 from dare_job.schemas import REJECTS, TEXTS
-from dare_job.spark.remote_tables import divide
 from dare_job.spark.tables import write_parquet
+from dare_job.spark.tasks import divide
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
