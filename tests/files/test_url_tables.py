@@ -71,7 +71,7 @@ def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
 
 def test_a_large_file_is_read_by_several_tasks(spark, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "TASK_BYTES", 1000)
-    monkeypatch.setattr(remote_tables, "_FILE_COSTS_BYTES", 1)
+    monkeypatch.setattr(tasks, "_FILE_COSTS_BYTES", 1)
     many = pa.table({"n": pa.array(np.arange(3000))})
     put(folder / "t" / "part-1.parquet", many, row_group_size=700)
     put(folder / "t" / "_hidden" / "part-2.parquet", many)
