@@ -96,7 +96,7 @@ def test_the_command_ends_with_its_figures_and_writes_the_page(tmp_path):
 def test_the_page_has_every_outcome_of_the_sweep():
     rows = [{"name": f"m{i}", "class": None, "outcome": outcome, "reason": "a_b | c"}
             for i, outcome in enumerate(page._OUTCOMES)]
-    text = page.text(rows, "5.0")
+    text = page.text(rows, "5.0", 15)
     assert all(f"`m{i}`" in text for i in range(len(rows))) and "a\\_b \\| c" in text
 
 

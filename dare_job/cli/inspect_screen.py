@@ -24,7 +24,8 @@ def show(facts: dict) -> None:
             console.print(Text(f"rejected: {reason} ({counted(rejected['rows'], 'row')})", style="red"))
             for example in rejected["examples"]:
                 console.print(f"  {_short(example)}")
-            console.print(f"  {rejected['hint']}")
+            if rejected["hint"]:
+                console.print(f"  {rejected['hint']}")
     for name, orphans in facts["orphans"].items():
         if orphans["unknown"]:
             console.print(f"\n{orphans['unknown']} of {orphans['of']} {name} of interactions are not in the "

@@ -170,7 +170,8 @@ def _table_facts(table: Table) -> TableFacts:
             examples = facts.examples.setdefault(row["problem"], [])
             if len(examples) < SHOWN:
                 examples.append(f"{row['source']}:{row['line']}: {row['raw']}")
-        facts.odd.update({batch["source"][0].as_py(): odd} if (odd := batch["odd"][0].as_py()) else {})
+        if odd := batch["odd"][0].as_py():
+            facts.odd[batch["source"][0].as_py()] += odd
         valid = batch.filter(pc.is_null(problems))
         if len(facts.sample) < SHOWN:
             facts.sample += [{name: row[name] for name in valid.schema.names[:-len(MARKS)]}

@@ -245,12 +245,15 @@ def _generate(target: Target, prompt: np.ndarray, max_new_tokens: int) -> np.nda
     ids = torch.from_numpy(prompt.astype(np.int64))[None].to(target.device)
     with target.as_transformers() as model:
         try:
-            out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False,
-                                 attention_mask=torch.ones_like(ids),
-                                 pad_token_id=target.generation_config.pad_token_id or 0)
+            out = model.generate(ids, max_new_tokens=max_new_tokens, **_greedy(target, ids))
         except _GENERATE_ERRORS as error:
             raise ModelError(f"transformers' generate fails with this model: {describe(error)}") from error
     return out[0, len(prompt):].cpu().numpy()
+
+
+def _greedy(target: Target, ids: torch.Tensor) -> dict:
+    return {"do_sample": False, "attention_mask": torch.ones_like(ids),
+            "pad_token_id": target.generation_config.pad_token_id or 0}
 
 
 def _decode(target: Target, texts, expected, batch: int, nodes: int, max_new_tokens: int) -> dict:
@@ -290,9 +293,8 @@ def _own_difference(target: Target, ids: torch.Tensor, prompt: int, uncached: to
     """
     ids, new = ids[:, :prompt].to(target.device), ids.shape[1] - prompt + 1
     with target.as_transformers() as model:
-        out = model.generate(ids, max_new_tokens=new, do_sample=False, attention_mask=torch.ones_like(ids),
-                             pad_token_id=target.generation_config.pad_token_id or 0, output_logits=True,
-                             return_dict_in_generate=True)
+        out = model.generate(ids, max_new_tokens=new, output_logits=True, return_dict_in_generate=True,
+                             **_greedy(target, ids))
     return (out.logits[-1][0].float() - uncached).abs().max().item()
 
 

@@ -20,7 +20,7 @@ from dare_job.data.input.prepare import read_input
 from dare_job.data.input.scan import Piece, line_blocks
 from dare_job.data.input.source import input_identity
 from dare_job.errors import DataError
-from dare_job.spark import remote_tables, tasks
+from dare_job.spark import tasks
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 

@@ -29,7 +29,7 @@ from pools.index import Index
 LENGTHS, NEW_TOKENS = (5, 33, 1, 18), 40
 _BATCHES = (1, 3)
 _RESERVED = 20  # last tokens of the vocabulary, which configurations may use for images; not in prompts
-_CHANGED = 15  # every how many tokens the repeated text is another
+CHANGED = 15  # every how many tokens the repeated text is another
 
 
 def attempt(name: str) -> dict:
@@ -43,14 +43,19 @@ def attempt(name: str) -> dict:
         refused, no_text (``generate`` cannot continue a text with this class) or not_built. With texts also
         "accepted_per_step" and "steps" of the model from repeated text, and "undrafted_steps".
     """
+    started = time.perf_counter()
+    outcome = {"name": name, "class": None} | _attempt(name)
+    return outcome | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def in_own_process(name: str) -> dict:
+    """As ``attempt``, with settings of the whole process: one thread, and no warnings."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    started = time.perf_counter()
-    outcome = {"name": name, "class": None} | _attempt(name)
-    return outcome | {"seconds": round(time.perf_counter() - started, 1)}
+    return attempt(name)
 
 
 def _attempt(name: str) -> dict:
@@ -142,7 +147,7 @@ def _decode(target: Target, prompts: Sequence[np.ndarray], batch: int, drafter: 
 def _changed(text: np.ndarray) -> np.ndarray:
     """Return a text with another token in some places."""
     changed = text.copy()
-    changed[_CHANGED - 1 :: _CHANGED] = (changed[_CHANGED - 1 :: _CHANGED] + 1) % VOCABULARY
+    changed[CHANGED - 1 :: CHANGED] = (changed[CHANGED - 1 :: CHANGED] + 1) % VOCABULARY
     return changed
 
 

@@ -10,7 +10,7 @@ import transformers
 
 from dare_job.bench.cli import command
 from dare_job.bench.sweep import isolated, models, page
-from dare_job.bench.sweep.attempt import attempt
+from dare_job.bench.sweep.attempt import CHANGED, in_own_process
 from dare_job.config.options import option, words
 from dare_job.errors import ConfigError
 
@@ -50,12 +50,12 @@ def main(options: Options) -> dict:
     """
     names = [name for name in models.names() if not options.only or name.partition(" (")[0] in options.only]
     rows = []
-    for row in isolated.run(attempt, names, options.seconds, options.workers):
+    for row in isolated.run(in_own_process, names, options.seconds, options.workers):
         rows.append(row)
         print(f"{len(rows):3}/{len(names)} {row['outcome']:10} {row['name']:45} "
               f"{row.get('accepted_per_step', '')!s:>5} {row['reason']}", flush=True)
     counts = dict(Counter(row["outcome"] for row in rows))
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     if options.page:
-        options.page.write_text(page.text(rows, transformers.__version__), encoding="utf-8")
+        options.page.write_text(page.text(rows, transformers.__version__, CHANGED), encoding="utf-8")
     return {"transformers": transformers.__version__, "counts": counts, "models": rows}

@@ -32,8 +32,8 @@ every {changed}th token replaced.
 """
 
 
-def text(rows: Sequence[dict], version: str, changed: int = 15) -> str:
-    """Return the page of the sweep's rows."""
+def text(rows: Sequence[dict], version: str, changed: int) -> str:
+    """Return the page of the sweep's rows. ``changed``: every how many tokens drafts were replaced."""
     counts = Counter(row["outcome"] for row in rows)
     lines = [_HEAD.format(version=version, changed=changed)]
     lines += [f"| {title} | {counts[outcome]} | {meaning} |\n"

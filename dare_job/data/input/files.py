@@ -150,9 +150,8 @@ def _refuse_lake_below(folder: AnyPath, names: list[str]) -> None:
     logs = [name for name in names if name.endswith(_ICEBERG_LOG) and "metadata" in names]
     for mark, kind in (_LAKES | dict.fromkeys(logs, "iceberg")).items():
         if mark in names:
-            raise DataError(f"{folder} contains {table_of(kind)} ({mark}): name the table's "
-                            f"folder "
-                            "in the path of input.tables")
+            raise DataError(f"{folder} contains {table_of(kind)} ({mark}): name the table's folder in the "
+                            "path of input.tables")
 
 
 def _kind(file: AnyPath) -> str:

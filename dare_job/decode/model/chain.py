@@ -58,8 +58,9 @@ class ChainTarget(Target):
         self._has_positions = "position_ids" in arguments
         self._shapes = _state_shapes(model, self._cache_name)
         self._original_attention = tree_attention.original_name(model)
-        self.fused = tree_attention.enable(model) if self._shapes.attention else False
-        self.packed, self.llama, self.static, self.spare_cache = False, None, None, None
+        if self._shapes.attention:
+            self.fused = tree_attention.enable(model)
+        self._recurrences = recurrence.find(model)
         self.prefix_cache, self.prepacked = NoPrefixes(), PrepackedLayers(model)
         if check:
             selfcheck.check_chains(self)
@@ -105,7 +106,7 @@ class ChainTarget(Target):
             options["attention_mask"] = mask
         if ids.shape[1] == 1 or not cache.has_previous_state():
             return self.model(input_ids=ids, use_cache=True, **options).logits
-        with recurrence.by_token(self.model, cache.recorder):
+        with recurrence.by_token(self._recurrences, cache.recorder):
             logits = self.model(input_ids=ids, use_cache=True, **options).logits
         if not cache.complete:
             raise DraftError(type(self.model).__name__, "its code gives no state after each token of a chain")

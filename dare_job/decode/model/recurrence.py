@@ -7,8 +7,10 @@ feed-forward layers read the whole chain at once.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -94,19 +96,31 @@ _FORMS = {"torch_chunk_gated_delta_rule": ("torch_recurrent_gated_delta_rule", _
           "mamba_selective_scan": ("mamba_selective_state_update", _mamba)}
 
 
-@contextmanager
-def by_token(model: PreTrainedModel, recorder: StateRecorder) -> Iterator[None]:
-    """Run the recurrent layers of a model's code in the step form, with their states recorded."""
+class Recurrence(NamedTuple):
+    """A function of a model's code that runs a recurrence in its chunked form, and how its step form runs."""
+
+    code: ModuleType
+    name: str
+    step: Step
+    wrap: Callable[[Step, StateRecorder], Callable]
+
+
+def find(model: PreTrainedModel) -> list[Recurrence]:
+    """Return the recurrences of a model's code."""
     codes = {id(code): code for module in model.modules()
              if (code := sys.modules.get(type(module).__module__)) is not None}.values()
-    replaced = []
-    for code in codes:
-        for name, (step, wrap) in _FORMS.items():
-            if hasattr(code, name) and hasattr(code, step):
-                replaced.append((code, name, getattr(code, name)))
-                setattr(code, name, wrap(getattr(code, step), recorder))
+    return [Recurrence(code, name, getattr(code, step), wrap) for code in codes
+            for name, (step, wrap) in _FORMS.items() if hasattr(code, name) and hasattr(code, step)]
+
+
+@contextmanager
+def by_token(recurrences: Sequence[Recurrence], recorder: StateRecorder) -> Iterator[None]:
+    """Run recurrent layers in the step form, with their states recorded."""
+    chunked = [getattr(code, name) for code, name, *_ in recurrences]
+    for code, name, step, wrap in recurrences:
+        setattr(code, name, wrap(step, recorder))
     try:
         yield
     finally:
-        for code, name, function in replaced:
+        for (code, name, *_), function in zip(recurrences, chunked, strict=True):
             setattr(code, name, function)

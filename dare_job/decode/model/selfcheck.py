@@ -72,9 +72,7 @@ def check_logits(target) -> None:
         _LOG.debug("a token tree in %s: %s", name, error)
         raise DraftError(name, "its code cannot run a token tree") from error
     ours, expected = (torch.cat(logits) for logits in zip(*cases, strict=True))
-    if expected.isnan().any():
-        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
-                         f"exceed the range of {target.dtype}")
+    require_numbers(target, expected)
     spread = expected.std().clamp_min(1e-6).item()
     noise = _rounding(target) * spread
     if backward > max(noise, 0.01 * forward):
@@ -84,6 +82,13 @@ def check_logits(target) -> None:
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
         raise DraftError(name, "its logits over a token tree differ from a forward pass without one by "
                                f"{difference / spread:.2g} standard deviations")
+
+
+def require_numbers(target, logits: torch.Tensor) -> None:
+    """Raise ModelError for logits that are NaN."""
+    if logits.isnan().any():
+        raise ModelError(f"{target.model.name_or_path}: {type(target.model).__name__} gives NaN logits: its "
+                         f"weights are damaged, or exceed the range of {target.dtype}")
 
 
 _CHAINS = (4, 2)  # draft tokens of two rows
@@ -109,9 +114,7 @@ def check_chains(target) -> None:
     except MODEL_ERRORS as error:
         _LOG.debug("a chain in %s: %s", name, error)
         raise DraftError(name, "its code cannot run a chain of drafts") from error
-    if expected.isnan().any():
-        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
-                         f"exceed the range of {target.dtype}")
+    require_numbers(target, expected)
     if not close_to(target, ours, expected, influence):
         difference = (ours - expected).square().mean().sqrt() / expected.std().clamp_min(1e-6)
         raise DraftError(name, "its logits over a chain differ from a forward pass without one by "
@@ -163,7 +166,7 @@ def require_causal(target) -> float:
         Later tokens change earlier logits.
     """
     backward, forward = _influence(target)
-    if backward > max(_ROUNDING[target.dtype] * forward, 0.01 * forward):
+    if backward > max(_rounding(target), 0.01) * forward:
         raise ModelError(f"{type(target.model).__name__} is not supported: its attention is not causal")
     return forward
 
@@ -176,8 +179,7 @@ def close_to(target, logits: torch.Tensor, expected: torch.Tensor, influence: fl
     spread = expected.std().clamp_min(1e-6).item()
     differences = (logits - expected).square().mean(-1)
     difference = differences.mean() if target.dtype == torch.float32 else differences.median()
-    return difference.sqrt().item() <= max(_ROUNDING[target.dtype] * spread,
-                                           _TOLERANCE * min(spread, influence))
+    return difference.sqrt().item() <= max(_rounding(target) * spread, _TOLERANCE * min(spread, influence))
 
 
 @torch.inference_mode()

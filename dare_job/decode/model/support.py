@@ -186,7 +186,7 @@ def _is_bidirectional(config: PreTrainedConfig) -> bool:
 
 
 def _has_attention_only(config: PreTrainedConfig) -> bool:
-    """Return whether a hybrid's ``layer_types`` name no recurrent layer, whatever its class says."""
+    """Return whether a hybrid's ``layer_types`` name no recurrent layer; its class has them all the same."""
     types = getattr(config, "layer_types", None)
     return bool(types) and set(types) <= {FULL, SLIDING}
 

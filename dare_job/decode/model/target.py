@@ -78,6 +78,11 @@ class Target:
 
     drafts = "tree"
     max_prefill_tokens = 4096
+    fused = packed = False
+    llama: LlamaForward | None = None
+    prepacked: PrepackedLayers | None = None
+    static: StaticForward | None = None
+    spare_cache: TreeCache | None = None
 
     def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
         self.model = model.eval()
@@ -87,11 +92,8 @@ class Target:
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = tree_attention.original_name(model)
         self.fused = tree_attention.enable(model)
-        self.llama: LlamaForward | None = None
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.static: StaticForward | None = None
-        self.spare_cache: TreeCache | None = None
         self.packed = self.fused and self.traits.packs and selfcheck.supports_packed(self)
         cuda = self.device.type == "cuda"
         if self.packed and self.traits.window is None:
@@ -152,8 +154,6 @@ class Target:
     @property
     def cache_bytes(self) -> tuple[int, int] | None:
         """Bytes of a token's keys and values, and of a row beside them. None: the model has its own cache."""
-        if self.drafts == "none":
-            return None
         return entry_bytes(filter(None, self._shapes), self.dtype), 0
 
     def acquire_cache(self, slots: int) -> TreeCache:

@@ -86,7 +86,7 @@ class UndraftedTarget(Target):
         ``generate`` cannot run the model either, its attention is not causal, or its logits are NaN.
     """
 
-    drafts = "none"
+    drafts, cache_bytes = "none", None
     max_prefill_tokens = _PREFILL_TOKENS
 
     def __init__(self, model: PreTrainedModel, reason: str):
@@ -94,8 +94,6 @@ class UndraftedTarget(Target):
         self.traits = support.undrafted_traits(model)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
         self.dtype, self.device = model.dtype, model.device
-        self.fused = self.packed = False
-        self.llama = self.prepacked = self.static = self.spare_cache = None
         self.prefix_cache = NoPrefixes()
         arguments = frozenset(inspect.signature(model.forward).parameters)
         self.supports_logits_to_keep = "logits_to_keep" in arguments
@@ -192,9 +190,7 @@ def _largest_batches(target: UndraftedTarget, largest: str) -> str:
     for row in range(len(lengths)):
         logits = _logits_of_rows(target, texts[row : row + 1], lengths[row : row + 1])
         alone |= {(row, place): part for (_, place), part in logits.items()}
-    if torch.stack(list(alone.values())).isnan().any():
-        raise ModelError(f"{target.model.name_or_path}: {name} gives NaN logits: its weights are damaged, or "
-                         f"exceed the range of {target.dtype}")
+    selfcheck.require_numbers(target, torch.stack(list(alone.values())))
     influence = selfcheck.require_causal(target)
     forms = (PADDED, EQUAL, ALONE)
     for target.batches in forms[forms.index(largest):]:
