@@ -137,27 +137,28 @@ HISTORY = tuple(Film(title, title, year, genres) for title, year, genres in (
     ("Casablanca", "1942", ("Drama",)), ("Laura", "1944", ("Crime", "Drama")),
     ("Gilda", "1946", ("Crime",)), ("Rififi", "1955", ("Crime",))))
 OPENING = "Based on the user's favorite movies, it can be inferred that their favourite genre is crime."
-ON_FILMS = 'The user\'s fondness for "Fargo" and "Heat" suggests a preference for complex plots.'
-HEADS = ("The user's fondness for \"{}\" suggests a preference for ",
-         "The inclusion of movies like \"{}\" suggests a fondness for ",
-         "The user's love for \"{}\" suggests a taste for ",
-         "The presence of \"{}\" indicates an interest in ")
-LEFT_OUT = ('The user seems to enjoy horror, as seen in "Jaws" and "Alien."',  # names films after the claim
-            'The user\'s fondness for westerns like "Heat" suggests a preference for hats.',  # claims more
-            'The user\'s fondness for "Heat" suggests a fondness for guns.',  # says a word twice
+ON_FILMS = 'The user also seems to enjoy crime and drama, as seen in "Pulp Fiction" and "Laura."'
+OTHERS = ('Additionally, the user appears to enjoy movies with a mix of crime and drama, such as "Laura."',
+          'They also enjoy horror, as evidenced by the inclusion of movies like "Heat" on the list.')
+FRAMES = (("The user seems to enjoy ", ", as seen in ", ""), ("The user appears to enjoy ", ", such as ", ""),
+          ("They enjoy ", ", as evidenced by the inclusion of movies like ", " on the list"))
+LEFT_OUT = ('The user\'s fondness for "Heat" suggests a preference for crime.',  # films come first
+            'The user seems to enjoy gritty crime dramas, as seen in "Heat."',  # claims more
+            'The user enjoys historical drama, as seen in "Heat."',  # so does this
+            'The user enjoys drama, as seen in "Heat," which is dark.',  # says more of a film
+            'The user enjoys horror, as shown by their favorites "Heat" and "Alien."',  # not one film
             "The user likes a wide range of genres.", "The runtime is two hours.")
 
 
 def recorded(history=HISTORY, user="1"):
-    others = [head.format("Heat") + "guns." for head in HEADS[1:]]
-    return Profile(user, " ".join((OPENING, ON_FILMS, *others, *LEFT_OUT)), history)
+    return Profile(user, " ".join((OPENING, ON_FILMS, *OTHERS, *LEFT_OUT)), history)
 
 
-def test_openings_and_beginnings_that_only_name_films_are_kept():
+def test_openings_and_what_stands_around_genres_and_films_are_kept():
     kept = writer_texts.Sentences()
     kept.add(recorded())
     assert kept.openings == {OPENING.replace("avourite", "avorite"): ("Crime",)}
-    assert tuple(kept.heads) == HEADS
+    assert tuple(kept.frames) == FRAMES
 
 
 def test_a_text_has_a_sentence_for_each_group_of_its_prompt():
@@ -169,16 +170,16 @@ def test_a_text_has_a_sentence_for_each_group_of_its_prompt():
         assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
         counted = re.search(r"Of the (\d) films, (\d) have the genre ([^.]+)\.", each.text)
         pairs = [pair.split(" ", 1) for pair in re.split(", | and ", f"{counted[2]} {counted[3]}")]
-        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 5
+        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 4
         assert all(int(number) == sum(genre in map(str.lower, film.genres) for film in each.films) > 1
                    for number, genre in pairs)
         lines = re.findall(r"^- (.+): (.+)$", prompt_set.user({}, writer_texts.history(each.films)), re.M)
-        said = re.findall(r'The [^".]+("[^.]+") [^"]+ (?:for|of|in) ([^".]+)\.', each.text)
+        said = re.findall(r'(?:s to|They) enjoy ([^",]+), [^"]+("[^.]+")', each.text)
         assert len(said) == min(5, len(lines)) and "(Seven)" not in each.text
         titles = 0
-        for (films, genres), (named, claim) in zip(lines, said, strict=False):
+        for (genres, films), (claim, named) in zip(lines, said, strict=False):
             assert claim == " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
-            newest = re.findall(r'"([^"]+)"', films)[-(2 if len(said) > 2 else 3):]
+            newest = re.findall(r'"([^"]+)"', films)[:2 if len(said) > 2 else 3]
             assert re.findall(r'"([^",]+),?"', named) == newest
             titles += len(newest)
             all_claims.add(claim)
@@ -225,8 +226,8 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     record = writer_texts._record(made, writer_texts.prompts.load(writer_texts.PROMPTS))
     limit, words = int(record["prompt"].split("at most ")[1].split()[0]), len(made.text.split())
     assert words <= limit < words + 50 and record["system"].startswith("You write")
-    group = '- "Fargo" (1996), "Se7en" (Seven) (1995), "Heat" (1995), "Gilda" (1946), "Rififi" (1955): '
-    assert f"{group}crime\n" in record["prompt"] and record["text"] == made.text
+    films = '"Rififi" (1955), "Gilda" (1946), "Heat" (1995), "Se7en" (Seven) (1995), "Fargo" (1996)'
+    assert f"- crime: {films}\n" in record["prompt"] and record["text"] == made.text
     counted = "Of these 10 films: crime 7, drama 3, sci-fi 2"
     assert f"\n{counted}\n" in record["prompt"]
     bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])
