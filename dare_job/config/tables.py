@@ -35,9 +35,10 @@ class TableSettings(Section):
     columns: dict[str, str | None] = Field({}, description="Name of each column in the files, by our name, "
                                            "such "
                                            "as {user_id: uid}. null: the files have no such column")
-    where: dict[str, list[str]] = Field({}, description="Only rows whose column has one of these values, "
-                                        "such as "
-                                        "{event: [play, purchase]}")
+    where: dict[str, list[str | bool | int | float]] = Field(
+        {}, description="Only rows whose column has one of these values, such as {event: [play, purchase]}. "
+        "Numbers equal numbers however they are written, true and false also yes and no or 1 and 0; text "
+        "counts as it is. YAML reads NO as false: write such text in quotes")
     ids: dict[str, IdTranslation] = Field({}, description="Files that translate a column's ids, by our name "
                                           "of "
                                           "the column: {item_id: {path: FILE, column: COLUMN, to: COLUMN}}")
@@ -61,16 +62,6 @@ class TableSettings(Section):
         return value
 
     _ours: ClassVar[tuple[str, ...]] = ()  # our names of the columns
-
-    @field_validator("where", mode="before")
-    @classmethod
-    def _values_are_text(cls, value: Any) -> Any:
-        """Numbers and booleans of YAML as the tables' values are compared: 2024, true."""
-        if not isinstance(value, dict):
-            return value
-        return {name: [str(each).lower() if isinstance(each, bool) else str(each) if isinstance(each, int)
-                       else each for each in allowed] if isinstance(allowed, list) else allowed
-                for name, allowed in value.items()}
 
     @field_validator("columns", "ids")
     @classmethod
@@ -157,7 +148,8 @@ class EntitySettings(TableSettings):
         None, description="Columns that become attributes, which prompts may show: names, or {our name: "
         "name}; "
         "all: every other column. null: only those in a column attributes (map or struct)")
-    all_but: list[str] = Field([], description="Columns that attributes: all leaves out")
+    all_but: list[str] = Field([], description="Columns that attributes: all leaves out, in any case of "
+                                "their letters")
     distinct: bool = Field(False, description="Rows may repeat an id; the first one counts, and the others "
                            "are "
                            "not reported as duplicates")

@@ -18,6 +18,7 @@ from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.config.tables import InputTables
 from dare_job.data.input import doubts, guess, preview_rows, source
 from dare_job.data.input.archive import unpack
+from dare_job.data.input.cleaning import clean
 from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import COLUMNS, MARKS, Table
@@ -55,8 +56,12 @@ class TableFacts:
         Attributes that a row has.
     untitled
         Items without a title, which get no texts.
-    odd
-        Lines that are not of the encoding, by file.
+    odd, repeated
+        Lines that are not of the encoding, and those that repeat the header, by file.
+    met
+        Bits of the values of ``where`` that a row has.
+    titled_none
+        Items with the title None.
     """
 
     name: str
@@ -73,6 +78,9 @@ class TableFacts:
     valued: set[str] = field(default_factory=set)
     untitled: int = 0
     odd: Counter = field(default_factory=Counter)
+    repeated: Counter = field(default_factory=Counter)
+    met: int = 0
+    titled_none: int = 0
     first: int | None = None
     last: int | None = None
 
@@ -170,14 +178,17 @@ def _table_facts(table: Table) -> TableFacts:
             examples = facts.examples.setdefault(row["problem"], [])
             if len(examples) < SHOWN:
                 examples.append(f"{row['source']}:{row['line']}: {row['raw']}")
-        if odd := batch["odd"][0].as_py():
-            facts.odd[batch["source"][0].as_py()] += odd
+        file = batch["source"][0].as_py()
+        facts.odd += {file: batch["odd"][0].as_py()}
+        facts.repeated += {file: batch["repeated"][0].as_py()}
+        facts.met |= batch["met"][0].as_py()
         valid = batch.filter(pc.is_null(problems))
         if len(facts.sample) < SHOWN:
             facts.sample += [{name: row[name] for name in valid.schema.names[:-len(MARKS)]}
                              for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
         if "title" in valid.schema.names:
             facts.untitled += valid["title"].null_count
+            facts.titled_none += pc.sum(pc.equal(valid["title"], "None")).as_py() or 0
         if table.name != "interactions":
             known = facts.ids.setdefault(key, set())
             new = valid[key].to_pylist()
@@ -195,7 +206,14 @@ def _table_facts(table: Table) -> TableFacts:
             _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
                          "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
                          table.key)
-    doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last)
+    if facts.titled_none > 1:
+        _LOG.warning("%s: %d have the title None, as Python writes a missing value: leave it empty where it "
+                     "is one", table.name, facts.titled_none)
+    if table.shows_all and table.may_lack_keys:
+        known = {clean(name) for name in facts.columns}
+        facts.columns |= {name: ("text", "attribute") for name in sorted(facts.valued - known)}
+    doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last, facts.met)
+    doubts.warn_of_headers(table, sum(facts.repeated.values()), next(iter(facts.repeated), None))
     doubts.warn_of_encoding(table, sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
 

@@ -285,3 +285,51 @@ def test_files_that_are_named_like_a_table_are_named(tmp_path, caplog):
     assert ("only interactions.csv is read, not interactions-2.csv.gz, interactions.1.csv; a pattern names "
             "several files: input.tables.interactions.path='interactions*.csv'") in caplog.text
     assert "only items.csv" not in caplog.text
+
+
+def test_a_header_that_is_repeated_is_no_row(spark, tmp_path, caplog):
+    """Files joined by cat gave an item item_id with the title title."""
+    rows = "user_id,item_id,timestamp", "u,a,1"
+    folder = text(tmp_path / "in", "interactions.csv", *rows, *rows, 'v,"a",1')
+    (folder / "items").mkdir()
+    text(folder, "items/a.csv", "item_id,title", "a,A", " item_id , title", "title,title")
+    text(folder, "items/b.csv", '"item_id","title"', '"b","B"', '"item_id","title"', '"c","C"')
+    warnings = [f"{table}: {count}, the first of {file}: the names of the columns once more, not read as a "
+                f"row" for table, count, file in (
+                    ("interactions", "1 line", "interactions.csv"), ("items", "2 lines", "a.csv"))]
+    found = read(folder, tmp_path)
+    assert [row["user_id"] for row in found["interactions"]] == ["u", "u", "v"]
+    assert [row["title"] for row in found["items"]] == ["A", "title", "B", "C"]
+    assert not found["bad interactions"]
+    counts = read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    assert (counts.interactions, counts.items, counts.broken) == (3, 4, 0)
+    assert all(warning in caplog.text for warning in warnings)
+    caplog.clear()
+    inspect(JobConfig(input=InputSettings(path=str(folder))))
+    assert all(warning in caplog.text for warning in warnings)
+
+
+@pytest.mark.parametrize(("names", "titles"), [
+    (["item_id", "title", "other"], ["A", "B"]), (["ITEM_ID", "Title", "kind"], ["A", "B"]),
+    (["item_id", "title", "title2"], ["A", "B"])])
+def test_a_setting_may_rename_the_columns_of_a_header(tmp_path, caplog, names, titles):
+    """A message advised it, and the header became an item."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", "item_id,title,title", "a,A,x", "b,B,y")
+    settings = {"header": names, "columns": {"item_id": names[0], "title": names[1]}}
+    found = read(folder, tmp_path, tables={"items": settings})["items"]
+    assert [item["title"] for item in found] == titles
+    text(folder, "items.csv", "a,A,x", "b,B,y")
+    assert [item["title"] for item in read(folder, tmp_path, tables={"items": settings})["items"]] == titles
+
+
+def test_quotes_may_follow_a_blank(tmp_path):
+    """A title kept its quotes, or a comma in it rejected the row."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, "items.csv", 'item_id, "title", genre', 'a, "Heat, The", Crime', 'b, "Alien", SciFi',
+         'c, "Two', 'lines", "Art"', 'd, "Heroes" and others, Pop', 'e,"He said, ""Hi""",Talk',
+         'f, "open, Art')
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genre"]}})
+    assert [(item["title"], item["attributes"].get("genre")) for item in found["items"]] == [
+        ("Heat, The", "Crime"), ("Alien", "SciFi"), ("Two lines", "Art"), ('"Heroes" and others', "Pop"),
+        ('He said, "Hi"', "Talk"), ('"open', "Art")]

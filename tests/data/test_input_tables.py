@@ -4,6 +4,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from input_rows import EVENT, NOON, put, read, text
 
 from dare_job.config.settings import InputSettings, JobConfig
@@ -59,6 +60,73 @@ def test_rows_are_chosen_by_booleans_and_numbers(tmp_path):
                  timestamp=[NOON] * 3, deleted=[False, True, False], year=[2023, 2023, 2024])
     found = read(folder, tmp_path, tables={"interactions": {"where": {"deleted": [False], "year": [2023]}}})
     assert [row["user_id"] for row in found["interactions"]] == ["u"]
+
+
+@pytest.mark.parametrize(("name", "allowed", "users"), [
+    ("float.csv", [1], "u"), ("float.csv", [1.0], "u"), ("float.csv", ["1"], ""), ("float.csv", [True], "u"),
+    ("bool.csv", [True], "u"), ("bool.csv", [False], "v"), ("bool.csv", ["True"], "u"),
+    ("bool.csv", ["true"], ""),
+    ("bool.parquet", [True], "u"), ("bool.parquet", ["True"], "u"), ("bool.parquet", [0], "v"),
+    ("int.parquet", [1.0], "u"), ("int.parquet", [True, 0], "uv"), ("int.parquet", ["1"], "u"),
+    ("number.jsonl", [1], "u"), ("number.jsonl", [0, 1], "uv"), ("no.csv", [False], "u"),
+    ("no.csv", ["NO"], "u"),
+    ("long.parquet", [2**53 + 1], "v"), ("text.csv", ["SE", 7], "uv"), ("kind=True/x.csv", [True], "u")])
+def test_values_of_where_are_compared_by_value(tmp_path, name, allowed, users):
+    """1.0 was another value than 1, and True than true: no row was read."""
+    pairs = {"float": ("1.0", "0.0"), "bool": (True, False), "int": (1, 0), "no": ("NO", "yes"),
+             "long": (2**53, 2**53 + 1), "text": ("SE", "07"), "number": ("1.0", "0")}
+    first, second = pairs.get(name.partition(".")[0], (None, None))
+    if name.endswith(".parquet"):
+        put(tmp_path / "in", "x.parquet", user_id=["u", "v"], item_id=["a"] * 2, timestamp=[1] * 2,
+            kind=[first, second])
+    elif name.endswith(".jsonl"):
+        text(tmp_path / "in", "x.jsonl", *[
+            f'{{"user_id": "{user}", "item_id": "a", "timestamp": 1, "kind": {kind}}}'
+            for user, kind in (("u", first), ("v", second))])
+    elif "=" in name:
+        text(tmp_path / "in", f"x/{name}", "user_id,item_id,timestamp", "u,a,1")
+        text(tmp_path / "in", "x/kind=False/x.csv", "user_id,item_id,timestamp", "v,a,1")
+    else:
+        text(tmp_path / "in", "x.csv", "user_id,item_id,timestamp,kind", f"u,a,1,{first}", f"v,a,1,{second}")
+    path = next((tmp_path / "in").iterdir()).name
+    settings = {"path": path, "where": {"kind": allowed}}
+    found = read(tmp_path / "in", tmp_path, tables={"interactions": settings})
+    assert "".join(row["user_id"] for row in found["interactions"]) == users
+
+
+def test_a_boolean_that_is_compared_with_text_is_refused(tmp_path):
+    """YAML reads NO as false: all Norwegian rows were lost without a word."""
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp,country", "u,a,1,SE",
+                  "v,a,1,NO")
+    tables = yaml.safe_load("interactions: {where: {country: [SE, NO]}}")
+    with pytest.raises(DataError, match=r"interactions.csv: column country has text, such as SE, and "
+                       r"input.tables.interactions.where names false; .* write such words in quotes"):
+        read(folder, tmp_path, tables=tables)
+    tables = yaml.safe_load("interactions: {where: {country: [SE, 'NO']}}")
+    assert len(read(folder, tmp_path, tables=tables)["interactions"]) == 2
+
+
+def test_columns_of_one_name_are_refused_where_all_are_shown(tmp_path):
+    """The values of the first were lost."""
+    folder = text(tmp_path / "in", "items.csv", "item_id,title,genre,genre", "a,A,Crime,", "b,B,,Art")
+    put(folder, "interactions.parquet", **EVENT)
+    with pytest.raises(DataError, match=r"items.csv has several columns genre"):
+        read(folder, tmp_path, tables={"items": {"attributes": "all"}})
+    for settings in ({"all_but": ["genre"]}, {"header": ["item_id", "title", "genre", "kind"]}):
+        found = read(folder, tmp_path, tables={"items": {"attributes": "all", **settings}})["items"]
+        assert [item["item_id"] for item in found] == ["a", "b"]
+    assert [item["attributes"] for item in found] == [{"genre": "Crime"}, {"kind": "Art"}]
+
+
+def test_columns_that_differ_from_those_left_out_in_case_are_left_out(tmp_path, caplog):
+    """A twin of a column showed the addresses to the model."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=["a"], title=["A"], email=["x@y.z"], Email=["x@y.z"], genre=["Art"])
+    settings = {"tables": {"items": {"attributes": "all", "all_but": ["email"]}}}
+    assert read(folder, tmp_path, **settings)["items"][0]["attributes"] == {"genre": "Art"}
+    found = inspect(JobConfig(input=InputSettings(path=str(folder), **settings)))
+    assert found["tables"]["items"]["columns"]["Email"]["use"] == "not read"
+    assert "items: Email is left out, too, since a name in input.tables.items.all_but" in caplog.text
 
 
 def test_patterns_translations_and_no_times(tmp_path):

@@ -1,6 +1,9 @@
 """Times, ids, ratings, titles and attributes as files have them."""
 
 import json
+import re
+import sys
+import unicodedata
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -66,8 +69,10 @@ def test_int96_timestamps_of_spark(tmp_path):
 def test_ids_of_every_type_are_text(tmp_path):
     name = UUID("12345678123456781234567812345678")
     for column, expected in (([7], "7"), ([7.0], "7"), ([Decimal("7")], "7"), ([b"x"], "x"), (["007"], "007"),
-                             (pa.array([name.bytes], pa.binary(16)), str(name)), ([date(2020, 1, 2)],
-                                                                                  "2020-01-02")):
+                             (pa.array([name.bytes], pa.uuid()), str(name)),
+                             ([date(2020, 1, 2)], "2020-01-02"),
+                             (pa.array([name.bytes], pa.binary(16)), name.hex), ([name.bytes], name.hex),
+                             (pa.array([b"B0000000000000A1"], pa.binary(16)), "B0000000000000A1")):
         folder = put(tmp_path / "in", "interactions.parquet", **{**EVENT, "user_id": column})
         assert read(folder, tmp_path)["interactions"][0]["user_id"] == expected
     folder = put(tmp_path / "in", "interactions.parquet", **{**EVENT, "user_id": [True]})
@@ -253,3 +258,92 @@ def test_names_that_are_equal_after_cleaning_are_all_kept(tmp_path):
     put(folder, "items.parquet", item_id=["a"], title=["A"],
         attributes=[{"x y": "1", "x\ny": "2", " x y": "3"}])
     assert read(folder, tmp_path)["items"][0]["attributes"] == {"x y": "1", "x y #2": "2", "x y #3": "3"}
+
+
+def test_bytes_of_different_people_are_different_ids(tmp_path):
+    """Bytes that are no UTF-8 all became U+FFFD, and those of 16 letters UUIDs."""
+    fixed = [b"\xc8\xff\0\1", b"\xc9\xff\0\1", b"\nabc", b"abc\n", b" abc", b"abc "]
+    for kind, column in ((pa.binary(4), fixed),
+                         (pa.binary(), [b"\xff", b"\xfe", b"\0", b"\1", b"a\t", b"a"])):
+        folder = put(tmp_path / "in", "interactions.parquet", user_id=pa.array(column, kind),
+                     item_id=["a"] * 6, timestamp=[NOON] * 6)
+        users = [row["user_id"] for row in read(folder, tmp_path)["interactions"]]
+        assert len(set(users)) == 6 and all(user.isascii() and user.isprintable() for user in users)
+        assert users[0] == column[0].hex()
+    put(folder, "items.parquet", item_id=["a"], title=["A"], genres=pa.array(
+        [[b"Documentary Film", b"Drame fran\xc3\xa7ais", b"\xff"]], pa.list_(pa.binary())))
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genres"]}})["items"]
+    assert found[0]["attributes"] == {"genres": "Documentary Film, Drame fran\u00e7ais, ff"}
+
+
+@pytest.mark.parametrize(("written", "shown"), [
+    ("['Drama' 'Crime']", "Drama, Crime"), ("['Drama'\n \"it's\"]", "Drama, it's"), ("['', 'x' '']", "x"),
+    ("[b'x' b'y']", "x, y"), ("{'War', 'Art', 'Pop'}", "Art, Pop, War"), ("set()", None),
+    ("('b', 'a')", "b, a"),
+    (r'{Drama,"Science \"Fiction",NULL}', 'Drama, Science "Fiction'), ("{10,9}", "10, 9"),
+    ('["b", "a"]', "b, a"), ("{'name': 'x'}", "x"),
+    *[(text, text) for text in ("(1,234)", "[1 2 3]", "{curly, text}", "[sic]", "['a', 'b'", "[open('x')]",
+                                "(500) Days", "['x', nan]")]])
+def test_lists_as_text_are_their_entries_or_stay_as_they_are(tmp_path, written, shown):
+    """Python joined what NumPy wrote without commas; sets had another order in every process. Titles stay."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=["a"], title=[written], genres=[written])
+    item, = read(folder, tmp_path, tables={"items": {"attributes": ["genres"]}})["items"]
+    assert item["attributes"] == ({"genres": shown} if shown else {})
+    assert item["title"] == " ".join(written.split())
+
+
+def test_floats_that_lost_digits_are_no_ids(tmp_path):
+    """Two users whose ids were rounded to one number became one user."""
+    lost = "user_id is a float that may have lost digits: export ids as integers or text"
+    for column, users, bad in ((pa.array([1234567890123456789.0, 2.0**53, 1 - 2.0**53]),
+                                ["-9007199254740991"], 2),
+                               (pa.array([2.0**24, 2.0**24 - 1], pa.float32()), ["16777215"], 1),
+                               (["1.2345678901234568e+18", "1.23457E+11", "9007199254740993.0", "7.0", "1e5"],
+                                ["7", "1e5"], 3)):
+        folder = put(tmp_path / "in", "interactions.parquet", user_id=column, item_id=["a"] * len(column),
+                     timestamp=[NOON] * len(column))
+        found = read(folder, tmp_path)
+        assert [row["user_id"] for row in found["interactions"]] == users
+        assert [problem for _, problem in found["bad interactions"]] == [lost] * bad
+
+
+def test_words_for_a_missing_value_are_no_ids(tmp_path):
+    """All anonymous events were those of a user None. A title may be None."""
+    words = ["None", "nan", "NaT", "<NA>", "null", ""]
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp",
+                  *[f"{word},a,{NOON}" for word in words], f"none-1,a,{NOON}")
+    text(folder, "items.csv", "item_id,title,genre", "a,None,None", "b,NaT,NaT")
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["genre"]}})
+    assert [row["user_id"] for row in found["interactions"]] == ["none-1"]
+    assert {problem for _, problem in found["bad interactions"]} == {"user_id is missing"}
+    assert [(item["title"], item["attributes"]) for item in found["items"]] == [("None", {}), (None, {})]
+
+
+def test_characters_that_nothing_shows_are_left_out(tmp_path):
+    others = "\u034f\u115f\u1160\u17b4\u180b\u2065\u3164\ufe0f\uffa0\U000e0100\U000e01ef"
+    # signs that stand around digits or hieroglyphs
+    seen = re.compile("[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+                      "\U00013430-\U0001345f]")
+    letters = map(chr, range(sys.maxunicode + 1))
+    formats = [letter for letter in letters if unicodedata.category(letter) == "Cf"]
+    for letter in [*formats, *others]:
+        assert clean(f"He{letter}at") == ("Heat" if not seen.match(letter) else f"He{letter}at")
+    for joined in ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\U0001f469\u200d\U0001f4bb"):
+        assert clean(joined) == joined
+    assert clean("\u0645\u200c\u200d\u0645\u200c") == "\u0645\u0645"
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=["a", "b", "c"],
+        title=["\u115f", "\u2800\u3164", "A\U000e0168\u061c"])
+    assert [item["title"] for item in read(folder, tmp_path)["items"]] == [None, None, "A"]
+
+
+def test_a_title_in_json_is_text_a_list_or_an_object_with_a_name(tmp_path):
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    titles = [["A", "B"], {"name": "C"}, "['D', 'E']", {"en": "F"}, [{"en": "G"}], {}, None, 1408]
+    text(folder, "items.jsonl", *[json.dumps({"item_id": str(at), "name": title})
+                                  for at, title in enumerate(titles)])
+    found = read(folder, tmp_path, tables={"items": {"columns": {"title": "name"}}})
+    assert [item["title"] for item in found["items"]] == ["A, B", "C", "['D', 'E']", None, None, "1408"]
+    reason = "title is an object without a name: a query can read one of its keys as title"
+    assert found["bad items"] == [(4, reason), (5, reason)]

@@ -244,16 +244,18 @@ def test_reasons_of_other_formats_name_a_setting():
 
 
 def test_items_without_a_title_are_counted(tmp_path, capsys):
-    """An object of languages, of which none is chosen, left items without texts and without a word."""
+    """Nothing was said of them, nor of an object of languages, of which none is chosen."""
     from dare_job.cli.inspect_screen import show
 
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
-                   items_jsonl=[json.dumps({"item_id": "a", "title": {"en": "A"}}),
-                                json.dumps({"item_id": "b", "title": "B"})])
+                   items_jsonl=[json.dumps({"item_id": name, "title": title})
+                                for name, title in (("a", None), ("b", "B"), ("c", {"en": "C"}))])
     found = inspect(config(folder))
     assert found["tables"]["items"]["untitled"] == 1
     show(found)
-    assert "items (1 file): 2 rows, 1 item without a title, which get no texts" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "items (1 file): 3 rows, 1 item without a title, which get no texts" in printed
+    assert "rejected: title is an object without a name: a query can read one of its keys as title" in printed
 
 
 def test_an_error_has_no_escapes_of_the_data(tmp_path, monkeypatch, capsys):
@@ -264,3 +266,34 @@ def test_an_error_has_no_escapes_of_the_data(tmp_path, monkeypatch, capsys):
         main()
     printed = capsys.readouterr().err
     assert "columns found: user_id, \ufffd[31mitem" in printed and "\x1b" not in printed
+
+
+def test_a_value_that_no_row_has_is_named(tmp_path, caplog):
+    """Half of the events were lost without a word."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,event", "u,a,1,play",
+                                                      "v,a,1,Purchase"])
+    tables = {"interactions": {"where": {"event": ["play", "purchase"]}}}
+    found = inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+    assert found["tables"]["interactions"]["rows"] == 1
+    assert ("interactions: none of the rows that were read has purchase in the column event, which "
+            "input.tables.interactions.where names; upper and lower case differ") in caplog.text
+
+
+def test_keys_of_later_objects_are_listed(tmp_path):
+    """An address was shown to the model, and nobody could know it."""
+    lines = [{"item_id": str(at), "title": "A", "genre": "x"} for at in range(1001)]
+    lines.append({"item_id": "z", "title": "Z", "mail": "x@y.z"})
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,0,1"],
+                   items_jsonl=list(map(json.dumps, lines)))
+    found = inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"attributes": "all"}})))
+    assert found["tables"]["items"]["columns"]["mail"] == {"type": "text", "use": "attribute"}
+
+
+def test_titles_that_python_wrote_for_missing_values_are_named(tmp_path, caplog):
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
+                   items_csv=["item_id,title", "a,None", "b,B"])
+    inspect(config(folder))
+    assert "have the title None" not in caplog.text  # it may be one
+    write(folder, items_csv=["item_id,title", "a,None", "b,None"])
+    inspect(config(folder))
+    assert "items: 2 have the title None, as Python writes a missing value" in caplog.text

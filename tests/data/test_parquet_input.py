@@ -131,12 +131,14 @@ def test_whole_numbers_stored_as_floats_are_the_same_ids(spark, tmp_path):
     row, = get(tmp_path / "into", "interactions")
     assert (row["user_id"], row["item_id"], counts.broken) == ("1", "12345678", 3)
     assert {row["reason"] for row in get(tmp_path / "into", "rejects")} == {
-        "user_id is not a whole number", "user_id is missing"}
+        "user_id is not a whole number", "user_id is missing",
+        "user_id is a float that may have lost digits: export ids as integers or text"}
 
 
-def test_bytes_that_are_no_utf_8_are_rejected(spark, tmp_path):
+def test_text_that_is_no_utf_8_is_rejected(spark, tmp_path):
     folder = mixed(tmp_path / "input", "interactions", {
-        "user_id": pa.array([b"u", b"\xff\xfe"]), "item_id": pa.array([b"i", b"i"]), "timestamp": [1, 1]})
+        "user_id": pa.array([b"u", b"\xff\xfe"]).view(pa.string()), "item_id": pa.array([b"i", b"i"]),
+        "timestamp": [1, 1]})
     mixed(folder, "items", {"item_id": ["i", "j"], "title": pa.array([b"t", b"\xe9"])})
     counts = read_input(InputSettings(path=str(folder), max_reject_share=0.9), tmp_path / "into", spark)
     assert (counts.interactions, counts.items, counts.broken) == (1, 1, 2)

@@ -1,6 +1,7 @@
 """Attributes of users and items: columns as maps of text."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,12 @@ from dare_job.data.input.cleaning import clean, clean_texts
 from dare_job.schemas import ATTRIBUTES
 
 _MOST_LISTED = 10  # entries of a list in an attribute
+_LISTED = r"""^\s*([\[{]|\(b?['"]|set\(\)$)"""  # but no number as (1,234)
+_QUOTED = r"""b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# NumPy writes no commas between them; Python would join them
+_ADJOINING = re.compile(rf"""({_QUOTED})\s*(?=b?['"])|{_QUOTED}""", re.DOTALL)
+_ENTRY = r'''"(?:[^"\\]|\\.)*"|[^\s'"{},\\][^\s"{},\\]*'''  # of an array of PostgreSQL
+_POSTGRES = re.compile(rf"\{{(?:{_ENTRY})(?:,(?:{_ENTRY}))*\}}", re.DOTALL)
 
 
 def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
@@ -42,7 +49,7 @@ def _attribute_text(column: pa.Array) -> pa.Array:
 
 def unlisted(text: pa.Array) -> pa.Array:
     """Lists and objects that are written as text, in words; other text as it is."""
-    listed = pc.fill_null(pc.match_substring_regex(text, r"^\s*[\[{]"), False)
+    listed = pc.fill_null(pc.match_substring_regex(text, _LISTED), False)
     if not pc.any(listed).as_py():
         return text
     unpacked = pa.array([_listed(value) for value in text.filter(listed).to_pylist()], pa.string())
@@ -52,16 +59,29 @@ def unlisted(text: pa.Array) -> pa.Array:
 def _listed(text: str) -> str:
     """The entries of a list or the name of an object that is written as text; other text as it is."""
     value = _parsed(text)
-    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list) else value)
+    if isinstance(value, set):
+        value = sorted(value, key=values.as_text)
+    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list | tuple) else value)
 
 
 def _parsed(text: str) -> object:
-    """The value that a text is in JSON or as a Python literal; else the text."""
+    """The value that a text is in JSON, as an array of PostgreSQL or as a literal of Python; else the text.
+
+    Lists of Python may lack commas between quoted entries, as NumPy writes them.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        literal = formats.parse_literal(f"{{0: {text}}}") if len(text) <= formats.MAX_CHARACTERS else None
-        return text if literal is None else literal[0]
+        pass
+    if len(text) > formats.MAX_CHARACTERS:
+        return text
+    if _POSTGRES.fullmatch(text.strip()):
+        entries = re.findall(_ENTRY, text, re.DOTALL)
+        return [re.sub(r"\\(.)", r"\1", entry[1:-1] if entry[0] == '"' else entry)
+                for entry in entries if entry != "NULL"]
+    divided = _ADJOINING.sub(lambda found: f"{found[1]}, " if found[1] else found[0], text)
+    value = formats.parse_literal(divided)
+    return value if isinstance(value, list | tuple | set | dict) else text
 
 
 def holds_attributes(kind: pa.DataType | None) -> bool:

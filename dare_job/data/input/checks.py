@@ -34,6 +34,10 @@ class TableCounts:
         Smallest and largest time of the interactions.
     odd, odd_file
         Lines that are not of the encoding, and a file that has one.
+    repeated, repeated_file
+        Lines that repeat the header, and a file that has one.
+    met
+        Bits of the values of ``where`` that a row has.
     """
 
     written: int = 0
@@ -43,6 +47,9 @@ class TableCounts:
     newest: int | None = None
     odd: int = 0
     odd_file: str | None = None
+    repeated: int = 0
+    repeated_file: str | None = None
+    met: int | None = None
     reasons: dict[str, int] = field(default_factory=dict)
 
 
@@ -71,8 +78,9 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
             if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
         counts[name] = _write(checked, schema, name, into, max_reject_share)
         found = counts[name]
-        doubts.warn_of_mapping(table, found.written + found.broken, found.oldest, found.newest)
+        doubts.warn_of_mapping(table, found.written + found.broken, found.oldest, found.newest, found.met)
         doubts.warn_of_encoding(table, found.odd, found.odd_file)
+        doubts.warn_of_headers(table, found.repeated, found.repeated_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
@@ -116,13 +124,16 @@ def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_
         F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
         *[of(F.when(F.col("reason").isNull(), time)).alias(key)
           for key, of in (("oldest", F.min), ("newest", F.max))],
-        F.coalesce(F.sum("odd"), F.lit(0)).alias("odd"),
-        F.min(F.when(F.col("odd") > 0, F.col("source"))).alias("odd_file"))
+        *[each for mark in ("odd", "repeated") for each in (
+            F.coalesce(F.sum(mark), F.lit(0)).alias(mark),
+            F.min(F.when(F.col(mark) > 0, F.col("source"))).alias(f"{mark}_file"))],
+        F.bit_or("met").alias("met"))
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
     rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
-    counts = TableCounts(rows - rejected, broken, rejected - broken,
-                         *[observation.get[key] for key in ("oldest", "newest", "odd", "odd_file")])
+    others = {key: observation.get[key] for key in ("oldest", "newest", "odd", "odd_file", "repeated",
+                                                    "repeated_file", "met")}
+    counts = TableCounts(rows - rejected, broken, rejected - broken, **others)
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)

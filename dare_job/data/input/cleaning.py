@@ -17,17 +17,22 @@ _TAGS = ("a|abbr|b|big|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6
          "pre|s|script|small|span|strike|strong|style|sub|sup|table|tbody|td|th|tr|tt|u|ul")
 _TAG = re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,500}})?/?>", re.IGNORECASE)
 _ENTITY = re.compile("&#?[0-9A-Za-z]{1,31};")  # x&para=1 has none
-# control characters but not space, line and paragraph separators, directions of writing, marks of byte order
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff9-\ufffb"
-                        "\U000e0000-\U000e007f]+")
+# control characters, line and paragraph separators, and the blank of Braille
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u2800]+")
+# Unicode's Default_Ignorable_Code_Point, which nothing shows, without joiners; and marks of annotations
+_IGNORABLE = ("\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
+              "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+              "\U0001d173-\U0001d17a\U000e0000-\U000e0fff")
+_INVISIBLE = re.compile(f"[{_IGNORABLE}]+")
+# one joiner is spelling between letters of Arabic, of India or of emoji, and hidden anywhere else
+_JOINED = "[\u0590-\u1fff\u2100-\U000dffff]"
+_JOINERS = re.compile(f"(?<!{_JOINED})[\u200c\u200d]+|[\u200c\u200d]+(?!{_JOINED})|[\u200c\u200d]{{2,}}")
 _C1 = re.compile("[\x80-\x9f]")
 # two or three bytes of UTF-8 that were read as cp1252: C3 or C2 and a byte, E2 and two bytes
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf\u0152-\u2122]|\u00e2[\u0080-\u00bf\u0152-\u2122]{2}")
 _TYPESET = re.compile("[A-Z\u00c0-\u00de][\u00c2\u00c3][\u00ae\u00bb\u2013-\u2122]")  # as in MANH\u00c3\u2122
 # any character that a rule above may change; the others are left alone without a look at each text
-_SUSPECT = ("[\\x00-\\x1f&<\\x7f-\\x9f\\xad\\x{200b}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2060}-\\x{2069}"
-            "\\x{feff}\\x{fff9}-\\x{fffb}\\x{e0000}-\\x{e007f}]|  |^ | $|"
+_SUSPECT = (f"[\\x00-\\x1f&<\\x7f-\\x9f\\x{{2028}}\\x{{2029}}\\x{{2800}}\u200c\u200d{_IGNORABLE}]|  |^ | $|"
             "[\\xc2-\\xf4][\\x80-\\xbf\\x{0152}-\\x{2122}]")
 
 
@@ -49,7 +54,7 @@ def clean(text: str) -> str:
     text = _repaired(text)
     if "<" in text:
         text = _TAG.sub(" ", text)
-    text = _INVISIBLE.sub("", _NOT_TEXT.sub(" ", text))
+    text = _JOINERS.sub("", _INVISIBLE.sub("", _NOT_TEXT.sub(" ", text)))
     return " ".join(text.split())
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -21,7 +22,8 @@ csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 K
 def header(file: AnyPath, form: Form) -> list[str]:
     """Names in the first line that can have them; empty if the file is empty."""
     for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        return [name.strip() for name in _fields(lines[header_place(lines, form.separator)], form)]
+        line = lines[header_place(lines, form.separator)]
+        return [name.strip() for name in _fields(line, replace(form, spaced=True))]
     return []
 
 
@@ -31,23 +33,44 @@ def header_place(lines: Sequence[str], *separators: str) -> int:
         line.startswith("#") and not any(mark in line for mark in separators))), 0)
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None) -> Iterator[Raw]:
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter) -> Iterator[Raw]:
     names = list(form.header or header(piece.path, form))
-    skipped = form.header is None and piece.start == 0
-    blocks = line_blocks(piece, form.encoding, odd)
+    last, at_start = tuple(names[-1:]), piece.start == 0
+    blocks = line_blocks(piece, form.encoding, counts)
     for first, lines in blocks:
-        if skipped:
-            before = header_place(lines, form.separator) + 1
-            first, lines, skipped = first + before, lines[before:], False
+        if at_start:
+            before, at_start = _lines_before_rows(lines, form), False
+            counts["repeated"] += before * bool(form.header)
+            first, lines = first + before, lines[before:]
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
             numbers, rows, raws = _records(first, lines, blocks, form, len(names))
-            yield _batch(names, _padded(rows, names), numbers, raws, columns)
+            kept = [at for at, row in enumerate(rows) if not _repeats(row, names)]
+            counts["repeated"] += len(rows) - len(kept)
+            rows, raws = [rows[at] for at in kept], [raws[at] for at in kept]
+            yield _batch(names, _padded(rows, names), numbers[kept], raws, columns)
         else:
-            kept = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
+            present = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
+            kept = [(number, line) for number, line in present if not (
+                line.endswith(last) and _repeats(line.split(form.separator), names))]
+            counts["repeated"] += len(present) - len(kept)
             if kept:
                 numbers, texts = zip(*kept, strict=True)
                 yield _split(names, texts, np.array(numbers), form.separator, columns)
+
+
+def _lines_before_rows(lines: Sequence[str], form: Form) -> int:
+    """Lines at the start of a file that are no rows: up to its header, or the one that a setting repeats."""
+    if form.header is None:
+        return header_place(lines, form.separator) + 1
+    names = zip(_fields(lines[0], form), form.header, strict=False)
+    equal = sum(found.strip().lower() == name.lower() for found, name in names)
+    return int(equal > 1 and 2 * equal >= len(form.header))
+
+
+def _repeats(row: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether a row is a header, as where files were joined."""
+    return list(map(str.strip, row)) == names
 
 
 def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
@@ -95,9 +118,14 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
                ) -> tuple[list[str], int]:
     """Fields of the record that begins at a line, and how many lines it takes.
 
-    Where its quotes are not doubled, they are written after a backslash if that makes ``count`` fields. If
-    they are not those of a record at all, they are text and the record is one line: no other is lost.
+    Its quotes may follow a blank, or, where they are not doubled, be written after a backslash, if that makes
+    ``count`` fields. If they are not those of a record at all, they are text and the record is one line: no
+    other is lost.
     """
+    if f"{form.separator} " in lines[at] and ' "' in lines[at] and form.separator != " ":
+        spaced, of_spaced = _complete(lines, at, blocks, replace(form, spaced=True))
+        if len(spaced or ()) == count:
+            return spaced, of_spaced
     row, taken = _complete(lines, at, blocks, form)
     if len(row or ()) != count and any('\\"' in line for line in lines[at:at + taken]):
         escaped, of_escaped = _complete(lines, at, blocks, replace(form, quotes="escaped"))
@@ -150,8 +178,9 @@ def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
 
 def _dialect(form: Form) -> dict:
     if form.quotes == "escaped":
-        return {"delimiter": form.separator, "doublequote": False, "escapechar": "\\"}
-    return {"delimiter": form.separator}
+        return {"delimiter": form.separator, "skipinitialspace": form.spaced, "doublequote": False,
+                "escapechar": "\\"}
+    return {"delimiter": form.separator, "skipinitialspace": form.spaced}
 
 
 def _padded(rows: list[list[str]], names: list[str]) -> tuple[list[list[str | None]], pa.Array]:

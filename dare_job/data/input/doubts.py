@@ -3,6 +3,7 @@
 import logging
 from datetime import UTC, datetime
 
+from dare_job.data.input import values
 from dare_job.data.input.table import Table
 from dare_job.observe.progress import counted
 
@@ -10,8 +11,8 @@ _LOG = logging.getLogger("dare_job")
 _EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 
 
-def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | None) -> None:
-    """Warn of no row, missing keys, and times of another unit.
+def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | None, met: int | None) -> None:
+    """Warn of no row, values that no row has, missing keys, columns left out, and times of another unit.
 
     Parameters
     ----------
@@ -19,12 +20,22 @@ def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | N
         Those that were read, usable or not.
     oldest, newest
         Smallest and largest time of the interactions.
+    met
+        Bits of the values of ``where`` that a row has.
     """
     _warn_of_missing_keys(table)
+    if similar := [name for name in table.left_out() if name not in table.settings.all_but]:
+        _LOG.warning("%s: %s is left out, too, since a name in %s.all_but differs in case only", table.name,
+                     ", ".join(similar), table.key)
+    for name in table.settings.where if rows else ():
+        if lacking := [values.as_text(value) for bit, (column, value) in enumerate(table.conditions)
+                       if column == name and not (met or 0) >> bit & 1]:
+            _LOG.warning("%s: none of the rows that were read has %s in the column %s, which %s.where names; "
+                         "upper and lower case differ", table.name, ", ".join(lacking), name, table.key)
     if not rows and (table.name == "interactions" or table.settings.where):
         files = f"{table.files[0].path}{' and others' if len(table.files) > 1 else ''}" if table.files \
             else "the query"
-        chosen_by = "; ".join(f"{table.key}.where: {name} is one of {', '.join(allowed)}"
+        chosen_by = "; ".join(f"{table.key}.where: {name} is one of {', '.join(map(values.as_text, allowed))}"
                               for name, allowed in table.settings.where.items())
         _LOG.warning("%s: no row of %s is read%s", table.name, files, f" ({chosen_by})" if chosen_by else "")
     timed = table.name == "interactions" and table.column("timestamp") is not None
@@ -44,6 +55,13 @@ def _warn_of_missing_keys(table: Table) -> None:
             _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
                          table.files[0].path, ", ".join(missing), table.key, setting,
                          ", ".join(table.files[0].types))
+
+
+def warn_of_headers(table: Table, lines: int, file: str | None) -> None:
+    """Warn of lines that repeat the header, which are no rows."""
+    if lines:
+        _LOG.warning("%s: %s, the first of %s: the names of the columns once more, not read as a row",
+                     table.name, counted(lines, "line"), file)
 
 
 def warn_of_encoding(table: Table, lines: int, file: str | None) -> None:

@@ -8,6 +8,7 @@ import ast
 import json
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.data.input import delimited
+from dare_job.data.input import delimited, values
 from dare_job.data.input.scan import Form, Piece, Raw, bare_suffix, first_bytes, line_blocks, text_pieces
 from dare_job.errors import DataError
 from dare_job.storage import paths
@@ -157,20 +158,24 @@ def _keys(file: AnyPath, form: Form) -> list[str]:
     return list(dict.fromkeys(key for record, _ in zip(records, range(1000), strict=False) for key in record))
 
 
-def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None = None,
-         ids: Mapping[str, str] = MappingProxyType({})) -> Iterator[Raw]:
+def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter | None = None,
+         ours: Mapping[str, str] = MappingProxyType({})) -> Iterator[Raw]:
     """Raw batches of a piece, with the columns that are asked for and present; None: all.
 
     Parameters
     ----------
-    odd
-        As in ``line_blocks``.
-    ids
-        Our names of columns of ids: in JSON, which becomes text, only text and numbers are ids.
+    counts
+        As in ``line_blocks``; its ``repeated`` grows by lines that repeat the header and are no rows.
+    ours
+        Our names of columns. In JSON, which becomes text, only text and numbers are ids, and a title is text,
+        a list, or an object with a name.
     """
+    counts = Counter() if counts is None else counts
     if form.kind == "json":
-        return _json(piece, form, columns, odd, ids)
-    return _parquet(piece, columns) if form.kind == "parquet" else delimited.read(piece, form, columns, odd)
+        return _json(piece, form, columns, counts, ours)
+    if form.kind == "parquet":
+        return _parquet(piece, columns)
+    return delimited.read(piece, form, columns, counts)
 
 
 def _parquet(piece: Piece, columns: Sequence[str] | None) -> Iterator[Raw]:
@@ -240,38 +245,43 @@ def _shown(column: pa.Array, row: int) -> object:
     return "" if value is None else value
 
 
-def _json(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int] | None,
-          ids: Mapping[str, str]) -> Iterator[Raw]:
-    for first, lines in line_blocks(piece, form.encoding, odd):
+def _json(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter,
+          ours: Mapping[str, str]) -> Iterator[Raw]:
+    for first, lines in line_blocks(piece, form.encoding, counts):
         for start in range(0, len(lines), _ROWS):
             block = enumerate(lines[start:start + _ROWS], first + start)
             kept = [(number, line) for number, line in block if line.strip()]
             if kept:
-                yield _objects(kept, columns, piece.partition, ids)
+                yield _objects(kept, columns, piece.partition, ours)
 
 
 def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
-             partition: dict[str, str | None], ids: Mapping[str, str]) -> Raw:
+             partition: dict[str, str | None], ours: Mapping[str, str]) -> Raw:
     """Columns of objects; a key that an object lacks has the value that a folder gives."""
     numbers, lines = zip(*kept, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about invalid escapes, one per line
         records = [_record(line) for line in lines]
-    wrong = pa.array(["not a JSON object" if record is None else _odd_id(record, ids) for record in records],
-                     pa.string())
+    wrong = pa.array(["not a JSON object" if record is None else _wrong_value(record, ours)
+                      for record in records], pa.string())
     names = list(dict.fromkeys(name for record in records if record for name in record)) \
         if columns is None else columns
-    found = {name: pa.array([_json_text((record or {}).get(name, partition.get(name))) for record in records],
-                            pa.string()) for name in names}
+    found = {}
+    for name in names:
+        given = [(record or {}).get(name, partition.get(name)) for record in records]
+        in_words = ours.get(name) == "title"
+        found[name] = pa.array([_json_text(value, in_words) for value in given], pa.string())
     return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
 
 
-def _odd_id(record: dict, ids: Mapping[str, str]) -> str | None:
-    """Why an object's ids are none."""
-    for theirs, ours in ids.items():
+def _wrong_value(record: dict, ours: Mapping[str, str]) -> str | None:
+    """Why an object's ids or title are none."""
+    for theirs, name in ours.items():
         value = _unwrapped(record.get(theirs))
-        if isinstance(value, bool | list | dict):
-            return f"{ours} is {type(value).__name__}, no id"
+        if name.endswith("_id") and isinstance(value, bool | list | dict):
+            return f"{name} is {type(value).__name__}, no id"
+        if name == "title" and value and isinstance(value, list | dict) and not values.as_text(value):
+            return "title is an object without a name: a query can read one of its keys as title"
     return None
 
 
@@ -281,9 +291,11 @@ def _unwrapped(value: object) -> object:
     return next(iter(value.values())) if wrapped else value
 
 
-def _json_text(value: object) -> str | None:
-    """A value of a JSON object as text; lists and objects stay JSON."""
+def _json_text(value: object, in_words: bool) -> str | None:
+    """A value of a JSON object as text; lists and objects stay JSON, or are in words."""
     value = _unwrapped(value)
+    if in_words and isinstance(value, list | dict):
+        value = values.as_text(value)
     if isinstance(value, str):
         paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return paired if value.strip(" ") else None
@@ -297,16 +309,17 @@ def _record(line: str) -> dict | None:
     for text in (line, _FREE_ESCAPE.sub(r"\1", line)):
         try:
             record = json.loads(text, parse_float=str, parse_int=str)
-            return record if isinstance(record, dict) else None
+            break
         except (ValueError, RecursionError):
             pass
-    return parse_literal(line) if len(line) <= MAX_CHARACTERS else None
+    else:
+        record = parse_literal(line) if len(line) <= MAX_CHARACTERS else None
+    return record if isinstance(record, dict) else None
 
 
-def parse_literal(line: str) -> dict | None:
-    """A Python dict literal, as some data sets have instead of JSON; None for anything else."""
+def parse_literal(line: str) -> object:
+    """The value of a Python literal, as some data sets have instead of JSON; None for anything else."""
     try:
-        value = ast.literal_eval(line.strip())
-        return value if isinstance(value, dict) else None
+        return ast.literal_eval(line.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None

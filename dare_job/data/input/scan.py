@@ -5,6 +5,7 @@ row where it stands (``Place``), so that a rejected row can be named and shown.
 """
 
 import gzip
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Form:
     separator, header, quotes
         Of delimited files: what separates fields; their names where the file has no line with them; how
         quotes in fields are written (doubled, escaped with a backslash, or none: quotes are text).
+    spaced
+        Quotes may follow a separator and a blank.
     """
 
     kind: str
@@ -68,6 +71,7 @@ class Form:
     header: tuple[str, ...] | None = None
     quotes: str = "doubled"
     encoding: str | None = None
+    spaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
         return stream.read(size)
 
 
-def line_blocks(piece: Piece, encoding: str | None, odd: list[int] | None = None
+def line_blocks(piece: Piece, encoding: str | None, counts: Counter | None = None
                 ) -> Iterator[tuple[int, list[str]]]:
     """Blocks of the lines of a text file, each with the number of its first line.
 
@@ -151,15 +155,15 @@ def line_blocks(piece: Piece, encoding: str | None, odd: list[int] | None = None
 
     Parameters
     ----------
-    odd
-        Gets the number of such lines of each block, or of those that are not of the encoding.
+    counts
+        Its ``odd`` grows by such lines, or by those that are not of the encoding.
     """
     path, before = piece.path, piece.before
     mark = "\ufeff" if piece.start == 0 else None
     for data in _whole_lines(path, piece):
         text, count = _decoded(data, encoding)
-        if odd is not None:
-            odd.append(count)
+        if counts is not None:
+            counts["odd"] += count
         text = text.replace("\r\n", "\n")
         lines = (text if "\n" in text else text.replace("\r", "\n")).split("\n")
         if lines[-1] == "":

@@ -1,12 +1,14 @@
 """A table of the input: its files, and how their columns become those of the contract.
 
 ``Table.read`` runs in Spark's workers and, for previews, in one process. A batch has the contract's columns
-and six more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
-``problem`` (why the row is rejected, or null), ``raw`` (its text if it is rejected), and ``odd`` (for the
-first row of a block, how many of its lines are not of the encoding).
+and eight more: ``source`` and ``line`` (file name and line or row), ``part`` (number of the piece),
+``problem`` (why the row is rejected, or null), ``raw`` (its text if it is rejected), and, for the first row
+of a block, ``odd`` (how many of its lines are not of the encoding), ``repeated`` (how many repeat the header)
+and ``met`` (bits: which values of ``where`` its rows have).
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
 from dare_job.data.input import formats, values
-from dare_job.data.input.attributes import attribute_maps, given_attributes, holds_attributes, unlisted
+from dare_job.data.input.attributes import attribute_maps, given_attributes, holds_attributes
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import RAW_CHARACTERS, Form, Piece, Raw
@@ -33,7 +35,11 @@ COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users
 _OPTIONAL = ("rating",)
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
 MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
-         pa.field("problem", pa.string()), pa.field("raw", pa.string()), pa.field("odd", pa.int64())]
+         pa.field("problem", pa.string()), pa.field("raw", pa.string()),
+         *[pa.field(count, pa.int64()) for count in ("odd", "repeated", "met")]]
+_MOST_TRACKED = 62  # values of where, as bits of an int64
+_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "on", "1", "1.0"), True) | dict.fromkeys(
+    ("false", "f", "no", "n", "off", "0", "0.0"), False)
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 
@@ -85,6 +91,11 @@ class Table:
     def _asked(self) -> list[str] | dict[str, str] | str | None:
         """The setting ``attributes``."""
         return self.settings.attributes if self.name in ("users", "items") else None
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether all columns but some become attributes."""
+        return self._asked == "all"
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType | None]:
@@ -146,7 +157,8 @@ class Table:
                             f"it is: {self.key}.columns={{{names}}}")
         named = [*self.attribute_names().values(), *self.settings.where]
         missing = [name for name in named if name not in self.columns]
-        if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name])}:
+        shown = self._shown(found) if self.shows_all else ()
+        if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name]), *shown}:
             raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
                             f"name "
                             f"them all in {self.key}.header")
@@ -169,7 +181,7 @@ class Table:
 
     def unused(self) -> list[str]:
         """Columns that nothing reads."""
-        if not self.files or self.derive or self._asked == "all":
+        if not self.files or self.derive or self.shows_all:
             return []
         used = {*map(self.column, COLUMNS[self.name]), *self.attribute_names().values(),
                 *self.settings.where,
@@ -177,14 +189,26 @@ class Table:
         return [name for name in self.columns if name not in used]
 
     def left_out(self) -> list[str]:
-        """Columns of ``all_but``."""
-        return list(self.settings.all_but) if self._asked == "all" else []
+        """Columns of ``all_but``, and those that differ from them in case only."""
+        if not self.shows_all:
+            return []
+        return list(dict.fromkeys([*self.settings.all_but, *sorted(self._all_but(self.columns))]))
+
+    def _all_but(self, names: Iterable[str]) -> set[str]:
+        """The names that ``all_but`` leaves out, in any case."""
+        left_out = {name.lower() for name in self.settings.all_but}
+        return {name for name in names if name.lower() in left_out}
+
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        """The columns that ``attributes: all`` shows."""
+        others = {*map(self.column, COLUMNS[self.name]), *self._all_but(names)}
+        return [name for name in names if name and name not in others and not name.startswith(_OF_TOOLS)]
 
     def only_filters(self) -> list[str]:
         """Columns of ``where`` that are no attributes."""
         attributes = self.attribute_names().values()
         return [name for name in self.settings.where if name not in attributes
-                and (self._asked != "all" or name in self.settings.all_but)]
+                and (not self.shows_all or name in self.settings.all_but)]
 
     def given_attributes(self) -> bool:
         """Whether the attributes are those of a column ``attributes``."""
@@ -215,39 +239,67 @@ class Table:
         piece, form = part.piece, part.form
         convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
             self.name, self._texts)
-        odd: list[int] = []
-        ids = {self.column(ours): ours for ours in COLUMNS[self.name] if ours.endswith("_id")}
-        for raw in formats.read(piece, form, self._wanted(piece, form), odd, ids):
+        counts: Counter[str] = Counter()
+        ours = {self.column(ours): ours for ours in COLUMNS[self.name]}
+        for raw in formats.read(piece, form, self._wanted(piece, form), counts, ours):
             if piece.partition:
                 raw = replace(raw, columns={**raw.columns, **{
                     name: pa.repeat(pa.scalar(value, pa.string()), len(raw))
                     for name, value in piece.partition.items() if name not in raw.columns}})
-            raw = self._selected(self.derive(raw) if self.derive else raw)
+            raw, counts["met"] = self._selected(self.derive(raw) if self.derive else raw, piece)
             if len(raw):
                 columns, problems = convert(raw)
                 if self.name == "interactions" and self.column("timestamp") is None:
                     columns[3] = pc.add(columns[3], part.before)
-                yield self._marked(part, raw, columns, problems, sum(odd))
-                odd.clear()
+                yield self._marked(part, raw, columns, problems, counts)
+                counts.clear()
 
     def _wanted(self, piece: Piece, form: Form) -> list[str] | None:
         if self.derive:
             return None if self.reads is None else list(self.reads)
-        if self._asked == "all":
+        if self.shows_all:
             return None
         names = [name for name in map(self.column, COLUMNS[self.name]) if name is not None]
         others = [*self.attribute_names().values(), *self.settings.where, "attributes"]
         return list(dict.fromkeys([*names, *others]))
 
-    def _selected(self, raw: Raw) -> Raw:
-        """The rows of ``where``; rows with a problem stay, to be rejected."""
-        kept = None
-        for name, allowed in self.settings.where.items():
+    def _selected(self, raw: Raw, piece: Piece) -> tuple[Raw, int]:
+        """The rows of ``where``, and the bits of those of its values that they have.
+
+        Rows with a problem stay, to be rejected.
+        """
+        where, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
+        kept, places = pa.array(np.ones(len(raw), bool)), []
+        for name, allowed in where.items():
             column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
-            fits = pc.or_(pc.is_in(_trimmed(column), pa.array(allowed, pa.string())),
-                          pc.is_valid(raw.problems))
-            kept = fits if kept is None else pc.and_(kept, fits)
-        return raw if kept is None else chosen(raw, np.flatnonzero(kept.to_numpy(zero_copy_only=False)))
+            self._check_booleans(name, column, piece)
+            places.append(_places(column, allowed))
+            kept = pc.and_(kept, pc.or_(places[-1].is_valid(), pc.is_valid(raw.problems)))
+        if not places:
+            return raw, 0
+        bits, before = 0 if tracked else -1, 0
+        for place, allowed in zip(places, where.values(), strict=True):
+            for number in pc.unique(place.filter(kept)).drop_null().to_pylist() if tracked else ():
+                bits |= 1 << before + number
+            before += len(allowed)
+        return chosen(raw, np.flatnonzero(kept.to_numpy(zero_copy_only=False))), bits
+
+    @cached_property
+    def conditions(self) -> list[tuple[str, str | bool | int | float]]:
+        """Columns and values of ``where``, in the order of the bits of ``met``."""
+        return [(name, value) for name, allowed in self.settings.where.items() for value in allowed]
+
+    def _check_booleans(self, name: str, column: pa.Array, piece: Piece) -> None:
+        """Refuse booleans that are compared with other text: YAML reads NO as false."""
+        asked = [value for value in self.settings.where[name] if isinstance(value, bool)]
+        if not asked or not values.is_text(values.plain(column).type):
+            return
+        text = values.without_missing(_trimmed(column), "None", "")
+        others = pc.and_(text.is_valid(), pc.invert(pc.is_in(pc.utf8_lower(text), pa.array([*_TRUTHS]))))
+        if pc.any(others).as_py():
+            raise DataError(f"{piece.file}: column {name} has text, such as {text.filter(others)[0]}, and "
+                            f"{self.key}.where names {values.as_text(asked[0])}; YAML reads NO, yes and on "
+                            f"as booleans: write such words in quotes")
 
     def _column(self, raw: Raw, ours: str) -> pa.Array:
         name = self.column(ours)
@@ -304,7 +356,7 @@ class Table:
         columns = [found]
         for name in others:
             text, problem = values.texts(self._column(raw, name), name)
-            columns.append(clean_texts(unlisted(values.without_missing(text))))
+            columns.append(clean_texts(values.without_missing(text)))
             problems.append(problem)
         return [*columns, self._attributes(raw)], problems
 
@@ -317,23 +369,23 @@ class Table:
         if self._asked is None:
             return given_attributes(raw.columns.get("attributes"), len(raw))
         names = self.attribute_names()
-        if self._asked == "all":
-            left_out = {*map(self.column, COLUMNS[self.name]), *self.settings.all_but}
-            names = {name: name for name in raw.columns
-                     if name not in left_out and not name.startswith(_OF_TOOLS)}
+        if self.shows_all:
+            names = {name: name for name in self._shown(raw.columns)}
         return attribute_maps({ours: raw.columns[theirs] for ours, theirs in names.items()
                                if theirs in raw.columns}, len(raw))
 
-    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array], problems: list[pa.Array], odd: int
-                ) -> pa.RecordBatch:
+    def _marked(self, part: Part, raw: Raw, columns: list[pa.Array], problems: list[pa.Array],
+                counts: Counter) -> pa.RecordBatch:
         problem = pc.coalesce(raw.problems, *problems)
         texts = [None] * len(raw)
         for row in np.flatnonzero(problem.is_valid().to_numpy(zero_copy_only=False)):
             texts[row] = raw.raw(int(row))[:RAW_CHARACTERS].encode("utf-8", "replace").decode()
         source = pa.repeat(pa.scalar(part.source, pa.string()), len(raw))
         number = pa.repeat(pa.scalar(part.number, pa.int32()), len(raw))
+        first = np.arange(len(raw)) == 0
+        counted = [np.where(first, counts[name], 0) for name in ("odd", "repeated", "met")]
         marks = [source, number, pa.array(raw.lines, pa.int64()), problem, pa.array(texts, pa.string()),
-                 pa.array(np.where(np.arange(len(raw)) == 0, odd, 0), pa.int64())]
+                 *[pa.array(each, pa.int64()) for each in counted]]
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
 
 
@@ -361,6 +413,25 @@ def chosen(raw: Raw, rows: np.ndarray) -> Raw:
     places, text = pa.array(rows, pa.int64()), raw.raw
     return Raw({name: column.take(places) for name, column in raw.columns.items()}, raw.lines[rows],
                lambda row: text(int(rows[row])), raw.problems.take(places))
+
+
+def _places(column: pa.Array, allowed: Sequence[str | bool | int | float]) -> pa.Array:
+    """(N,) places in ``allowed`` of the text, number or boolean that equals each value; null: none does."""
+    column = values.plain(column)
+    if pa.types.is_boolean(column.type):
+        asked = [_TRUTHS.get(values.as_text(value).lower()) for value in allowed]
+        return pc.index_in(column, pa.array(asked, pa.bool_()), skip_nulls=True)
+    text = _trimmed(column)
+    found = [pc.index_in(text, pa.array(map(values.as_text, allowed), pa.string()), skip_nulls=True)]
+    if any(isinstance(value, bool) for value in allowed):
+        truths = pa.array([*_TRUTHS.values()]).take(pc.index_in(pc.utf8_lower(text), pa.array([*_TRUTHS])))
+        asked = [value if isinstance(value, bool) else None for value in allowed]
+        found.append(pc.index_in(truths, pa.array(asked, pa.bool_()), skip_nulls=True))
+    if any(type(value) in (int, float) for value in allowed):
+        asked = [float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
+                 for value in allowed]  # a larger float equals several integers
+        found.append(pc.index_in(values.numbers(text, "")[0], pa.array(asked, pa.float64()), skip_nulls=True))
+    return pc.coalesce(*found)
 
 
 def _trimmed(column: pa.Array) -> pa.Array:

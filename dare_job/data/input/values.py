@@ -6,7 +6,6 @@ null where there is none. A problem is what is wrong with a value, in the words 
 
 import math
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,24 +23,28 @@ _INTEGER = r"^[+-]?([0-9]{1,18}|[1-8][0-9]{18})$"  # that int64 has
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
 # at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
 _BLANK = " \t\r\n\v\f\x85\xa0\u2002\u2003\u2009\u200b\u200c\u200d\u2028\u2029\u202f\u2060\u3000\ufeff"
-_MISSING = ("null", "NULL", "nan", "NaN", "<NA>", r"\N")  # as exports write a missing value
+_MISSING = ("null", "NULL", "nan", "NaN", "NaT", "<NA>", r"\N")  # as exports write a missing value
 _NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
 _ADJOINING = re.compile("(?:%[YymdHMSj]){2,}")  # parts of a format of time whose digits nothing divides
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")  # but not ends of lines and tabs
+# a float as an id: with zeros only, or as pandas and spreadsheets write long numbers
+_FLOAT = r"^(?P<whole>-?[0-9]+)\.0+$|^(?P<exponent>-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]+)$"
+_EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24}  # whole numbers from here on are rounded; else 2**53
 Checked = tuple[pa.Array, pa.Array]
 
 
 def ids(column: pa.Array, name: str) -> Checked:
     """Ids as text without blanks at their ends.
 
-    A float with a whole value is that integer, as pandas writes integers with gaps.
+    A float with a whole value is that integer, as pandas writes integers with gaps. Bytes that are no text
+    are hexadecimal digits.
     """
     column = plain(column)
     kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        column = _ids_of_bytes(column)
     if is_text(kind):
-        text, broken = utf8(column)
-        text = pc.utf8_trim(text, _BLANK)
-        text = pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
-        return without_missing(text), _problem(broken, f"{name} is not UTF-8")
+        return _text_ids(column, name)
     if pa.types.is_integer(kind):
         return column.cast(pa.string()), no_problem(column)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -52,6 +55,33 @@ def ids(column: pa.Array, name: str) -> Checked:
     return pa.array(texts, pa.string()), no_problem(column)
 
 
+def _ids_of_bytes(column: pa.Array) -> pa.Array:
+    """Bytes as text, or in hexadecimal where they are none or another id would be the same without blanks."""
+    def text(value: bytes) -> str:
+        found = as_text(value)
+        return found if found.strip(_BLANK) == found.rstrip(" ") else value.hex()
+
+    encoded = column.dictionary_encode()
+    return pa.array(map(text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+
+
+def _text_ids(column: pa.Array, name: str) -> Checked:
+    text, broken = utf8(column)
+    text, problem = pc.utf8_trim(text, _BLANK), _problem(broken, f"{name} is not UTF-8")
+    if pc.any(pc.match_substring_regex(text, _FLOAT)).as_py():
+        found = pc.extract_regex(text, _FLOAT)
+        whole, exponent = pc.struct_field(found, "whole"), pc.struct_field(found, "exponent")
+        number = pc.if_else(pc.equal(whole, ""), pa.scalar(None, pa.string()), whole).cast(pa.float64())
+        inexact = pc.or_kleene(pc.not_equal(exponent, ""), pc.greater_equal(pc.abs(number), 2.0**53))
+        problem = pc.coalesce(problem, _problem(inexact, _inexact(name)))
+        text = pc.coalesce(whole, text)
+    return without_missing(text, "None"), problem
+
+
+def _inexact(name: str) -> str:
+    return f"{name} is a float that may have lost digits: export ids as integers or text"
+
+
 def _whole_ids(column: pa.Array, name: str) -> Checked:
     if pa.types.is_decimal(column.type):
         number = column.to_pylist()
@@ -60,10 +90,12 @@ def _whole_ids(column: pa.Array, name: str) -> Checked:
         return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),
                                                       f"{name} is not a whole number")
     number = _floats(column)
-    whole = pc.and_(pc.equal(number, pc.trunc(number)), pc.less(pc.abs(number), 2.0**63))
-    fractional = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(whole, False)))
-    kept = pc.if_else(whole, number, pa.scalar(None, pa.float64()))
-    return (kept.cast(pa.int64()).cast(pa.string()), _problem(fractional, f"{name} is not a whole number"))
+    whole = pc.equal(number, pc.trunc(number))
+    exact = pc.less(pc.abs(number), _EXACT.get(column.type, 2.0**53))
+    kept = pc.if_else(pc.and_(whole, exact), number, pa.scalar(None, pa.float64()))
+    problem = pc.coalesce(_problem(pc.invert(whole), f"{name} is not a whole number"),
+                          _problem(pc.invert(exact), _inexact(name)))
+    return kept.cast(pa.int64()).cast(pa.string()), problem
 
 
 def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
@@ -268,7 +300,8 @@ def as_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        return str(uuid.UUID(bytes=value)) if len(value) == 16 else value.decode("utf-8", "replace")
+        text = _decoded(value)
+        return value.hex() if text is None or _CONTROL.search(text) else text
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -281,6 +314,8 @@ def as_text(value: object) -> str:
         return value.isoformat()
     if isinstance(value, dict):
         return next((as_text(value[key]) for key in ("name", "title", "description") if value.get(key)), "")
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=as_text)
     if isinstance(value, list | tuple):
         return ", ".join(dict.fromkeys(filter(None, map(as_text, _flat(value)))))
     return "" if value is None else str(value)
@@ -301,10 +336,12 @@ def _float_text(value: float, kind: pa.DataType) -> str:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Without dictionaries, extension types, views and large offsets."""
+    """Without dictionaries, extension types, views and large offsets; UUIDs are text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary_decode())
+    if isinstance(kind, pa.UuidType):
+        return pa.array([value and str(value) for value in column.to_pylist()], pa.string())
     if isinstance(kind, pa.BaseExtensionType):
         return plain(column.storage)
     simple = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
@@ -313,19 +350,29 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind)
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind) \
+        or pa.types.is_null(kind)
 
 
 def utf8(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Text or bytes as valid text with U+FFFD for invalid bytes; and (N,) bool, where they were."""
+    """Text or bytes as text, those that are not UTF-8 in hexadecimal; and (N,) bool, where they were."""
+    raw = column.cast(pa.binary())
     try:
-        text = column.cast(pa.binary()).cast(pa.string())
-        return text, pa.array(np.zeros(len(text), bool))
+        return raw.cast(pa.string()), pa.array(np.zeros(len(raw), bool))
     except pa.ArrowInvalid:
-        raw = column.cast(pa.binary()).to_pylist()
-        text = [value and value.decode("utf-8", "replace") for value in raw]
-        broken = [value is not None and value.decode("utf-8", "ignore").encode() != value for value in raw]
-        return pa.array(text, pa.string()), pa.array(broken, pa.bool_())
+        given = raw.to_pylist()
+        texts = [None if value is None else _decoded(value) for value in given]
+        broken = [value is not None and text is None for value, text in zip(given, texts, strict=True)]
+        texts = [value.hex() if bad else text for value, text, bad in zip(given, texts, broken, strict=True)]
+        return pa.array(texts, pa.string()), pa.array(broken, pa.bool_())
+
+
+def _decoded(value: bytes) -> str | None:
+    """Text of UTF-8; None for other bytes."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _present_text(column: pa.Array) -> pa.Array:
