@@ -15,14 +15,32 @@ from dare_job.storage.paths import AnyPath
 
 _EXCEL = re.compile("sep=.")  # what Excel writes before the header
 _MOST_LINES = 1000  # of a record in quotes
+_FIRST_ROWS = 100  # that tell whether a separator ends each row
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 
 
 def header(file: AnyPath, form: Form) -> list[str]:
-    """Names in the first line that can have them; empty if the file is empty."""
+    """Names in the first line that can have them; empty if the file is empty.
+
+    A column without a name is the last one where a separator ends each row, but not the header.
+    """
     for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        return [name.strip() for name in _fields(lines[header_place(lines, form.separator)], form)]
+        names, after = _header(lines, form)
+        rows = [_fields(line, form) for line in lines[after:after + _FIRST_ROWS] if line.strip()]
+        ended = rows and all(len(row) == len(names) + 1 and not row[-1].strip() for row in rows)
+        return [*names, ""] if ended else names
     return []
+
+
+def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
+    """Names, which may have line breaks in quotes, and how many lines they and what is before them take."""
+    place = header_place(lines, form.separator)
+    fields, taken = None, 1
+    if form.quotes != "none" and '"' in lines[place]:
+        fields, taken = _complete(lines[:place + _MOST_LINES], place, iter(()), form)
+    if not fields:
+        fields, taken = _fields(lines[place], form), 1
+    return [re.sub(r"\s*\n\s*", " ", name.strip()) for name in fields], place + taken
 
 
 def header_place(lines: Sequence[str], *separators: str) -> int:
@@ -37,7 +55,7 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None, odd: list[int]
     blocks = line_blocks(piece, form.encoding, odd)
     for first, lines in blocks:
         if skipped:
-            before = header_place(lines, form.separator) + 1
+            before = _header(lines, form)[1]
             first, lines, skipped = first + before, lines[before:], False
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
