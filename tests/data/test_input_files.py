@@ -284,8 +284,8 @@ def test_lines_before_the_header(tmp_path, lines):
 def test_a_separator_at_the_end_of_each_row_divides_nothing(tmp_path, rows):
     folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", *rows)
     assert [row["item_id"] for row in read(folder, tmp_path)["interactions"]] == ["a", "b"]
-    text(folder, "interactions.csv", "user_id,item_id,timestamp", *rows, "u,c,3")
-    assert read(folder, tmp_path)["bad interactions"] == [(4, "expected 4 fields, found 3")]
+    text(folder, "interactions.csv", "user_id,item_id,timestamp", *rows * 50, "u,c,3")
+    assert read(folder, tmp_path)["bad interactions"] == [(102, "expected 4 fields, found 3")]
     text(folder, "interactions.csv", "user_id,item_id,timestamp", "u,a,1", "u,b,2,")
     assert read(folder, tmp_path)["bad interactions"] == [(3, "expected 3 fields, found 4")]
 

@@ -71,7 +71,7 @@ def _next_steps(space: Workspace, row: dict | None) -> list[str]:
     if row:
         words = shlex.join([str(space.out), f"user:{row['entity_id']}"])
         lines.append(f"  One text    dare-job show {words}")
-    return ["\nNext:", *lines, f"  All dates   dare-job history --out {space.out}"]
+    return ["\nNext:", *lines, f"  All dates   dare-job history --out {shlex.quote(str(space.out))}"]
 
 
 def failures(space: Workspace, manifests: dict) -> str:
