@@ -97,7 +97,7 @@ class InspectOptions:
     on: date | None = option("Date of the prompts that are shown. Default: that of the last interaction.",
                              None,
                              parse=day, metavar="YYYY-MM-DD", flag="--date")
-    save: Path | None = option("File for the proposed mapping (YAML), for --config.", None)
+    save: Path | None = option("New file for the proposed mapping (YAML), for --config.", None)
 
 
 @app.command()
@@ -111,11 +111,18 @@ def inspect(args: InspectOptions, as_json: bool) -> None:
     from dare_job.config.settings import load
     from dare_job.data.inspect import inspect as facts_of
 
+    if args.save is not None and args.save.exists():
+        raise ConfigError(f"--save {args.save} exists: name another file, or remove it")
     flags = {} if args.input is None else {"input.path": ("--input", args.input)}
     settings = load(args.config or [], args.set_, flags)
     result = print_result(as_json, lambda: facts_of(settings, args.on), show)
     if args.save is not None and result["proposal"] is not None:
         args.save.write_text(result["proposal"], "utf-8")
+    elif args.save is not None:
+        typer.echo(f"{args.save} was not written: the input is read as it is, so that no mapping is proposed",
+                   err=True)
+    if result["error"]:
+        raise DataError(f"with the proposed mapping: {result['error']}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ _SHOWN_COLUMNS = 30
 def show(facts: dict) -> None:
     """Tables, orphans, prompts and the proposed mapping."""
     console = Console(highlight=False, markup=False)
-    console.print(f"{facts['path']}: {facts['format']}")
+    console.print(f"{facts['path']}: {facts['format'] or 'cannot be read with the proposed mapping'}")
     for name, table in facts["tables"].items():
         console.print()
         console.print(Text(_headline(name, table), style="bold"))

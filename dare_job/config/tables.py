@@ -16,7 +16,7 @@ UNITS = ("d", "s", "ms", "us", "ns")
 class IdTranslation(Section):
     """A file that translates the ids of one table to those of the others."""
 
-    path: str = Field(description="File with both ids, with a header")
+    path: str = Field(description="File with both ids, with a header, relative to input.path")
     column: str = Field(description="Column of the ids that this table has")
     to: str = Field(description="Column of the ids that the other tables have")
 

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import yaml
 
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.config.tables import InputTables
 from dare_job.data.input import doubts, guess, preview_rows, source
 from dare_job.data.input.archive import unpack
 from dare_job.data.input.cleaning import clean
@@ -24,6 +23,7 @@ from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import COLUMNS, MARKS, Table
 from dare_job.errors import DataError
 from dare_job.observe import progress
+from dare_job.observe.redact import printable
 
 _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
@@ -97,7 +97,9 @@ class TableFacts:
 
 
 def inspect(config: JobConfig, day: date | None = None) -> dict:
-    """Facts of an input: format, tables, orphans, prompts; or an error and a proposed mapping.
+    """Facts of an input: format, tables, orphans, prompts, and a proposed mapping if it is not recognized.
+
+    ``error`` is why the proposed mapping cannot be read; then there are no tables.
 
     Parameters
     ----------
@@ -115,14 +117,18 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
                 raise _without_proposal(settings, Path(temporary), error) from error
             _LOG.warning("%s", error)
             config = config.model_copy(update={"input": settings.model_copy(
-                update={"format": "auto", "tables": proposal})})
-            facts = _facts(config)
-        facts["proposal"] = as_yaml(proposal) if proposal else None
+                update={"format": "auto", "tables": proposal.tables})})
+            try:
+                facts = _facts(config)
+            except DataError as error:
+                return {"path": settings.path, "format": None, "tables": {}, "orphans": {}, "unused": {},
+                        "prompts": [], "proposal": as_yaml(proposal), "error": str(error)}
+        facts |= {"proposal": as_yaml(proposal) if proposal else None, "error": None}
         facts["prompts"] = _prompts(config, day or _last_day(facts, settings.day_boundary))
         return facts
 
 
-def _proposal(settings: InputSettings, temporary: Path) -> InputTables | None:
+def _proposal(settings: InputSettings, temporary: Path) -> guess.Proposal | None:
     root = source.input_root(settings)
     if settings.tables.given() or root is None:
         return None
@@ -135,25 +141,28 @@ def _without_proposal(settings: InputSettings, temporary: Path, error: DataError
     root = source.input_root(settings)
     if settings.tables.given() or root is None or source.detected(root) is not None:
         return error
-    found = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    found, unread = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    others = "".join(f". {reason}" for reason in unread[:SHOWN])
     if not found:
-        return error
+        return DataError(f"{error}{others}")
     tables = "; ".join(f"{name}: {', '.join(columns[:_MOST_COLUMNS])}"
                        f"{' and others' if len(columns) > _MOST_COLUMNS else ''}"
                        for name, columns in list(found.items())[:SHOWN])
-    table = next(iter(found)) if len(found) == 1 else "FILE"
+    table = next(iter(found)) if len(found) == 1 and not unread else "FILE"
     return DataError(
         f"input.path = {settings.path}: no table has columns that are known as ids of users and items "
-        f"(columns found: {tables}). Name them in a file for --config, as docs/how-to/input-tables.md says: "
-        f"input: {{tables: {{interactions: {{path: {table}, columns: {{user_id: COLUMN, item_id: COLUMN, "
-        f"timestamp: COLUMN}}}}}}}}; files whose first line is no header also need header: [NAME, ...]")
+        f"(columns found: {tables}){others}. Name them in a file for --config, as "
+        f"docs/how-to/input-tables.md says: input: {{tables: {{interactions: {{path: {table}, columns: "
+        f"{{user_id: COLUMN, item_id: COLUMN, timestamp: COLUMN}}}}}}}}; files whose first line is no header "
+        f"also need header: [NAME, ...]")
 
 
-def as_yaml(tables: InputTables) -> str:
+def as_yaml(proposal: guess.Proposal) -> str:
     """``input.tables`` as a settings file, which also has precedence over a fixed ``input.format``."""
-    settings = tables.model_dump(exclude_defaults=True, exclude_none=True)
-    return yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
-                          allow_unicode=True)
+    settings = proposal.tables.model_dump(exclude_defaults=True, exclude_none=True)
+    notes = "".join(f"# interactions: {printable(note)}\n" for note in proposal.notes)
+    return notes + yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
+                                  allow_unicode=True)
 
 
 def _facts(config: JobConfig) -> dict:
@@ -197,7 +206,7 @@ def _table_facts(table: Table) -> TableFacts:
             if "attributes" in valid.schema.names:
                 facts.valued.update(pc.unique(valid["attributes"].keys).to_pylist())
         else:
-            _count_events(facts, valid)
+            _count_events(facts, valid, table.column("timestamp") is not None)
     if facts.rows > sum(facts.rejected.values()):
         for name in sorted(set(table.attribute_names()) - facts.valued):
             _LOG.warning("%s: no row has a value of the attribute %s that a prompt can show; of an object "
@@ -212,10 +221,24 @@ def _table_facts(table: Table) -> TableFacts:
     if table.shows_all and table.may_lack_keys:
         known = {clean(name) for name in facts.columns}
         facts.columns |= {name: ("text", "attribute") for name in sorted(facts.valued - known)}
+    _warn_of_times(table, facts)
     doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last, facts.met)
     doubts.warn_of_headers(table, sum(facts.repeated.values()), next(iter(facts.repeated), None))
     doubts.warn_of_encoding(table, sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
+
+
+def _warn_of_times(table: Table, facts: TableFacts) -> None:
+    """Warn of times that could be others, and of rows without times."""
+    time = table.column("timestamp")
+    info = table.files[0] if table.files and not table.derive else None
+    if table.name == "interactions" and time is None:
+        _LOG.warning("interactions: they have no times (%s.columns: timestamp is null): the order of the "
+                     "rows counts as that of the times", table.key)
+    elif table.name == "interactions" and info and time in info.types and (
+            other := guess.other_order(table.settings.time, guess.first_values(info, time)[time])):
+        _LOG.warning("interactions: the first times fit %s as well as %s.time=%s: which comes first, the day "
+                     "or the month?", other, table.key, table.settings.time)
 
 
 def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:
@@ -228,14 +251,14 @@ def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:
                 return
 
 
-def _count_events(facts: TableFacts, valid: pa.RecordBatch) -> None:
+def _count_events(facts: TableFacts, valid: pa.RecordBatch, timed: bool) -> None:
     for name in ("user_id", "item_id"):
         facts.ids.setdefault(name, set()).update(pc.unique(valid[name]).to_pylist())
     events = list(map(hash, zip(valid["user_id"].to_pylist(), valid["item_id"].to_pylist(),
                                 valid["timestamp"].to_pylist(), strict=True)))
     facts.duplicates += len(events) - len(set(events) - facts.events)
     facts.events.update(events)
-    if len(valid):
+    if timed and len(valid):
         times = pc.min_max(valid["timestamp"]).as_py()
         facts.first = times["min"] if facts.first is None else min(facts.first, times["min"])
         facts.last = times["max"] if facts.last is None else max(facts.last, times["max"])

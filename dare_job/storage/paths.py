@@ -33,7 +33,7 @@ T, R = TypeVar("T"), TypeVar("R")
 
 
 def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
-    """A path from the text of a setting: a local path, file://, s3:// or hdfs://.
+    """A path from the text of a setting: a local path, also as ~/folder, file://, s3:// or hdfs://.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def path(text: str | AnyPath, setting: str = "path") -> AnyPath:
         Unknown scheme, missing package, credentials in the URL, or no cluster in HADOOP_CONF_DIR.
     """
     if not isinstance(text, str) or "://" not in text:
-        return Path(text) if isinstance(text, str) else text
+        return Path(os.path.expanduser(text)) if isinstance(text, str) else text
     url = urlsplit(text)
     if url.scheme == "file":
         if url.netloc not in ("", "localhost"):

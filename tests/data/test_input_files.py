@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import shutil
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from input_rows import EVENT, NOON, put, read, text
 from pyiceberg.catalog.memory import InMemoryCatalog
 
 from dare_job.config.settings import InputSettings, JobConfig
+from dare_job.data.input import sample
 from dare_job.data.input.prepare import input_fingerprint, read_input
+from dare_job.data.input.source import opened
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 
@@ -29,6 +33,23 @@ def test_hidden_files_are_no_part_and_folders_give_columns(tmp_path):
     assert [row["rating"] for row in found["interactions"]] == [None, 5.0]
     assert {item["item_id"]: item["attributes"] for item in found["items"]} == {"a": {"genre": "Sci Fi"},
                                                                                 "b": {}}
+
+
+@pytest.mark.parametrize(("place", "ratings"), [
+    ("log", [1, 5]), ("log/*/*.csv", [1, 5]), ("log/rating=*", [1, 5]), ("*/*/*.csv", [1, 5]),
+    ("log/rating=5", [5]), ("log/rating=5/p.csv", [5]), ("{}/log/rating=*/p.csv", [1, 5]),
+    ("{}/log/rating=1", [1])])
+def test_folders_in_a_path_or_pattern_give_columns(tmp_path, place, ratings):
+    """Films rated 1 were in prompts, though only those above 3 should be: a pattern lost the ratings."""
+    for rating in (1, 5):
+        text(tmp_path / "dt=2024-01-01", f"log/rating={rating}/p.csv", "user_id,item_id,timestamp", "u,a,1")
+    folder = tmp_path / "dt=2024-01-01"
+    settings = InputSettings(path=str(folder), tables={"interactions": {"path": place.format(folder)}})
+    with opened(settings, tmp_path / "into") as source:
+        events = source.tables["interactions"]
+        found = [row["rating"] for batch in sample.batches(events) for row in batch.to_pylist()]
+        assert found == ratings
+        assert ("dt" in events.columns) == place.startswith("{}")  # a folder of input.path itself
 
 
 def test_links_files_without_a_suffix_and_files_that_are_none(tmp_path, caplog):
@@ -106,6 +127,32 @@ def test_an_iceberg_table_is_read_by_its_log_with_its_names(tmp_path):
     before = input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings))
     table.append(pa.table({"user_id": ["v"], "product": ["a"], "timestamp": [NOON]}))
     assert input_fingerprint(InputSettings(path=str(tmp_path / "lake"), **settings)) != before
+
+
+def test_of_an_iceberg_table_only_the_needed_columns_are_copied_for_as_long_as_it_is_read(tmp_path):
+    """Each date kept a copy of all columns, with e-mail addresses that nobody had asked for."""
+    catalog = InMemoryCatalog("x", warehouse=str(tmp_path / "in"))
+    catalog.create_namespace("n")
+    rows = pa.table({**EVENT, "customer": [4711], "email": ["u@example.com"], "kind": ["buy"],
+                     "Note": ["new"]}).drop_columns("user_id")
+    catalog.create_table("n.events", schema=rows.schema).append(rows)
+    events = {"path": "n/events", "columns": {"user_id": "customer"}, "where": {"kind": ["buy"]}}
+    items = {"path": "n/events", "distinct": True, "columns": {"title": "item_id"}, "attributes": "all",
+             "all_but": ["email", "kind", "customer"]}
+    settings = InputSettings(path=str(tmp_path / "in"), tables={"interactions": events, "items": items})
+    with opened(settings, tmp_path / "into") as source:
+        copied = {name: pq.read_schema(table.files[0].pieces[0].file).names
+                  for name, table in source.tables.items()}
+        assert source.tables["interactions"].unused() == ["email", "Note"]
+        assert next(sample.batches(source.tables["interactions"]))["user_id"].to_pylist() == ["4711"]
+    assert copied == {"interactions": ["item_id", "timestamp", "customer", "kind"],
+                      "items": ["item_id", "timestamp", "Note"]}
+    assert not list((tmp_path / "into").iterdir())
+    settings.tables.interactions.columns.clear()
+    with pytest.raises(DataError, match="n/events has no column user_id .columns found: item_id, timestamp, "
+                       "customer, email"), opened(settings, tmp_path / "into"):
+        pass
+    assert not list((tmp_path / "into").iterdir())
 
 
 @pytest.mark.parametrize(("mark", "message"), [
@@ -231,6 +278,54 @@ def test_lines_before_the_header(tmp_path, lines):
     folder = text(tmp_path / "in", "interactions.csv", *lines)
     assert read(folder, tmp_path) == {"bad interactions": [], "interactions": [
         {"user_id": "u", "item_id": "a", "rating": None, "timestamp": 1}]}
+
+
+@pytest.mark.parametrize("rows", [["u,a,1,", "u,b,2, "], ['"u",a,1,', '"u",b,2,']])
+def test_a_separator_at_the_end_of_each_row_divides_nothing(tmp_path, rows):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", *rows)
+    assert [row["item_id"] for row in read(folder, tmp_path)["interactions"]] == ["a", "b"]
+    text(folder, "interactions.csv", "user_id,item_id,timestamp", *rows * 50, "u,c,3")
+    assert read(folder, tmp_path)["bad interactions"] == [(102, "expected 4 fields, found 3")]
+    text(folder, "interactions.csv", "user_id,item_id,timestamp", "u,a,1", "u,b,2,")
+    assert read(folder, tmp_path)["bad interactions"] == [(3, "expected 3 fields, found 4")]
+
+
+def test_a_header_with_a_line_break(tmp_path):
+    folder = text(tmp_path / "in", "interactions.csv", '"user', 'id",item_id,timestamp', "u,a,1", '"v",a,2')
+    found = read(folder, tmp_path, tables={"interactions": {"columns": {"user_id": "user id"}}})
+    assert [row["user_id"] for row in found["interactions"]] == ["u", "v"] and not found["bad interactions"]
+
+
+def test_text_without_a_header_and_nested_keys_are_named_with_the_setting(tmp_path):
+    folder = text(tmp_path / "in", "interactions.csv", "u1,i1,5,1699920000")
+    with pytest.raises(DataError, match=r"If its first line is no header but data: "
+                       r"input.tables.interactions.header=\[NAME, ...\]"):
+        read(folder, tmp_path)
+    folder = text(tmp_path / "json", "interactions.jsonl",
+                  json.dumps({"user": {"id": "u"}, "item_id": "a", "timestamp": 1}))
+    with pytest.raises(DataError, match=r"A key inside of an object is read by a query: \S+.query="
+                       r'"SELECT user.id AS user_id, ... FROM json.`\S+/interactions.jsonl`"'):
+        read(folder, tmp_path, tables={"interactions": {"columns": {"user_id": "user.id"}}})
+
+
+def test_wrapped_values_of_mongodb(tmp_path):
+    row = {"user_id": {"$oid": "u"}, "item_id": "a", "timestamp": {"$date": {"$numberLong": "1700000000000"}}}
+    folder = text(tmp_path / "in", "interactions.jsonl", json.dumps(row))
+    found = read(folder, tmp_path, tables={"interactions": {"time": "ms"}})["interactions"]
+    assert found == [{"user_id": "u", "item_id": "a", "rating": None, "timestamp": 1_700_000_000}]
+
+
+def test_a_copied_iceberg_table_is_refused(tmp_path):
+    """Its log names the files of the first one: they were read while they existed."""
+    catalog = InMemoryCatalog("x", warehouse=str(tmp_path / "lake"))
+    catalog.create_namespace("n")
+    catalog.create_table("n.events", schema=pa.table(EVENT).schema).append(pa.table(EVENT))
+    shutil.copytree(tmp_path / "lake" / "n", tmp_path / "copy" / "n")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    settings = {"tables": {"interactions": {"path": "n/events"}}}
+    assert read(tmp_path / "link", tmp_path, **settings)["interactions"]
+    with pytest.raises(DataError, match=r"copy/n/events: this Iceberg table was copied or moved from \S+lak"):
+        read(tmp_path / "copy", tmp_path, **settings)
 
 
 def test_a_file_of_another_format_is_not_called_empty(tmp_path):

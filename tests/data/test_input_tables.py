@@ -3,12 +3,14 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from input_rows import EVENT, NOON, put, read, text
 
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.data.input.prepare import read_input
+from dare_job.data.input import table
+from dare_job.data.input.prepare import read_input, write_query
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 from dare_job.stages import plan
@@ -188,6 +190,13 @@ def test_a_query_of_spark(spark, tmp_path):
         into = tmp_path / f"into-{abs(hash(query))}"
         assert read_input(settings, into, spark).interactions == rows
         assert not list(into.glob(".query*"))
+    people = spark.createDataFrame([("u", "u@example.com", "Bonn")], ["user_id", "e`mail", "city"])
+    people.createOrReplaceTempView("people_of_shop")
+    users = {"query": "people_of_shop", "attributes": ["city"]}
+    write_query("users", InputSettings(tables={"users": users}).tables.users, tmp_path / "people", spark)
+    files = [pq.read_table(file) for file in (tmp_path / "people").glob("*.parquet")]
+    assert {tuple(file.column_names) for file in files if len(file)} == {("user_id", "city")}
+    assert {tuple(file.column_names) for file in files if not len(file)} >= {("user_id", "e`mail", "city")}
     with pytest.raises(DataError, match=r"input.tables.interactions.query = nowhere: "
                        r".*TABLE_OR_VIEW_NOT_FOUND"):
         read_input(InputSettings(tables={"interactions": {"query": "nowhere"}}), tmp_path / "none", spark)
@@ -201,6 +210,37 @@ def test_settings_of_the_form_hold_for_a_table_with_the_usual_name(tmp_path):
     text(folder, "items.csv", "a,A")
     assert read(folder, tmp_path, tables={"items": {"header": ["item_id",
                                                                "title"]}})["items"][0]["title"] == "A"
+
+
+@pytest.mark.parametrize("named", [{}, {"path": "interactions.csv"}])
+def test_a_file_of_ids_lies_in_the_input_and_may_have_no_rows(tmp_path, monkeypatch, named):
+    """A file of the same name in the working directory was read without a word."""
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    text(folder, "links.csv", "a,b", "a,ours")
+    text(tmp_path, "links.csv", "a,b", "a,other")
+    monkeypatch.chdir(tmp_path)
+    ids = {"item_id": {"path": "links.csv", "column": "a", "to": "b"}}
+    settings = {"tables": {"interactions": {**named, "ids": ids}}}
+    assert [row["item_id"] for row in read(folder, tmp_path, **settings)["interactions"]] == ["ours"]
+    text(folder, "links.csv", "a,b")
+    table._translation.cache_clear()
+    assert read(folder, tmp_path, **settings)["bad interactions"] == [(2, "item_id is not in links.csv")]
+    (folder / "links.csv").unlink()
+    with pytest.raises(DataError, match=r"interactions.ids.item_id.path = links.csv: \S*in/links.csv does"):
+        read(folder, tmp_path, **settings)
+
+
+@pytest.mark.parametrize(("name", "lines"), [
+    ("e.csv", ["user_id,item_id,rating,timestamp", "u,a,5,1"]),
+    ("e.tsv", ["timestamp\tuser_id\titem_id", "1\tu\ta"]),
+    ("e.jsonl", ['{"user_id": "u", "item_id": "a", "rating": 4, "timestamp": 1}'])])
+def test_one_file_with_our_columns_needs_no_mapping(tmp_path, monkeypatch, name, lines):
+    """Only Parquet was read; the command that proposes a mapping failed with the advice to run it."""
+    text(tmp_path, name, *lines)
+    assert [row["item_id"] for row in read(tmp_path / name, tmp_path)["interactions"]] == ["a"]
+    assert inspect(JobConfig(input=InputSettings(path=str(tmp_path / name))))["format"] == "parquet"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read(f"~/{name}", tmp_path)["interactions"]
 
 
 @pytest.mark.parametrize(("settings", "message"), [

@@ -194,6 +194,119 @@ def test_several_files_with_equal_columns_are_one_table(tmp_path):
     assert (events["rows"], events["files"], events["duplicates"]) == (3, 2, 1)
 
 
+def test_a_pattern_that_names_another_table_is_not_proposed(tmp_path, caplog):
+    """*s.csv named products.csv as well, the mapping failed, and nothing was proposed."""
+    rows = ["uid,sku,ts", "u,a,1", "u,a,2"]
+    folder = write(tmp_path / "in", clicks_csv=rows[:2], purchases_csv=rows, users_csv=["uid,age", "u,30"],
+                   products_csv=["sku,name", "a,A"])
+    found = inspect(config(folder))
+    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "purchases.csv"
+    assert ("clicks.csv, purchases.csv have the same columns, but the pattern *s.csv names products.csv, "
+            "users.csv, too") in caplog.text
+
+
+def test_a_proposal_that_cannot_be_read_is_shown_and_saved(tmp_path, monkeypatch, capsys):
+    folder = write(tmp_path / "in", log_csv=["uid,sku,ts", "u,a,1"])
+    write(folder / "items", a_csv=["sku,name", "a,A"], b_csv=["sku", "b"])
+    write(folder / "items", b_csv=[])
+    (folder / "items" / "b.csv").write_bytes("sku,name".encode("utf-16"))
+    monkeypatch.setattr("sys.argv", ["dare-job", "data", "inspect", "--json", "--input", str(folder),
+                                     "--save", str(tmp_path / "mapping.yaml")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 4 and "with the proposed mapping: " in printed.err
+    assert json.loads(printed.out)["error"].endswith("convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    assert "path: log.csv" in (tmp_path / "mapping.yaml").read_text()
+
+
+def test_a_file_is_saved_only_with_a_proposal_and_over_no_other(tmp_path, monkeypatch, capsys):
+    """Nothing was said where nothing was written, and a corrected mapping was written over."""
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"])
+    mapping = tmp_path / "mapping.yaml"
+    monkeypatch.setattr("sys.argv", ["dare-job", "data", "inspect", "--json", "--input", str(folder),
+                                     "--save", str(mapping)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and f"{mapping} was not written: " in capsys.readouterr().err
+    mapping.write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, mapping.read_text()) == (2, "mine")
+
+
+@pytest.mark.parametrize(("times", "form"), [
+    (["20231114100500", "20231115110700"], "%Y%m%d%H%M%S"), (["202311141005", "202311150107"], "%Y%m%d%H%M"),
+    (["2023-11-14 10:00:00 UTC", "2023-11-14 10:00:00.5 UTC"], None),
+    (["11/14/2023 9:05 AM", "11/14/2023 9:05 PM"], "%m/%d/%Y %I:%M %p"), (["14-Nov-2023"], "%d-%b-%Y"),
+    (["14.11.23", "15.11.23"], "%d.%m.%y"), (["14/Nov/2023:10:00:00 +0100"], "%d/%b/%Y:%H:%M:%S %z"),
+    (["1700000000"], None), (["1700000000000"], "ms"), (["1700000000000000"], "us"), (["soon"], None),
+    (["20231114"], "%Y%m%d"), (["3/4/23 17:00", "13/4/23 17:00"], "%d/%m/%y %H:%M")])
+def test_formats_of_times_are_guessed(tmp_path, times, form):
+    rows = [f"u,a,{time}" for time in times]
+    found = inspect(config(write(tmp_path / "in", log_csv=["uid,sku,created_at", *rows])))
+    proposed = yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]
+    assert proposed.get("time") == form
+    year = found["tables"]["interactions"]["first"]
+    assert (year or "")[:4] == ("" if times == ["soon"] else "2023")
+
+
+@pytest.mark.parametrize(("times", "other"), [(["03/04/2023", "05/06/2023"], "%d/%m/%Y"),
+                                              (["03/04/2023", "05/16/2023"], None),
+                                              (["03.04.2023"], None), (["2023-03-04"], None)])
+def test_times_that_could_be_others_are_named(tmp_path, caplog, times, other):
+    """Either the day or the month comes first: all times were wrong without a word."""
+    folder = write(tmp_path / "in", log_csv=["uid,sku,created_at", *[f"u,a,{time}" for time in times]])
+    text = inspect(config(folder))["proposal"]
+    note = f"# interactions: the first times fit {other} as well: which comes first, the day or the month?\n"
+    assert text.startswith(note if other else "input:")
+    assert ("the first times fit %d/%m/%Y as well as input.tables.interactions.time=%m/%d/%Y"
+            in caplog.text) == bool(other)
+
+
+def test_what_a_proposal_cannot_know_is_written_beside_it(tmp_path, caplog):
+    folder = write(tmp_path / "in", log_csv=["uid,sku,event", "u,a,view", "u,a,buy"])
+    found = inspect(config(folder))
+    assert found["proposal"].splitlines()[:2] == [
+        "# interactions: no column of times was found: the order of the rows counts as that of the times",
+        "# interactions: all rows are read; where: {event: [...]} reads only some of buy, view"]
+    assert found["tables"]["interactions"]["first"] is None  # not 1970
+    assert "interactions: they have no times" in caplog.text
+
+
+@pytest.mark.parametrize(("files", "path"), [
+    ({"rating_csv": ["user_id,anime_id", "u,1"], "anime_csv": ["anime_id,name", "1,A"]}, "rating.csv"),
+    ({"log_csv": ["user_id,storyId", "u,1"], "stories_csv": ["id,title", "1,A"]}, "log.csv"),
+    ({"orders_csv": ["user_id,order_id,name", "u,1,x"], "animals_csv": ["id,name", "1,A"]}, None),
+    ({"log_csv": ["user_id,cat_id,dog_id", "u,1,1"], "cats_csv": ["cat_id,name", "1,A"],
+      "dog_csv": ["dog_id,name", "1,A"]}, None)])
+def test_an_id_named_after_a_table_is_that_of_items(tmp_path, files, path):
+    folder = write(tmp_path / "in", **files)
+    if path is None:
+        with pytest.raises(DataError, match="no table has columns that are known as ids of users and items"):
+            inspect(config(folder))
+    else:
+        found = inspect(config(folder))
+        assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == path
+        assert found["orphans"]["items"]["unknown"] == 0
+
+
+@pytest.mark.parametrize(("name", "data", "message"), [
+    ("interactions.feather", b"ARROW1\0\0", r"interactions.feather is Feather \(Arrow\), which is not read: "
+     "convert it to Parquet or CSV"),
+    ("interactions.csv.xz", b"\xfd7zXZ\0", "interactions.csv.xz is compressed with xz, which is not read"),
+    ("interactions/part-0.orc", b"ORC\n", "no file that can be read: part-0.orc is ORC, which is not read"),
+    ("interactions.csv", b"\x1f\x8b\x08\0", "does not end with .gz: rename it")])
+def test_a_file_of_a_format_that_is_not_read_is_named(tmp_path, name, data, message):
+    """The message named the items as the only table, or told to read the file as text."""
+    folder = write(tmp_path / "in", items_csv=["item_id,title", "a,A"])
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    with pytest.raises(DataError, match=message) as raised:
+        inspect(config(folder))
+    assert "path: items.csv" not in str(raised.value)
+
+
 def test_columns_of_folders_are_named_and_may_be_missing_in_a_file(tmp_path):
     """Nothing named them where nobody asked, and a file outside of such a folder stopped the run."""
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"])
@@ -221,7 +334,8 @@ def test_a_column_of_attributes_is_proposed_and_must_have_objects(tmp_path, capl
 @pytest.mark.parametrize(("row", "setting"), [
     ("u,a,20260131,1", "interactions.time=%Y%m%d"), ("u,a,soon,1", "interactions.time=ms"),
     ("u,a,,1", "columns={timestamp: COLUMN}"), ("u,a,1,x", "decimal=comma"), ("u,a,1,9", "rating_range=[LOW"),
-    ("u,a,1,1e999", "columns={rating: COLUMN}, {rating: null}"), ("u,a,1", "separator=';', "),
+    ("u,a,1,1e999", "columns={rating: COLUMN}, {rating: null}"),
+    ("u,a,1,-Infinity", "The right column, or none: "), ("u,a,1", "separator=';', "),
     (",a,1,1", "columns={user_id: COLUMN}")])
 def test_each_reason_of_a_rejected_row_names_a_setting(tmp_path, capsys, row, setting):
     from dare_job.cli.inspect_screen import show
@@ -239,6 +353,7 @@ def test_each_reason_of_a_rejected_row_names_a_setting(tmp_path, capsys, row, se
 def test_reasons_of_other_formats_name_a_setting():
     for reason, setting in (("not a JSON object", "items.format=csv"), ("item_id is not in links.csv", "ids"),
                             ("item_id is not a whole number", "items.columns={item_id: COLUMN}"),
+                            ("item_id is dict, no id", 'items.query="SELECT object.key AS item_id'),
                             ("timestamp is bool, no number", "columns={timestamp: COLUMN}")):
         assert setting in hint("items", reason)
 

@@ -1,5 +1,7 @@
 """How evenly workers were busy, read from chunk files, and what the last screen says of it."""
 
+from datetime import date
+
 import pytest
 from run_helpers import text
 
@@ -7,6 +9,7 @@ from dare_job.generate import worker_stats
 from dare_job.generate.shard_plan import ShardPlan
 from dare_job.publish.report import screen
 from dare_job.tables import chunk_files
+from dare_job.workspace import Workspace
 
 
 @pytest.fixture
@@ -83,3 +86,10 @@ def test_the_last_screen_tells_of_workers_that_waited_where_it_cost_time():
     assert screen.uneven(workers | {"imbalance": 1.1}) is None
     assert screen.uneven(workers | {"waited_s": 5.0}) is None
     assert screen.uneven(workers | {"imbalance": None}) is None and screen.uneven(None) is None
+
+
+def test_the_next_command_can_be_pasted(tmp_path):
+    """An id with a blank made two arguments of one."""
+    space = Workspace(tmp_path / "my out", date(2026, 1, 2))
+    lines = "\n".join(screen._next_steps(space, {"entity_id": "u 5"}))
+    assert f"dare-job show '{tmp_path}/my out' 'user:u 5'" in lines

@@ -115,6 +115,16 @@ def test_rejected_rows_and_logs_are_dropped_whole(out, name, source, raw):
     assert {path: path.stat().st_mtime_ns for path in pages} == pages  # nobody's rows were in them
 
 
+@pytest.mark.parametrize("place", ["input/.users.parquet", "input/.copies/users.parquet",
+                                   ".input.0a1b.staging/.query-users.parquet/part-0.parquet"])
+def test_copies_of_input_tables_are_deleted_whole(out, place):
+    """They have the input's own names of columns, and ids as numbers: no search finds 7 there."""
+    work = Workspace(out, date.fromisoformat(DAYS[0])).work
+    write(work / place, [{"customer": 7, "email": "someone@example.com"}])
+    erase(out, "user:7")
+    assert not (work / place).exists()
+
+
 def test_pools_of_texts_that_no_row_has_any_more_are_deleted(out):
     """As after a run whose ``input.knowledge`` still had the text."""
     erase(out, f"user:{GONE}")

@@ -16,15 +16,32 @@ from dare_job.storage.paths import AnyPath
 
 _EXCEL = re.compile("sep=.")  # what Excel writes before the header
 _MOST_LINES = 1000  # of a record in quotes
+_FIRST_ROWS = 100  # that tell whether a separator ends each row
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 
 
 def header(file: AnyPath, form: Form) -> list[str]:
-    """Names in the first line that can have them; empty if the file is empty."""
+    """Names in the first line that can have them; empty if the file is empty.
+
+    A column without a name is the last one where a separator ends each row, but not the header.
+    """
     for _, lines in line_blocks(Piece(str(file)), form.encoding):
-        line = lines[header_place(lines, form.separator)]
-        return [name.strip() for name in _fields(line, replace(form, spaced=True))]
+        names, after = _header(lines, form)
+        rows = [_fields(line, form) for line in lines[after:after + _FIRST_ROWS] if line.strip()]
+        ended = rows and all(len(row) == len(names) + 1 and not row[-1].strip() for row in rows)
+        return [*names, ""] if ended else names
     return []
+
+
+def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
+    """Names, which may have line breaks in quotes, and how many lines they and what is before them take."""
+    place, form = header_place(lines, form.separator), replace(form, spaced=True)
+    fields, taken = None, 1
+    if form.quotes != "none" and '"' in lines[place]:
+        fields, taken = _complete(lines[:place + _MOST_LINES], place, iter(()), form)
+    if not fields:
+        fields, taken = _fields(lines[place], form), 1
+    return [re.sub(r"\s*\n\s*", " ", name.strip()) for name in fields], place + taken
 
 
 def header_place(lines: Sequence[str], *separators: str) -> int:
@@ -62,7 +79,7 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counte
 def _lines_before_rows(lines: Sequence[str], form: Form) -> int:
     """Lines at the start of a file that are no rows: up to its header, or the one that a setting repeats."""
     if form.header is None:
-        return header_place(lines, form.separator) + 1
+        return _header(lines, form)[1]
     names = zip(_fields(lines[0], form), form.header, strict=False)
     equal = sum(found.strip().lower() == name.lower() for found, name in names)
     return int(equal > 1 and 2 * equal >= len(form.header))

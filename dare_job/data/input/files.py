@@ -1,7 +1,8 @@
 """Finds the files of a table, with what the names of folders say.
 
 Hidden files and folders, whose names begin with ``.`` or ``_``, are not part of a table: other programs keep
-temporary and deleted rows there. Links are followed. A folder ``genre=Drama`` gives its files a column.
+temporary and deleted rows there. Links are followed. A folder ``genre=Drama`` gives its files a column, also
+where the path or pattern of a table names it; folders of ``input.path`` itself give none.
 """
 
 import logging
@@ -9,7 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote
 
-from dare_job.data.input.scan import COMPRESSED, bare_suffix, first_bytes
+from dare_job.data.input.scan import COMPRESSED, bare_suffix, first_bytes, other_format
 from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -40,6 +41,7 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
         There is no such file.
     """
     path = locate(root, text)
+    text = text and os.path.expanduser(text)
     _refuse_part_of_lake(path, key)
     if text and any(mark in text for mark in "*?[") and not path.exists():
         return _matches(root, text, key)
@@ -48,11 +50,11 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
         beside = sorted(entry.name for entry in entries if not hidden(entry.name))
         found = f" (found: {', '.join(beside)})" if beside else ""
         raise DataError(f"{key} = {text}: {path} does not exist{found}")
-    if not path.is_dir():
-        return [(path, {})]
-    found = files_below(path)
+    found = _files_of(path, text or "")
     if not found:
         names = _names(path)
+        if names and (other := other_format(first_bytes(path / names[0], 100))):
+            raise DataError(f"{path} has no file that can be read: {names[0]} is {other}")
         such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them " \
             f"by a pattern: {key} = {path}/*" if names else ""
         raise DataError(f"{path} has no file that can be read{such}")
@@ -63,6 +65,7 @@ def locate(root: AnyPath, text: str | None) -> AnyPath:
     """The path of a table."""
     if not text:
         return root
+    text = os.path.expanduser(text)
     return paths.path(text) if "://" in text or os.path.isabs(text) else root / text
 
 
@@ -76,10 +79,19 @@ def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
     names = [path for path in found if not any(map(hidden, str(path)[len(fixed):].strip("/").split("/")))]
     for path in names:
         _refuse_part_of_lake(path, key)
-    files = [file for path in names for file in (files_below(path) if path.is_dir() else [(path, {})])]
+    outside = 0 if anchor else len(str(root))
+    files = [file for path in names for file in _files_of(path, str(path)[outside:])]
     if not files:
         raise DataError(f"{key} = {text}: no file matches")
     return files
+
+
+def _files_of(path: AnyPath, name: str) -> list[Found]:
+    """A file, or the data files of a folder, with the columns that the folders in its ``name`` give."""
+    if not path.is_dir():
+        return [(path, _partition(name))]
+    given = _partition(f"{name}/")
+    return [(file, given | columns) for file, columns in files_below(path)]
 
 
 def _before_wildcard(pattern: str) -> str:

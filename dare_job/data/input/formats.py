@@ -18,7 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job.data.input import delimited, values
-from dare_job.data.input.scan import Form, Piece, Raw, bare_suffix, first_bytes, line_blocks, text_pieces
+from dare_job.data.input.scan import (
+    Form,
+    Piece,
+    Raw,
+    bare_suffix,
+    first_bytes,
+    line_blocks,
+    other_format,
+    text_pieces,
+)
 from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -48,6 +57,8 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{file} is UTF-16, which is not supported: convert it to UTF-8 "
                         f"(iconv -f UTF-16 -t UTF-8)")
+    if other := other_format(start):
+        raise DataError(f"{file} is {other}")
     if start[:4] == b"PAR1" or b"\0" in start[:1000]:
         raise DataError(f"{file} is neither Parquet, nor text with separators, nor JSON lines")
     if re.match(rb"\s*\[\s*\{", start):
@@ -120,10 +131,17 @@ def open_file(file: AnyPath, form: Form, partition: dict[str, str | None]) -> Fi
         schema = table.schema.to_arrow_schema()
         return FileInfo(file, form, dict(zip(schema.names, schema.types, strict=True)),
                         tuple(_row_groups(file, table, partition)), _repeated(schema.names))
-    names = (form.header or delimited.header(file, form)) if form.kind == "delimited" else _keys(file, form)
+    names = text_columns(file, form)
     quotes = form.kind == "delimited" and form.quotes != "none"
     return FileInfo(file, form, dict.fromkeys(names), tuple(text_pieces(file, partition, quotes)),
                     _repeated(names))
+
+
+def text_columns(file: AnyPath, form: Form) -> Sequence[str]:
+    """Names of the columns of a text file, by its first lines."""
+    if form.kind == "json":
+        return _keys(file, form)
+    return form.header or delimited.header(file, form)
 
 
 def _repeated(names: Sequence[str]) -> frozenset[str]:
@@ -286,9 +304,9 @@ def _wrong_value(record: dict, ours: Mapping[str, str]) -> str | None:
 
 
 def _unwrapped(value: object) -> object:
-    """Ids and dates as MongoDB exports them, {"$oid": ID}, without their wrapping."""
+    """Ids and dates as MongoDB exports them, {"$oid": ID}, also {"$date": {"$numberLong": MS}}, as values."""
     wrapped = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
-    return next(iter(value.values())) if wrapped else value
+    return _unwrapped(next(iter(value.values()))) if wrapped else value
 
 
 def _json_text(value: object, in_words: bool) -> str | None:

@@ -1,21 +1,25 @@
 """Which files and columns are probably which of ours, by their names and first values."""
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import filter as matching
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings, TableSettings
+from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings
 from dare_job.data.input import files, formats, lakes, values
 from dare_job.data.input.attributes import holds_attributes
 from dare_job.data.input.formats import FileInfo
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage.paths import AnyPath
 
+_LOG = logging.getLogger("dare_job")
 _NAMES = {
     "user_id": ("user_id", "user", "uid", "customer_id", "customer", "reviewer_id", "member_id", "visitor_id",
                 "account_id", "person_id", "client_id", "profile_id", "username", "steam_id", "cust_id",
@@ -38,10 +42,16 @@ _NAMES = {
               "original_title",
               "headline", "label"),
 }
-_TIME_FORMATS = ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M",
-                 "%d/%m/%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S",
-                 "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%a %b %d %H:%M:%S %z %Y", "%Y/%m/%d",
-                 "%Y/%m/%d %H:%M:%S")
+_DATES = ("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%m-%d-%Y", "%d-%m-%Y",
+          "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%Y/%m/%d")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_TIME_FORMATS = (*(date + clock for date in _DATES for clock in _CLOCKS), "%a %b %d %H:%M:%S %z %Y",
+                 "%d/%b/%Y:%H:%M:%S %z")
+_DIGITS = ("%Y%m%d%H%M%S", "%Y%m%d%H%M")  # longer than seconds and shorter than milliseconds of today
+_OF_EVENT = {"event", "eventtype", "eventname", "action", "actiontype", "behavior", "behaviour",
+             "behaviortype"}
+_MOST_EVENTS = 20
+_TEXTS = 300  # that are tried with each format of time
 _OF_TIME = re.compile(r"(_at|_on|_ts|time|date|when)$", re.IGNORECASE)
 _UNITS = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))  # smallest number of today's times in a unit
 _ATTRIBUTE_CHARACTERS = 60  # mean length of values that may be attributes
@@ -62,12 +72,23 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.partition(":")[0].lower())
 
 
-def propose(root: AnyPath) -> InputTables | None:
+@dataclass(frozen=True)
+class Proposal:
+    """Tables, and what their reader should check about them."""
+
+    tables: InputTables
+    notes: list[str]
+
+
+def propose(root: AnyPath) -> Proposal | None:
     """Tables of a folder or file by the names of their columns; None if none has users and items."""
     folder = files.single_subfolder(root)
     above = str(folder)[len(str(root)):].strip("/")  # a folder that is all that there is
     candidates = {"/".join(filter(None, [above, name])): info for name, info in _candidates(folder)}
-    events = {name: ids for name, info in candidates.items() if (ids := _ids(info.types)) is not None}
+    titled = {name: _plain(name.rpartition("/")[2].partition(".")[0]) for name, info in candidates.items()
+              if column_for("title", info.types)}
+    events = {name: ids for name, info in candidates.items()
+              if (ids := _ids(info.types, {titled[other] for other in titled if other != name}))}
     if not events:
         return None
     name = max(events, key=lambda each: (column_for("timestamp", candidates[each].types) is not None,
@@ -78,18 +99,36 @@ def propose(root: AnyPath) -> InputTables | None:
     path = None if folder.is_file() else name
     others = {"items": _entities(rest, "item_id", item, events),
               "users": _entities(rest, "user_id", user, events)}
-    return InputTables(interactions=_interactions(path, candidates[name], user, item),
-                       **{table: settings for table, settings in others.items() if settings is not None})
+    interactions = _interactions(path, candidates[name], user, item)
+    return Proposal(InputTables(interactions=interactions, **{
+        table: settings for table, settings in others.items() if settings is not None}),
+        list(_notes(interactions, candidates[name])))
 
 
-def columns_found(root: AnyPath) -> dict[str, list[str]]:
-    """Columns of each file and folder that could be a table."""
-    return {name: list(info.types) for name, info in _candidates(files.single_subfolder(root))}
+def _notes(settings: InteractionSettings, info: FileInfo) -> Iterable[str]:
+    """What a proposal for interactions cannot know."""
+    time = settings.columns.get("timestamp", "timestamp")
+    if time is None:
+        yield "no column of times was found: the order of the rows counts as that of the times"
+    elif other := other_order(settings.time, first_values(info, time)[time]):
+        yield f"the first times fit {other} as well: which comes first, the day or the month?"
+    for name in info.types:
+        if _plain(name) in _OF_EVENT:
+            kinds = sorted(set(values.texts(first_values(info, name)[name], "")[0].drop_null().to_pylist()))
+            if 1 < len(kinds) <= _MOST_EVENTS:
+                yield f"all rows are read; where: {{{name}: [...]}} reads only some of {', '.join(kinds)}"
 
 
-def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
+def columns_found(root: AnyPath) -> tuple[dict[str, list[str]], list[str]]:
+    """Columns of each file and folder that could be a table, and why others cannot be read."""
+    unread: list[str] = []
+    found = _candidates(files.single_subfolder(root), unread)
+    return {name: list(info.types) for name, info in found}, unread
+
+
+def _candidates(folder: AnyPath, unread: list[str] | None = None) -> Iterable[tuple[str, FileInfo]]:
     """Path and first file of each table that a folder may have: a file, a folder, or files with equal
-    columns."""
+    columns. ``unread`` gets what is wrong with others."""
     if folder.is_dir() and files.lake_format(folder):
         yield from _lake(".", folder)
         return
@@ -104,12 +143,28 @@ def _candidates(folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
         try:
             file = files.find(entry, None, "input.path")[0][0]
             info = formats.open_file(file, formats.detect(file), {})
-        except (DataError, IndexError):
+        except DataError as error:
+            if unread is not None:
+                unread.append(str(error))
             continue
         alike.setdefault((entry.is_dir() and entry.name, info.form.kind, *info.types), []).append(
             (entry.name, info))
     for group in alike.values():
-        yield (group[0][0] if len(group) == 1 else _pattern([name for name, _ in group])), group[0][1]
+        yield from _one_table(group, [entry.name for entry in entries])
+
+
+def _one_table(group: list[tuple[str, FileInfo]], beside: list[str]) -> Iterable[tuple[str, FileInfo]]:
+    """Files with equal columns, by a pattern if it names no other file."""
+    names = [name for name, _ in group]
+    pattern = names[0] if len(names) == 1 else _pattern(names)
+    others = [name for name in matching(beside, pattern) if name not in names and not files.hidden(name)]
+    if len(names) == 1 or not others:
+        yield pattern, group[0][1]
+        return
+    _LOG.warning("%s have the same columns, but the pattern %s names %s, too: only one of them is proposed. "
+                 "To read them all, move them to a folder of their own and name it in the path",
+                 ", ".join(names), pattern, ", ".join(others))
+    yield from group
 
 
 def _lake(name: str, folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
@@ -117,7 +172,7 @@ def _lake(name: str, folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
     kind = files.lake_format(folder)
     if kind == "delta":
         with suppress(DataError, ConfigError):
-            yield name, lakes.lake_files("", TableSettings(), folder, kind, None)[-1]
+            yield name, lakes.lake_files("", folder, kind, None, lambda info: list(info.types))[-1]
 
 
 def _pattern(names: list[str]) -> str:
@@ -127,10 +182,20 @@ def _pattern(names: list[str]) -> str:
     return f"{begin}*{end}"
 
 
-def _ids(columns: Iterable[str]) -> tuple[str, str] | None:
+def _ids(columns: Iterable[str], described: set[str]) -> tuple[str, str] | None:
+    """Columns of users and items; of items also the only one such as anime_id, beside a table anime.csv.
+
+    Parameters
+    ----------
+    described
+        Plain names of other tables with titles.
+    """
     names = list(columns)
     user = column_for("user_id", names)
-    item = column_for("item_id", [name for name in names if name != user])
+    rest = [name for name in names if name != user]
+    named = [name for name in rest if len(stem := _plain(name)) > 2 and stem.endswith("id")
+             and described & {stem[:-2], f"{stem[:-2]}s", f"{stem[:-3]}ies"}]
+    item = column_for("item_id", rest) or (named[0] if len(named) == 1 else None)
     return (user, item) if user and item else None
 
 
@@ -138,9 +203,9 @@ def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> Int
     time = column_for("timestamp", info.types) or next(filter(_OF_TIME.search, info.types), None)
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
                         "timestamp": time})
-    unit = time_format(_first(info, time)[time]) if time else None
+    unit = time_format(first_values(info, time)[time]) if time else None
     rating = columns.get("rating", "rating")
-    decimal = _decimal(_first(info, rating)[rating]) if rating in info.types else "point"
+    decimal = _decimal(first_values(info, rating)[rating]) if rating in info.types else "point"
     return InteractionSettings(path=path, columns=columns, time=unit, decimal=decimal)
 
 
@@ -172,8 +237,8 @@ def _renamed(columns: Mapping[str, str | None]) -> dict[str, str | None]:
     return {ours: theirs for ours, theirs in columns.items() if ours != theirs}
 
 
-def _first(info: FileInfo, *columns: str) -> dict[str, pa.Array]:
-    """First values of columns."""
+def first_values(info: FileInfo, *columns: str) -> dict[str, pa.Array]:
+    """The first thousand values of columns."""
     raw = next(formats.read(info.pieces[0], info.form, list(columns)), None) if info.pieces else None
     return {name: raw.columns[name].slice(0, 1000) if raw else pa.nulls(0, pa.string()) for name in columns}
 
@@ -181,7 +246,7 @@ def _first(info: FileInfo, *columns: str) -> dict[str, pa.Array]:
 def attribute_columns(info: FileInfo, others: Iterable[str]) -> list[str]:
     """Columns of short plain values that are no ids, addresses or links."""
     names = [name for name in info.types if name not in others and not _NO_ATTRIBUTE.search(name)]
-    texts = {name: values.texts(column, name)[0] for name, column in _first(info, *names).items()
+    texts = {name: values.texts(column, name)[0] for name, column in first_values(info, *names).items()
              if not pa.types.is_map(column.type)}
     return [name for name, column in texts.items()
             if (pc.mean(pc.utf8_length(column)).as_py() or _ATTRIBUTE_CHARACTERS) < _ATTRIBUTE_CHARACTERS]
@@ -196,19 +261,35 @@ def time_format(column: pa.Array) -> str | None:
     if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
         forms = ("%Y%m%d", "%Y%m%d%H")
         return max(forms, key=lambda form: values.seconds(column, "timestamp", form, "UTC")[1].null_count)
+    for form in _DIGITS:
+        if 2 * values.seconds(column, "timestamp", form, "UTC")[0].null_count < len(column):
+            return form
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0
         return next((unit for least, unit in _UNITS if largest >= least), None)
-    texts = [text.strip() for text in values.texts(column, "")[0].drop_null().to_pylist() if text.strip()]
+    texts = _texts(column)
     fits = {form: sum(_parses(text, form) for text in texts) for form in (None, *_TIME_FORMATS)}
     best = max(fits, key=fits.get)
     return best if 2 * fits[best] > len(texts) else None
 
 
+def other_order(form: str | None, column: pa.Array) -> str | None:
+    """The format with day and month exchanged, if it reads all these times as well."""
+    other = "%m".join(part.replace("%m", "%d") for part in (form or "").split("%d"))
+    texts = [text for text in _texts(column) if _parses(text, form)] if other in _TIME_FORMATS else []
+    return other if texts and other != form and all(_parses(text, other) for text in texts) else None
+
+
+def _texts(column: pa.Array) -> list[str]:
+    """Some different texts of a column."""
+    texts = map(str.strip, values.texts(column, "")[0].drop_null().to_pylist())
+    return list(dict.fromkeys(filter(None, texts)))[:_TEXTS]
+
+
 def _parses(text: str, form: str | None) -> bool:
     try:
-        datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)
+        values.iso_time(text) if form is None else datetime.strptime(text, form)
         return True
     except ValueError:
         return False

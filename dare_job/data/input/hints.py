@@ -5,8 +5,8 @@ import re
 # reasons of rejects, the first that fits counts; key: of the settings of the table, column: our name
 _HINTS = (
     ("timestamp is a date", "Dates as 20260131: {key}.time=%Y%m%d; with hours, as 2026013110: %Y%m%d%H"),
-    ("timestamp is (not|neither)", "Set their unit or format: {key}.time=ms, or '%d.%m.%Y'; the right "
-     "column: {key}.columns={{timestamp: COLUMN}}"),
+    ("timestamp is (not|neither)", "Set their unit or format: {key}.time=ms, or '%d.%m.%Y', or %Y%m%d%H%M%S "
+     "for 20260131100000; the right column: {key}.columns={{timestamp: COLUMN}}"),
     ("rating is not a number", "Ratings as 4,5: {key}.decimal=comma; the right column, or none: "
      "{key}.columns={{rating: COLUMN}}, {{rating: null}}"),
     ("rating is outside", "Another range of ratings: {key}.rating_range=[LOW, HIGH]"),
@@ -14,6 +14,8 @@ _HINTS = (
     ("expected", "Another separator, or quotes that are text: {key}.separator=';', {key}.quotes=none"),
     ("not a JSON object", "Each line must be one object; files of another format: {key}.format=csv"),
     (r"\w+ is not in ", "The file that translates ids, and its columns: {key}.ids"),
+    (r"\w+ is (dict|list|struct|map)", "A key inside of an object: {key}.query=\"SELECT object.key AS "
+     "{column}, ... FROM json.`/path`\"; the right column: {key}.columns={{{column}: COLUMN}}"),
     (r"\w+ is ", "The right column: {key}.columns={{{column}: COLUMN}}"),
 )
 

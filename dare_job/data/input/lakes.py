@@ -1,13 +1,16 @@
 """Tables of Delta and Iceberg, read through their own libraries, which know the files that count.
 
 A folder of such a table also holds files with deleted and replaced rows; its log says which files count. The
-files of a Delta table are then read like any others. An Iceberg table is copied, since its files may have
-other column names than the table and rows that were deleted.
+files of a Delta table are then read like any others. The needed columns of an Iceberg table are copied, since
+its files may have other column names than the table and rows that were deleted.
 """
 
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import unquote
 
-from dare_job.config.tables import TableSettings
 from dare_job.data.input import files, formats
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import Form
@@ -19,14 +22,16 @@ _PARQUET = Form("parquet")
 _CAUSE_CHARACTERS = 500
 
 
-def lake_files(name: str, settings: TableSettings, path: AnyPath, kind: str, into: AnyPath | None
-               ) -> tuple[FileInfo, ...]:
+def lake_files(name: str, path: AnyPath, kind: str, into: AnyPath | None,
+               needed: Callable[[FileInfo], list[str]]) -> tuple[FileInfo, ...]:
     """The files of a table of Delta or Iceberg.
 
     Parameters
     ----------
     into
         Folder for a copy of an Iceberg table. None: its log is returned in place of the copy.
+    needed
+        Which columns of a table are copied.
 
     Raises
     ------
@@ -39,7 +44,8 @@ def lake_files(name: str, settings: TableSettings, path: AnyPath, kind: str, int
         raise DataError(f"{path} is a Hudi table, which is not read here: read it by Spark with "
                         f"input.tables.{name}.query, or export it to Parquet")
     try:
-        return _delta(path) if kind == "delta" else _iceberg(path, into and into / f".{name}.parquet")
+        return _delta(path) if kind == "delta" else _iceberg(
+            path, into and into / f"{name}.parquet", needed)
     except ImportError as error:
         raise ConfigError(f"{path} is {files.table_of(kind)}, which needs the package {error.name}: "
                           f"{install_hint(kind)}") from None
@@ -80,7 +86,8 @@ def _empty(path: AnyPath, names: list[str]) -> FileInfo:
     return FileInfo(path, _PARQUET, dict.fromkeys(names), ())
 
 
-def _iceberg(path: AnyPath, copy: AnyPath | None) -> tuple[FileInfo, ...]:
+def _iceberg(path: AnyPath, copy: AnyPath | None, needed: Callable[[FileInfo], list[str]]
+             ) -> tuple[FileInfo, ...]:
     import pyarrow.parquet as pq
     from pyiceberg.table import StaticTable
 
@@ -89,11 +96,30 @@ def _iceberg(path: AnyPath, copy: AnyPath | None) -> tuple[FileInfo, ...]:
     newest = next((log for log in logs if hint.exists() and log.name in _hinted(hint)), logs[-1])
     if copy is None:
         return (FileInfo(newest, _PARQUET, {}, ()),)
-    rows = StaticTable.from_metadata(str(newest)).scan().to_arrow_batch_reader()
+    table = StaticTable.from_metadata(str(newest))
+    if not _lies_at(path, table.location()):
+        raise DataError(f"{path}: this Iceberg table was copied or moved from {table.location()}, and its "
+                        "log names the files there: read it there, or let Iceberg's procedure "
+                        "rewrite_table_path make the copy")
+    schema = table.schema().as_arrow()
+    whole = FileInfo(path, _PARQUET, dict(zip(schema.names, schema.types, strict=True)), ())
+    names = needed(whole)
+    if not names:
+        return (whole,)  # Table.check names the columns that are missing
+    rows = table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
+    paths.make_folder(copy.parent)
     with paths.arrow_sink(copy) as sink, pq.ParquetWriter(sink, rows.schema) as writer:
         for batch in rows:
             writer.write_batch(batch)
-    return (formats.open_file(copy, _PARQUET, {}),)
+    return (replace(whole, pieces=formats.open_file(copy, _PARQUET, {}).pieces),)
+
+
+def _lies_at(path: AnyPath, location: str) -> bool:
+    """Whether an Iceberg table's own location is where it was found."""
+    if not paths.is_local(path):
+        return location.rstrip("/").endswith(path.path.strip("/"))
+    named = re.sub("^file:/*", "/", location)
+    return os.path.realpath(path) in (os.path.realpath(named), os.path.realpath(unquote(named)))
 
 
 def _hinted(hint: AnyPath) -> tuple[str, ...]:

@@ -9,9 +9,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
+from dare_job.config.tables import TableSettings
 from dare_job.data.history import end_of_date
 from dare_job.data.input import checks
+from dare_job.data.input.formats import FileInfo
+from dare_job.data.input.scan import Form
 from dare_job.data.input.source import InputSource, input_identity, opened, tables_of_pair
+from dare_job.data.input.table import Table
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.observe import progress
@@ -139,7 +143,7 @@ def _opened(settings: InputSettings, into: AnyPath, spark: SparkSession) -> Iter
     results = {name: into / f".query-{name}.parquet" for name in queries}
     try:
         for name, table in queries.items():
-            write_query(table.query, results[name], f"input.tables.{name}.query", spark)
+            write_query(name, table, results[name], spark)
         with opened(settings, into, results) as source:
             yield source
     finally:
@@ -147,8 +151,10 @@ def _opened(settings: InputSettings, into: AnyPath, spark: SparkSession) -> Iter
             paths.remove_tree(folder)
 
 
-def write_query(query: str, folder: AnyPath, key: str, spark: SparkSession) -> None:
-    """Write the result of a query, or a table of the catalogue, to a Parquet folder.
+def write_query(name: str, settings: TableSettings, folder: AnyPath, spark: SparkSession) -> None:
+    """Write the needed columns of a query's result, or of a table of the catalogue, to a Parquet folder.
+
+    A file without rows has all columns, so that messages can name them.
 
     Raises
     ------
@@ -157,14 +163,24 @@ def write_query(query: str, folder: AnyPath, key: str, spark: SparkSession) -> N
     """
     from pyspark.errors import PySparkException
 
-    is_name = len(query.split()) == 1
+    query, key = settings.query, f"input.tables.{name}.query"
     try:
         with executors.one_line_errors():
-            write_parquet(spark.table(query) if is_name else spark.sql(query), folder)
+            rows = spark.table(query) if len(query.split()) == 1 else spark.sql(query)
+            whole = FileInfo(folder, Form("parquet"), dict.fromkeys(rows.columns), ())
+            names = Table(name, settings, (whole,)).needed()
+            if names != rows.columns:
+                write_parquet(rows.limit(0), folder)
+            if names:
+                write_parquet(rows.select(*map(_quoted, names)), folder, mode="append")
     except PySparkException as error:
         if refused_resource(error):
             raise
         raise DataError(f"{key} = {query}: {failure_cause(error)}") from error
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
 
 
 def _written(source: InputSource, into: AnyPath, max_reject_share: float, spark: SparkSession, where: str

@@ -92,7 +92,7 @@ def choose(config: JobConfig, day: date, count: int, named: Sequence[tuple[str, 
 def opened_without_spark(config: JobConfig) -> Iterator[InputSource]:
     """The input's tables, read in this process. Only queries start Spark, which a log line says."""
     settings = config.input
-    queries = {name: table.query for name, table in settings.tables if table.query}
+    queries = {name: table for name, table in settings.tables if table.query}
     with tempfile.TemporaryDirectory(prefix="dare-job-") as temporary:
         results = {name: Path(temporary) / f"{name}.parquet" for name in queries}
         if queries:
@@ -101,8 +101,8 @@ def opened_without_spark(config: JobConfig) -> Iterator[InputSource]:
 
             _LOG.info("starting Spark for the query of %s", ", ".join(queries))
             spark = session(config.spark)
-            for name, query in queries.items():
-                write_query(query, results[name], f"input.tables.{name}.query", spark)
+            for name, table in queries.items():
+                write_query(name, table, results[name], spark)
         with opened(settings, Path(temporary), results) as source:
             yield source
 

@@ -17,6 +17,10 @@ from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
+_MAGIC = {b"ORC": "ORC", b"ARROW1": "Feather (Arrow)", b"Obj\x01": "Avro", b"\xfd7zXZ": "compressed with xz",
+          b"7z\xbc\xaf": "7z", b"Rar!": "RAR", b"PK\x03\x04": "zip or Excel", b"SQLite format 3": "SQLite",
+          b"\x89HDF": "HDF5"}  # first bytes of files that are not read
+_PACKED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst", b"\x04\x22\x4d\x18": ".lz4"}
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 RAW_CHARACTERS = 200
 _PIECE_BYTES = 128 << 20
@@ -145,6 +149,15 @@ def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
     """
     with opened(file) as stream:
         return stream.read(size)
+
+
+def other_format(start: bytes) -> str | None:
+    """What a file is that cannot be read, and what to do, by its first bytes; None if it is unknown."""
+    suffix = next((suffix for mark, suffix in _PACKED.items() if start.startswith(mark)), None)
+    if suffix:
+        return f"compressed with {COMPRESSED[suffix]}, but its name does not end with {suffix}: rename it"
+    name = next((name for mark, name in _MAGIC.items() if start.startswith(mark)), None)
+    return name and f"{name}, which is not read: convert it to Parquet or CSV"
 
 
 def line_blocks(piece: Piece, encoding: str | None, counts: Counter | None = None

@@ -21,6 +21,7 @@ from dare_job.storage.paths import AnyPath
 
 _LOG = logging.getLogger("dare_job")
 _USUAL = "parquet"  # name of the format of tables with the usual names, whatever their files are
+_REQUIRED = {"user_id", "item_id", "timestamp"}  # columns of interactions
 _FORMATS = {"csv": "csv", "tsv": "tsv", "json": "json", "parquet": "parquet", "auto": None}
 
 
@@ -62,7 +63,7 @@ def opened(settings: InputSettings, into: AnyPath, queries: Mapping[str, AnyPath
     Parameters
     ----------
     into
-        Folder for a zip archive's files, which are removed after the block.
+        Folder for copies of what cannot be read in its place, which are removed after the block.
     queries
         Folders with the results of queries, by table.
 
@@ -72,16 +73,16 @@ def opened(settings: InputSettings, into: AnyPath, queries: Mapping[str, AnyPath
         A path does not exist, its format is unknown, or a column is missing.
     """
     root = input_root(settings)
-    archive = into / ".archive"
+    copies = into / ".copies"
     paths.make_folder(into)
     try:
-        folder = unpack(root, archive, detected) if root else None
-        source = _source(settings, _Places(folder, into, queries or {}))
+        folder = unpack(root, copies / "archive", detected) if root else None
+        source = _source(settings, _Places(folder, copies, queries or {}))
         for table in source.tables.values():
             table.check()
         yield source
     finally:
-        paths.remove_tree(archive)
+        paths.remove_tree(copies)
 
 
 def input_identity(settings: InputSettings) -> list[list]:
@@ -119,8 +120,26 @@ def input_root(settings: InputSettings) -> AnyPath | None:
 
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
-    own, events = settings.tables.given(), settings.tables.interactions
     inside = replace(places, root=places.root and files.single_subfolder(places.root))
+    found = _recognized(settings, places, inside)
+    return InputSource(found.form, {name: replace(table, settings=_with_places(table, places, inside))
+                                    for name, table in found.tables.items()})
+
+
+def _with_places(table: Table, places: _Places, inside: _Places) -> TableSettings:
+    """Settings of a table with the places of its files that translate ids."""
+    located = {}
+    for column, ids in table.settings.ids.items():
+        paths_of = [files.locate(each.root or Path.cwd(), ids.path).absolute() for each in (places, inside)]
+        path = next((path for path in paths_of if path.exists()), None)
+        if path is None:
+            raise DataError(f"{table.key}.ids.{column}.path = {ids.path}: {paths_of[0]} does not exist")
+        located[column] = ids.model_copy(update={"path": str(path)})
+    return table.settings.model_copy(update={"ids": located})
+
+
+def _recognized(settings: InputSettings, places: _Places, inside: _Places) -> InputSource:
+    own, events = settings.tables.given(), settings.tables.interactions
     placed = events.path or events.query  # a recognized set may have none of these interactions
     form = settings.format if settings.format != "auto" else None if placed else detected(inside.root)
     if form is None and "interactions" in own:
@@ -147,9 +166,9 @@ def _listed(folder: AnyPath) -> str:
 def detected(folder: AnyPath) -> str | None:
     """Name of the format of a folder or file; None if it is not recognized."""
     if folder.is_file():
-        if amazon.json_files(folder):
-            return "amazon" if amazon.is_amazon(folder) else None
-        return _USUAL if formats.first_bytes(folder, 4) == b"PAR1" else None
+        if amazon.is_amazon(folder):
+            return "amazon"
+        return _USUAL if formats.first_bytes(folder, 4) == b"PAR1" or _has_our_columns(folder) else None
     if files.lake_format(folder) or files.named_table(folder, "interactions") is not None:
         return _USUAL
     known = next((name for name, each in known_sets.known_sets().items() if each.fits(folder)), None)
@@ -160,6 +179,13 @@ def detected(folder: AnyPath) -> str | None:
     if known_sets.is_recbole(folder):
         return "recbole"
     return "amazon" if amazon.is_amazon(folder) else None
+
+
+def _has_our_columns(file: AnyPath) -> bool:
+    try:
+        return set(formats.text_columns(file, formats.detect(file))).issuperset(_REQUIRED)
+    except DataError:
+        return False
 
 
 def _tables(form: str, places: _Places, own: Mapping[str, TableSettings]) -> dict[str, Table]:
@@ -240,9 +266,6 @@ def mapped_tables(tables: Mapping[str, TableSettings], places: _Places) -> dict[
 
 def _mapped(name: str, table: TableSettings, places: _Places) -> Table:
     folder = places.root or Path.cwd()
-    translations = {column: each.model_copy(update={"path": str(files.locate(folder, each.path).absolute())})
-                    for column, each in table.ids.items()}
-    table = table.model_copy(update={"ids": translations})
     if table.query:
         found = files.files_below(places.queries[name]) if name in places.queries else []
         return Table(name, table, _files(table, found))
@@ -262,7 +285,8 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
     """A table at a path."""
     lake = settings.format if settings.format in ("delta", "iceberg") else files.lake_format(path)
     if lake:
-        return Table(name, settings, lakes.lake_files(name, settings, path, lake, places.into))
+        return Table(name, settings, lakes.lake_files(
+            name, path, lake, places.into, lambda info: Table(name, settings, (info,)).needed()))
     return Table(name, settings, _files(settings, files.find(path, None, f"input.tables.{name}.path")))
 
 

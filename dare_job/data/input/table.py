@@ -154,7 +154,7 @@ class Table:
             names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
             raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
-                            f"it is: {self.key}.columns={{{names}}}")
+                            f"it is: {self.key}.columns={{{names}}}{self._other_cause(file, lacking)}")
         named = [*self.attribute_names().values(), *self.settings.where]
         missing = [name for name in named if name not in self.columns]
         shown = self._shown(found) if self.shows_all else ()
@@ -175,6 +175,17 @@ class Table:
             raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
                             f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
+    def _other_cause(self, file: FileInfo, lacking: list[str]) -> str:
+        """Why columns are missing, if it is not their names."""
+        form, outer = file.form, [str(self.column(ours)).partition(".")[0] for ours in lacking]
+        if form.kind != "delimited" and any(name in file.types for name in outer):
+            return f". A key inside of an object is read by a query: {self.key}.query=\"SELECT " \
+                f"{self.column(lacking[0])} AS {lacking[0]}, ... FROM {form.kind}.`{file.path}`\""
+        if form.kind == "delimited" and not form.header and not any(_similar(ours, file.types)
+                                                                    for ours in lacking):
+            return f". If its first line is no header but data: {self.key}.header=[NAME, ...]"
+        return ""
+
     def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
         return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self.may_lack_keys)
@@ -187,6 +198,12 @@ class Table:
                 *self.settings.where,
                 "attributes"}
         return [name for name in self.columns if name not in used]
+
+    def needed(self) -> list[str]:
+        """Columns that reading the table needs."""
+        kept = {*map(self.column, COLUMNS[self.name]), *self.settings.where}
+        return [name for name in self.columns
+                if name in kept or name not in {*self.unused(), *self.left_out()}]
 
     def left_out(self) -> list[str]:
         """Columns of ``all_but``, and those that differ from them in case only."""
@@ -453,4 +470,5 @@ def _translation(path: str, column: str, to: str) -> tuple[pa.Array, pa.Array]:
         raise DataError(f"{file} has no column {missing[0]} (columns found: {', '.join(info.types)})")
     pairs = [(values.ids(raw.columns[column], column)[0], values.ids(raw.columns[to], to)[0])
              for piece in info.pieces for raw in formats.read(piece, form, (column, to))]
-    return pa.concat_arrays([one for one, _ in pairs]), pa.concat_arrays([other for _, other in pairs])
+    none = pa.nulls(0, pa.string())  # of a file without rows
+    return tuple(pa.concat_arrays([none, *arrays]) for arrays in zip((none, none), *pairs, strict=True))

@@ -113,7 +113,9 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     valid = pc.match_substring_regex(text, _NUMBER)
     number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
     number = pc.utf8_ltrim(number, "+").cast(pa.float64())
-    return number, _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+    infinite = pc.fill_null(pc.match_substring_regex(text, "(?i)^[+-]?inf(inity)?$"), False)
+    broken = _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+    return number, pc.coalesce(_problem(infinite, f"{name} is not a finite number"), broken)
 
 
 def _floats(column: pa.Array) -> pa.Array:
@@ -226,10 +228,15 @@ def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Che
         return number, _date_problem(number, name, unit)
     if unit:
         return number, _problem(pc.is_valid(rest), f"{name} is not a number")
-    found = _parsed(rest, datetime.fromisoformat, zone)
+    found = _parsed(rest, iso_time, zone)
     return pc.coalesce(number, found), pc.coalesce(_date_problem(number, name, unit), _problem(
         pc.and_(pc.is_valid(rest), pc.is_null(found)), f"{name} is neither a number nor a date as "
         f"2026-01-31 10:00:00"))
+
+
+def iso_time(text: str) -> datetime:
+    """A time of ISO 8601, also with UTC at its end, as BigQuery writes it."""
+    return datetime.fromisoformat(text.removesuffix(" UTC") + "+00:00" if text.endswith(" UTC") else text)
 
 
 def _formatted(column: pa.Array, name: str, form: str, zone: str) -> Checked:

@@ -65,13 +65,17 @@ class Removal:
         self._clean_reports(sorted(date for date in map(paths.folder_date, dates) if date), pages)
 
     def delete_unsearchable(self) -> None:
-        """Delete pools, indexes of waves, logs, rejected rows and what killed writers left, of all dates: a
-        search does not find everything that they hold of an entity.
+        """Delete pools, indexes of waves, logs, rejected rows, copies of input tables and what killed writers
+        left, of all dates: a search does not find everything that they hold of an entity.
         """
         for work in sorted(self._works):
             for folder in (work / "pools", work / "generate" / "waves"):
                 if folder.exists():
                     self._delete(folder)
+            for copy in sorted((work / "input").glob(".*")):  # with the input's columns
+                lock.require_held()
+                shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
+                self.counts["folders"] += 1
             for leftover in sorted(work.rglob(".*.partial")):
                 leftover.unlink()
             for log in sorted((work / "logs").glob("*.jsonl")):

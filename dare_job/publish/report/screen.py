@@ -1,5 +1,7 @@
 """What ``dare-job run`` prints at its end: the result, what to open next, what failed, then how it went."""
 
+import shlex
+
 import pyarrow.compute as pc
 from rich.console import Console
 
@@ -67,8 +69,9 @@ def _next_steps(space: Workspace, row: dict | None) -> list[str]:
     page = report_page(space.out, space.dt)
     lines = [f"  Report      {page}"] if page.exists() else []
     if row:
-        lines.append(f"  One text    dare-job show {space.out} user:{row['entity_id']}")
-    return ["\nNext:", *lines, f"  All dates   dare-job history --out {space.out}"]
+        words = shlex.join([str(space.out), f"user:{row['entity_id']}"])
+        lines.append(f"  One text    dare-job show {words}")
+    return ["\nNext:", *lines, f"  All dates   dare-job history --out {shlex.quote(str(space.out))}"]
 
 
 def failures(space: Workspace, manifests: dict) -> str:
