@@ -9,6 +9,7 @@ from public_sets import CASES
 from dare_job.config.settings import InputSettings
 from dare_job.data.input import known_sets, sample
 from dare_job.data.input.source import detected, opened
+from dare_job.data.input.table import MARKS
 from dare_job.errors import DataError
 
 WITHOUT_ONE_FILE = [(name, file) for name, case in CASES.items()
@@ -36,7 +37,7 @@ def read(table):
             if row["problem"]:
                 problems[f"{row['source']}:{row['line']}"] = row["problem"]
             else:
-                values = list(row.values())[:len(row) - 6]
+                values = list(row.values())[:len(row) - len(MARKS)]
                 rows.append(tuple(dict(value) if isinstance(value, list) else value for value in values))
     return rows, problems
 

@@ -136,6 +136,7 @@ def test_whole_numbers_stored_as_floats_are_the_same_ids(spark, tmp_path):
 
 
 def test_text_that_is_no_utf_8_is_rejected(spark, tmp_path):
+    """A column of text with such bytes, which some programs write, ended the run with a traceback."""
     folder = mixed(tmp_path / "input", "interactions", {
         "user_id": pa.array([b"u", b"\xff\xfe"]).view(pa.string()), "item_id": pa.array([b"i", b"i"]),
         "timestamp": [1, 1]})

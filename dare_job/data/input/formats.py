@@ -258,6 +258,8 @@ class _Row:
 def _shown(column: pa.Array, row: int) -> object:
     try:
         value = column[row].as_py()
+    except UnicodeDecodeError:
+        value = values.utf8(column.slice(row, 1))[0][0].as_py() if values.is_text(column.type) else "?"
     except (OverflowError, ValueError):  # a time that Python does not have
         value = column.slice(row, 1).view(pa.int64())[0].as_py() if column.type.bit_width == 64 else "?"
     return "" if value is None else value
