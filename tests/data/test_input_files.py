@@ -303,7 +303,7 @@ def test_text_without_a_header_and_nested_keys_are_named_with_the_setting(tmp_pa
         read(folder, tmp_path)
     folder = text(tmp_path / "json", "interactions.jsonl",
                   json.dumps({"user": {"id": "u"}, "item_id": "a", "timestamp": 1}))
-    with pytest.raises(DataError, match=r"A key inside of an object is read by a query: \S+.query="
+    with pytest.raises(DataError, match=r"; a key inside of an object is read by a query: \S+.query="
                        r'"SELECT user.id AS user_id, ... FROM json.`\S+/interactions.jsonl`"'):
         read(folder, tmp_path, tables={"interactions": {"columns": {"user_id": "user.id"}}})
 

@@ -151,10 +151,9 @@ class Table:
         lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
                    and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs)]
         if lacking:
-            names = ", ".join(f"{ours}: {_similar(ours, found) or 'COLUMN'}" for ours in lacking)
             missing = ", ".join(str(self.column(ours)) for ours in lacking)
-            raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); say which "
-                            f"it is: {self.key}.columns={{{names}}}{self._other_cause(file, lacking)}")
+            raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); "
+                            f"{self._advice(file, lacking)}")
         named = [*self.attribute_names().values(), *self.settings.where]
         missing = [name for name in named if name not in self.columns]
         shown = self._shown(found) if self.shows_all else ()
@@ -175,16 +174,18 @@ class Table:
             raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
                             f"to read other columns: {self.key}.attributes=[NAME, ...]")
 
-    def _other_cause(self, file: FileInfo, lacking: list[str]) -> str:
-        """Why columns are missing, if it is not their names."""
+    def _advice(self, file: FileInfo, lacking: list[str]) -> str:
+        """What to set where columns are missing."""
         form, outer = file.form, [str(self.column(ours)).partition(".")[0] for ours in lacking]
         if form.kind != "delimited" and any(name in file.types for name in outer):
-            return f". A key inside of an object is read by a query: {self.key}.query=\"SELECT " \
+            return f"a key inside of an object is read by a query: {self.key}.query=\"SELECT " \
                 f"{self.column(lacking[0])} AS {lacking[0]}, ... FROM {form.kind}.`{file.path}`\""
-        if form.kind == "delimited" and not form.header and not any(_similar(ours, file.types)
-                                                                    for ours in lacking):
-            return f". If its first line is no header but data: {self.key}.header=[NAME, ...]"
-        return ""
+        similar = {ours: _similar(ours, file.columns) for ours in lacking}
+        names = ", ".join(f"{ours}: {theirs or 'COLUMN'}" for ours, theirs in similar.items())
+        advice = f"say which it is: {self.key}.columns={{{names}}}"
+        if form.kind == "delimited" and not form.header and not any(similar.values()):
+            advice += f". If its first line is no header but data: {self.key}.header=[NAME, ...]"
+        return advice
 
     def _may_lack(self, ours: str, theirs: str) -> bool:
         """Whether a file may lack a column: another file has it, or it is a key of later objects."""
