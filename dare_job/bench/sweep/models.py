@@ -96,6 +96,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama", "dynamic", {"rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 2.0}}),
     ("llama", "linear", {"rope_parameters": {**_ROPE, "rope_type": "linear", "factor": 2.0}}),
     ("llama4_text", "chunks shorter than the texts", {"attention_chunk_size": 16}),
+    ("minimax_m3_vl_text", "sparse layers", {"layer_types": [FULL, "minimax_m3_sparse"]}),
     ("mistral", "full attention", {"sliding_window": None}),
     ("modernbert-decoder", "full attention", {"layer_types": [FULL, FULL]}),
     ("opt", "norm after", {"do_layer_norm_before": False}),
