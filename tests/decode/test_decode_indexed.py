@@ -10,8 +10,9 @@ from decode_models import INDEX, assert_written, generate, oracle, prompts, tiny
 
 from dare_job.decode.model.target import Target
 from dare_job.errors import ModelError
+from dare_job.evaluate.check import _drafts
 
-SMALL, NODES = 24, 8
+SMALL, NODES, NEW = 16, 8, 12
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +23,22 @@ def target() -> Target:
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_rows_draft_until_the_index_is_full(target, batch_size):
     """Afterwards many tokens have the score 0, among which the selection depends on the number of columns."""
-    head = prompts((20,), seed=5)[0]  # a common prefix
-    texts = [np.concatenate((head[:length], tail)) for length, tail in zip(
-        (0, 20, 0, 20, 20, 0, 20), prompts(seed=3), strict=True)]
+    head, read, update = prompts((20,), seed=5)[0], [], target.prefix_cache.update
+    texts = [np.concatenate((head, tail)) for tail in prompts((5, 17, 1, 20, 9, 11, 2, 14, 6), seed=3)]
+    texts += prompts((5, 1, 9, 13))
+    target.prefix_cache.update = lambda *args: update(*args) or read.extend(target.prefix_cache._prefixes)
     with target.as_transformers() as model:
-        expected = [generate(model, text, max_new_tokens=24) for text in texts]
+        expected = [generate(model, text, max_new_tokens=NEW) for text in texts]
     results = write(target, texts, oracle(expected, error_rate=0), batch_size=batch_size, nodes=NODES,
-                    max_new_tokens=24, score="always")
+                    max_new_tokens=NEW)
     assert_written(results, expected)
+    assert {len(prefix) for prefix in read} == {len(head)}  # longer than the index, so it is read again
     for row, text in enumerate(texts):
         steps = results[row].step_tokens
         drafting = len(text) + np.cumsum(steps)[:-1] + NODES <= SMALL  # by its length before each step
         assert (steps[1:][drafting] > 1).all() and (steps[1:][~drafting] == 1).all()
-    assert sum(result.accepted_tokens for result in results.values()) > 20
+    assert sum(result.accepted_tokens for result in results.values()) > 5
+    assert f"drafts up to {SMALL} tokens of prompt and text" in _drafts(target)
 
 
 def test_index_keys_take_memory():

@@ -76,7 +76,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("big_bird", "full attention", {"attention_type": "original_full"}),
     ("bamba", "attention only", {"attn_layer_indices": [0, 1]}),
     ("doge", "window beyond the texts", {"keep_window_size": 8}),
-    ("deepseek_v32", "index smaller than the texts", {"index_topk": 8}),
+    ("deepseek_v32", "index smaller than the texts", {"index_topk": 64}),
     ("falcon", "ALiBi", {"alibi": True}),
     ("falcon", "new decoder", {"new_decoder_architecture": True}),
     ("gemma2", "mixed layers", _MIXED),

@@ -77,6 +77,8 @@ class TreeCache(Cache):
         own = [shape for shape in shapes if shape is not None]
         counts = np.cumsum([0, *(0 if shape is None else len(shape) - 1 for shape in shapes)])
         self._part_of_layer: list[int] = counts[:-1].tolist()
+        self._part_of_index = {layer: first + 2 for layer, (first, shape) in enumerate(
+            zip(self._part_of_layer, shapes, strict=True)) if shape is not None and len(shape) > 3}
         parts = [part for heads, *dims in own for part in zip((heads, heads, 1), dims, strict=False)]
         kinds = dict.fromkeys(parts)
         self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
@@ -172,7 +174,7 @@ class TreeCache(Cache):
 
     def update_indexer(self, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
         """Store index keys (R, Q, dim) of a layer; return all that are to be read."""
-        part = self._part_of_layer[layer_idx] + 2
+        part = self._part_of_index[layer_idx]
         return self._update(part, part, states[:, None], states[:, None])[0].squeeze(1)
 
     def _update(self, part: int, second: int, key_states: torch.Tensor, value_states: torch.Tensor):

@@ -108,9 +108,10 @@ def traits(model: PreTrainedModel) -> Traits:
         context, reason, longest = by_column, "floor_scale of its attention temperature", by_column + 1
     own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
     own_mask = own_mask or by_column is not None
-    columns = [context] * own_mask + [config.index_topk] * (INDEXED in kinds)
-    return Traits(kinds, window, context, reason, longest, min(columns, default=None),
-                  packs=by_column is None)
+    columns = context if own_mask else None
+    if INDEXED in kinds:
+        columns = min(config.index_topk, columns or config.index_topk)
+    return Traits(kinds, window, context, reason, longest, columns, packs=by_column is None)
 
 
 def undrafted_traits(model: PreTrainedModel) -> Traits:
@@ -222,7 +223,7 @@ def _hidden_limit(config: PreTrainedConfig, kinds: tuple[str, ...]) -> str | Non
         return "attention_type 'block_sparse'"
     implemented = {"index_topk"} if INDEXED in kinds else set()
     if getattr(config, "layer_types", None) and kinds == (FULL,):
-        implemented.add("index_topk_blocks")  # of layers with another type
+        implemented |= {"index_topk_blocks", "index_local_blocks"}  # of layers with another type
     for field, value in vars(config).items():
         limiting = _LIMITING.search(field) and not _UNDERSTOOD.fullmatch(field)
         if not limiting or field in implemented or not _limits(value):
