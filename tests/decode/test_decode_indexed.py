@@ -23,7 +23,7 @@ def target() -> Target:
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_rows_draft_until_the_index_is_full(target, batch_size):
     """Afterwards many tokens have the score 0, among which the selection depends on the number of columns."""
-    head, read, update = prompts((20,), seed=5)[0], [], target.prefix_cache.update
+    head, read, update = prompts((40,), seed=5)[0], [], target.prefix_cache.update
     texts = [np.concatenate((head, tail)) for tail in prompts((5, 17, 1, 20, 9, 11, 2, 14, 6), seed=3)]
     texts += prompts((5, 1, 9, 13))
     target.prefix_cache.update = lambda *args: update(*args) or read.extend(target.prefix_cache._prefixes)
