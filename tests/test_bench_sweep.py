@@ -21,7 +21,8 @@ from dare_job.errors import ConfigError
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "mistral3", "gemma3", "gemma3n_text",
             "gemma4_text (shared layers)", "phi3", "gpt_oss", "deepseek_v3", "glm4_moe", "cohere2", "olmo2",
             "exaone4", "minimax_m2", "smollm3", "granitemoehybrid (attention only)",
-            "llama4_text (chunks shorter than the texts)", "ernie4_5_moe", "qwen2_5_vl", "internvl", "bert")
+            "llama4_text (chunks shorter than the texts)", "ernie4_5_moe", "qwen2_5_vl", "internvl", "bert",
+            "bloom", "deepseek_v32")
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "gemma4_text", "deepseek_v3", "qwen2_vl", "dots3_note_text"])

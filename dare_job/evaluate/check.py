@@ -192,7 +192,9 @@ def _batches(target: Target) -> list[tuple[int, int]]:
 def _drafts(target: Target) -> str:
     if target.drafts == "none":
         return f"decoded without drafts ({escape(target.reason)}; batches: {target.batches})"
-    attention = f"{'fused' if target.fused else 'its own'} attention"
+    attention, columns = f"{'fused' if target.fused else 'its own'} attention", target.traits.max_columns
+    if columns not in (None, target.traits.context):
+        attention += f", drafts up to {columns} tokens of prompt and text"
     return attention if target.drafts == "tree" else f"chains of drafts (its layers keep states), {attention}"
 
 

@@ -15,6 +15,7 @@ from dare_job.evaluate.oracle import OracleDrafter
 
 VOCABULARY = 120
 WINDOW = 8
+INDEX = 72  # tokens that indexed attention selects: fewer than the longest texts have
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
              num_attention_heads=4, max_position_embeddings=256)
 GROUPED = dict(SIZES, num_key_value_heads=2)
@@ -62,11 +63,21 @@ ARCHITECTURES = {
     "llama4": (hf.Llama4TextConfig, dict(
         GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=WINDOW,
         layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0])),
+    "bloom": (hf.BloomConfig, dict(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)),
+    "mpt": (hf.MptConfig, dict(vocab_size=VOCABULARY, d_model=48, n_layers=2, n_heads=6, max_seq_len=256)),
+    "falcon_alibi": (hf.FalconConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2,
+                                           num_attention_heads=4, alibi=True)),
+    "deepseek_v32": (hf.DeepseekV32Config, dict(
+        SIZES, num_key_value_heads=4, moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2,
+        n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=8, head_dim=8, index_topk=INDEX, index_head_dim=16, index_n_heads=4,
+        pad_token_id=0)),
     "xglm": (hf.XGLMConfig, dict(vocab_size=VOCABULARY, d_model=32, ffn_dim=48, num_layers=2,
                                  attention_heads=4, max_position_embeddings=256)),
 }
 
-TABLES = {"gpt2", "opt", "gpt_neo"}  # with a position table, where texts end
+TABLES = {"gpt2", "opt", "gpt_neo", "mpt"}  # with a table of positions or biases, where texts end
+_CONTEXTS = {"gpt2": "n_positions", "mpt": "max_seq_len", "bloom": "seq_length"}
 
 _TEXTS: dict[bytes, np.ndarray] = {}  # of ``generate``, by ``_key``
 
@@ -100,8 +111,7 @@ def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, among=ARC
 
 def short(name: str, context: int, **changes):
     """Return ``tiny(name)`` with a short context."""
-    key = "n_positions" if name == "gpt2" else "max_position_embeddings"
-    return tiny(name, **{key: context}, **changes)
+    return tiny(name, **{_CONTEXTS.get(name, "max_position_embeddings"): context}, **changes)
 
 
 def prompts(lengths=(5, 17, 1, 30, 9, 22, 11), seed: int = 0) -> list[np.ndarray]:

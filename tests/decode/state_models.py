@@ -54,9 +54,6 @@ STATEFUL = {
                                        layer_types=["linear_attention", "full_attention"], block_size=16)),
 }
 OTHER_ATTENTION = {
-    "bloom": (hf.BloomConfig, dict(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)),
-    "mpt": (hf.MptConfig, dict(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4)),
-    "falcon_alibi": (hf.FalconConfig, dict(_SMALL, num_attention_heads=4, alibi=True)),
     "gpt_neo_local": (hf.GPTNeoConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
                                             window_size=8, attention_types=[[["global", "local"], 1]],
                                             max_position_embeddings=256)),

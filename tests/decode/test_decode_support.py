@@ -31,10 +31,6 @@ from dare_job.errors import ConfigError, ModelError
 from dare_job.generate import baseline, loading
 
 REJECTED = {
-    "BloomForCausalLM": (hf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4), "ALiBi"),
-    "MptForCausalLM": (hf.MptConfig(vocab_size=99, d_model=32, n_layers=2, n_heads=4), "ALiBi"),
-    "FalconForCausalLM": (hf.FalconConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2,
-                                          num_attention_heads=4, alibi=True), "ALiBi"),
     "MambaForCausalLM": (hf.MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2), "recurrent"),
     "RwkvForCausalLM": (hf.RwkvConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2), "recurrent"),
     "JambaForCausalLM": (hf.JambaConfig(**GROUPED, num_experts=2, mamba_d_state=4), "recurrent"),

@@ -28,7 +28,7 @@ from dare_job.errors import ModelError
 from dare_job.evaluate.check import run_check
 from dare_job.generate import loading
 
-_FAST = {"mamba2", "rwkv", "recurrent_gemma", "minimax", "bloom", "llama4_chunks"}
+_FAST = {"mamba2", "rwkv", "recurrent_gemma", "minimax", "doge", "llama4_chunks"}
 NAMES = [name if name in _FAST else pytest.param(name, marks=pytest.mark.release)
          for name in ARCHITECTURES_WITHOUT_TREES]
 # In steps of several rows, Rwkv of transformers mixes the rows.
@@ -118,10 +118,10 @@ def test_sampled_text_does_not_depend_on_the_batch():
 
 def test_a_warning_names_the_cause_and_the_cost(caplog):
     with caplog.at_level(logging.WARNING):
-        target = any_target(tiny_without_trees("bloom"))
+        target = any_target(tiny_without_trees("doge"))
     assert target.drafts == "none"
     [record] = [record for record in caplog.records if "without drafts" in record.message]
-    assert "BloomForCausalLM is decoded without drafts: ALiBi" in record.message
+    assert "DogeForCausalLM is decoded without drafts: keep_window_size 2048 limits" in record.message
     assert "Each token takes a forward pass" in record.message
 
 
@@ -180,10 +180,10 @@ def test_the_engine_of_a_run_has_no_drafts(monkeypatch, mode):
 
 
 def test_check_compares_without_drafts(tmp_path):
-    folder, out = _save(tmp_path, model=tiny_without_trees("bloom")), StringIO()
+    folder, out = _save(tmp_path, model=tiny_without_trees("doge")), StringIO()
     result = run_check(folder, None, 4, max_new_tokens=12, console=Console(file=out, width=400))
     assert result["equal"] and {batch["nodes"] for batch in result["by_batch"]} == {0}
-    assert "decoded without drafts (ALiBi" in out.getvalue()
+    assert "decoded without drafts (keep_window_size" in out.getvalue()
 
 
 def test_check_compares_chains(tmp_path):

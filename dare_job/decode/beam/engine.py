@@ -64,8 +64,8 @@ class BeamEngine(Engine):
             raise ModelError(f"decode.mode = beam does not support generation_config.{refused[0]}: "
                              "remove it from the model's generation_config.json, or use another mode")
         if traits.max_columns is not None:
-            raise ModelError(f"{type(self.target.model).__name__} builds its own causal mask, so its beams "
-                             "cannot share a cache; use another decode.mode")
+            raise ModelError(f"{type(self.target.model).__name__} has a causal mask or an index of its own, "
+                             "so its beams cannot share a cache; use another decode.mode")
 
     def _new_rows(self) -> BeamRows:
         if self._drafter:

@@ -46,19 +46,20 @@ class _Layer(CacheLayerMixin):
 class TreeCache(Cache):
     """Key-value cache of S slots.
 
-    Keys and values are stored in stacks (parts, S, heads, capacity, dim), one for each distinct shape. Part
-    2 * n holds the keys of the n-th layer that has any, the next part its values.
+    Keys and values are stored in stacks (parts, S, heads, capacity, dim), one for each distinct shape. A
+    layer's keys, its values and, if it has them, its index keys are parts with consecutive numbers.
 
     Parameters
     ----------
     shapes : list of (int, int, int), or None
-        Heads, key dimension and value dimension of each layer; None for a layer without keys of its own.
+        Heads, key dimension and value dimension of each layer; None for a layer without keys of its own. A
+        fourth number is the dimension of index keys, of one head, by which a layer selects what it sees.
     slots : int
     dtype : torch.dtype
     device : torch.device or str
     """
 
-    def __init__(self, shapes: list[tuple[int, int, int] | None], slots: int, dtype: torch.dtype, device):
+    def __init__(self, shapes: list[tuple[int, ...] | None], slots: int, dtype: torch.dtype, device):
         super().__init__(layers=[_Layer(self) for _ in shapes])
         self.slots = slots
         self.capacity = 0
@@ -74,9 +75,11 @@ class TreeCache(Cache):
         # single row, which is written as a slice.
         self._trees: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         own = [shape for shape in shapes if shape is not None]
-        counts = np.cumsum([0, *(2 * (shape is not None) for shape in shapes)])
+        counts = np.cumsum([0, *(0 if shape is None else len(shape) - 1 for shape in shapes)])
         self._part_of_layer: list[int] = counts[:-1].tolist()
-        parts = [(heads, dim) for heads, *dims in own for dim in dims]
+        self._part_of_index = {layer: first + 2 for layer, (first, shape) in enumerate(
+            zip(self._part_of_layer, shapes, strict=True)) if shape is not None and len(shape) > 3}
+        parts = [part for heads, *dims in own for part in zip((heads, heads, 1), dims, strict=False)]
         kinds = dict.fromkeys(parts)
         self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
         self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
@@ -121,16 +124,19 @@ class TreeCache(Cache):
         # narrow takes a fifth of the time of a slice
         self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
 
-    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = (),
+                      start: int = 0) -> None:
         """Prepare a forward pass over the prompts of slots (F,), padded to ``longest``.
 
         Parameters
         ----------
         prefix
             ``entries`` of the prompts' common prefix, which the forward pass leaves out.
+        start
+            Without a prefix: tokens that the slots hold already.
         """
         self.reserve(longest)
-        self._slots, self.column = slots, prefix[0].shape[2] if prefix else 0
+        self._slots, self.column = slots, prefix[0].shape[2] if prefix else start
         self._lines = None
         for stack, entries in zip(self._stacks, prefix, strict=False):
             stack[:, slots, :, : self.column] = entries[:, None]
@@ -164,22 +170,30 @@ class TreeCache(Cache):
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or packed (1, heads, T, dim); return all keys and values to be read."""
         part = self._part_of_layer[layer_idx]
-        keys, values = self._read[part : part + 2]
+        return self._update(part, part + 1, key_states, value_states)
+
+    def update_indexer(self, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        """Store index keys (R, Q, dim) of a layer; return all that are to be read."""
+        part = self._part_of_index[layer_idx]
+        return self._update(part, part, states[:, None], states[:, None])[0].squeeze(1)
+
+    def _update(self, part: int, second: int, key_states: torch.Tensor, value_states: torch.Tensor):
+        keys, values = self._read[part], self._read[second]
         if self._slots is not None:
             self._written[part][self._slots] = key_states
-            self._written[part + 1][self._slots] = value_states
+            self._written[second][self._slots] = value_states
             if not self.column:  # no cached prefix
                 return key_states, value_states
             return keys[self._slots], values[self._slots]
         if self._lines is None:
-            new_keys, new_values = self._written[part : part + 2]
+            new_keys, new_values = self._written[part], self._written[second]
             if self._trees is None:
                 new_keys.copy_(key_states)
                 new_values.copy_(value_states)
             else:
                 _store(new_keys, new_values, _by_query(key_states), _by_query(value_states), *self._trees)
             return keys, values
-        for index, states in ((part, key_states), (part + 1, value_states)):
+        for index, states in ((part, key_states), (second, value_states)):
             by_query = states.transpose(1, 2).flatten(0, 1)  # (R * Q or T, heads, dim)
             if self._layout is not None:
                 by_query = by_query.index_select(0, self._layout.places)

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import torch
 
-from dare_job.decode.model.support import CHUNKED, FULL, SLIDING, Traits
+from dare_job.decode.model.support import CHUNKED, SLIDING, Traits
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 NO_WINDOW = 2**40
@@ -107,7 +107,7 @@ def _masks_by_kind(traits: Traits, visible: torch.Tensor, distances: torch.Tenso
     masks = {}
     for kind in traits.kinds:
         seen = visible
-        if kind != FULL:
+        if kind in (SLIDING, CHUNKED):
             window = traits.window if kind == SLIDING else positions[:, :, None] % traits.window + 1
             seen = visible & (distances < window)
         masks[kind] = _additive(seen, dtype).expand(rows, -1, -1, -1)

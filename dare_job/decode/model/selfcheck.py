@@ -24,8 +24,9 @@ _TOLERANCE = 1e-3  # relative to the influence of a text's other tokens on the l
 _ROUNDING = {torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
-    """Return (heads, key_dim, value_dim) of each layer's cache; None for layers that use another layer's.
+def cache_shapes(model: PreTrainedModel) -> list[tuple[int, ...] | None]:
+    """Return (heads, key_dim, value_dim) of each layer's cache, and the dimension of its index keys if it has
+    any; None for layers that use another layer's.
 
     Raises
     ------
@@ -44,13 +45,15 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, int, int] | None]:
         raise DraftError(name, "it has no ordinary key-value cache") from error
 
 
-def _shape(layer) -> tuple[int, int, int] | None:
+def _shape(layer) -> tuple[int, ...] | None:
     """Return the shape of one layer of a transformers cache that has read a token."""
     if hasattr(layer, "conv_states"):
         raise TypeError(f"a {type(layer).__name__} holds a recurrent state")
     if layer.keys is None:
         return None
-    return layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]
+    index = getattr(layer, "indexer_keys", None)
+    return (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3],
+            *(index.shape[2:] if index is not None else ()))
 
 
 @torch.inference_mode()
@@ -255,6 +258,8 @@ def _lengths(traits) -> list[np.ndarray]:
         cases = [np.minimum(lengths, traits.window), lengths + traits.window]
     if traits.max_length is not None:  # the root and three levels of drafts must fit
         cases = [np.clip(lengths, 1, traits.max_length - 5) for lengths in cases]
+    if traits.max_columns is not None:  # the root and its drafts must fit
+        cases = [np.clip(lengths, 1, max(1, traits.max_columns - 1 - _PARENTS.shape[1])) for lengths in cases]
     return cases
 
 

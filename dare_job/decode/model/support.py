@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from dare_job.decode.model import alibi
 from dare_job.errors import ModelError
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INDEXED = "indexed_attention"  # the mask of FULL, from which the model's code selects
 _STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
 # Layers that see the same tokens however many columns of padding are before the text.
 _RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
@@ -55,8 +57,9 @@ class Traits:
     max_length : int, optional
         Maximum tokens of a text, including its prompt. None: unlimited.
     max_columns : int, optional
-        Maximum cache columns of a forward pass, the size of the model's own causal mask. Rows near this limit
-        have no drafts. None: unlimited.
+        Maximum cache columns of a forward pass with drafts: the size of the model's own causal mask, or the
+        number of tokens that INDEXED layers select. Rows near this limit have no drafts; longer ones, which
+        only an index allows, are read alone. None: unlimited.
     packs : bool
         Whether rows may be packed: not where the model's code counts queries of one row.
     """
@@ -89,9 +92,9 @@ def traits(model: PreTrainedModel) -> Traits:
     kinds = _kinds(config)
     if getattr(model, "_is_stateful", False) and not _has_attention_only(config):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
-    if getattr(config, "alibi", False) or config.model_type in _ALIBI:
+    if uses_alibi(model) and alibi.by_position(model) is None:
         refuse("ALiBi derives positions from cache columns, which do not match positions in draft trees")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING, CHUNKED)]:
+    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING, CHUNKED, INDEXED)]:
         refuse(f"it has layers of type {', '.join(unknown)}")
     if field := _hidden_limit(config, kinds):
         refuse(f"{field} limits its attention in a way that the engine does not implement")
@@ -105,8 +108,10 @@ def traits(model: PreTrainedModel) -> Traits:
         context, reason, longest = by_column, "floor_scale of its attention temperature", by_column + 1
     own_mask = any(buffer.shape[-2:] == (context, context) for buffer in model.buffers())
     own_mask = own_mask or by_column is not None
-    return Traits(kinds, window, context, reason, longest, context if own_mask else None,
-                  packs=by_column is None)
+    columns = context if own_mask else None
+    if INDEXED in kinds:
+        columns = min(config.index_topk, columns or config.index_topk)
+    return Traits(kinds, window, context, reason, longest, columns, packs=by_column is None)
 
 
 def undrafted_traits(model: PreTrainedModel) -> Traits:
@@ -120,6 +125,12 @@ def undrafted_traits(model: PreTrainedModel) -> Traits:
     _require_causal(model)
     context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
     return Traits((), None, context, reason, longest)
+
+
+def uses_alibi(model: PreTrainedModel) -> bool:
+    """Return whether attention depends on distances that the model counts in cache columns."""
+    config = model.config.get_text_config(decoder=True)
+    return bool(getattr(config, "alibi", False)) or config.model_type in _ALIBI
 
 
 def keeps_states(model: PreTrainedModel) -> bool:
@@ -140,7 +151,7 @@ def chain_traits(model: PreTrainedModel) -> Traits:
     """
     traits, config = undrafted_traits(model), model.config.get_text_config(decoder=True)
     kinds = _kinds(config)
-    if getattr(config, "alibi", False) or not pads(model) or {SLIDING, "hybrid_sliding"} & {*kinds}:
+    if uses_alibi(model) or not pads(model) or {SLIDING, "hybrid_sliding"} & {*kinds}:
         limit = _hidden_limit(config, kinds) or ", ".join(kinds)
         raise DraftError(type(model).__name__, f"it has states beside attention that is limited ({limit})")
     return replace(traits, kinds=(FULL,))
@@ -210,8 +221,12 @@ def _hidden_limit(config: PreTrainedConfig, kinds: tuple[str, ...]) -> str | Non
         return f"attention_layers with 'local' of window_size {getattr(config, 'window_size', None)}"
     if getattr(config, "attention_type", None) == "block_sparse":
         return "attention_type 'block_sparse'"
+    implemented = {"index_topk"} if INDEXED in kinds else set()
+    if getattr(config, "layer_types", None) and kinds == (FULL,):
+        implemented |= {"index_topk_blocks", "index_local_blocks"}  # of layers with another type
     for field, value in vars(config).items():
-        if not _LIMITING.search(field) or _UNDERSTOOD.fullmatch(field) or not _limits(value):
+        limiting = _LIMITING.search(field) and not _UNDERSTOOD.fullmatch(field)
+        if not limiting or field in implemented or not _limits(value):
             continue
         windows = {SLIDING, CHUNKED} & set(kinds)
         covered = windows or layers or field == "local_attention" and hasattr(config, "layer_types")
@@ -233,7 +248,8 @@ def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | No
     rotary types that, beyond the context, scale every position by the length of the longest row: texts would
     depend on the batch composition. The last token of a text is never read, so it needs no position.
     """
-    context, reason = getattr(config, "max_position_embeddings", None), "max_position_embeddings"
+    reason = "max_seq_len" if config.model_type == "mpt" else "max_position_embeddings"
+    context = getattr(config, reason, None)
     ropes = _ropes(config)
     by_length = [rope for rope in ropes if "dynamic" in rope["rope_type"] or rope["rope_type"] == "longrope"]
     for rope in by_length:

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from dare_job.decode.model import loading, masks, selfcheck, support, tree_attention
+from dare_job.decode.model import alibi, loading, masks, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
+from dare_job.decode.model.support import INDEXED
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 
@@ -91,7 +92,9 @@ class Target:
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = tree_attention.original_name(model)
-        self.fused = tree_attention.enable(model)
+        self._alibi_forward = alibi.by_position(model) if support.uses_alibi(model) else None
+        own_attention = self._alibi_forward is not None or INDEXED in self.traits.kinds
+        self.fused = not own_attention and tree_attention.enable(model)
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.packed = self.fused and self.traits.packs and selfcheck.supports_packed(self)
@@ -200,6 +203,10 @@ class Target:
             Logits of each row's last prompt token and of its submitted tokens, row after row.
         """
         rows, longest = ids.shape
+        if self.traits.max_columns is not None and longest > self.traits.max_columns:
+            if rows > 1:
+                return self._prefill_alone(cache, slots, ids, lengths, submitted, prefix)
+            prefix = prefix if prefix and len(prefix) <= self.traits.max_columns else None
         start, entries = (len(prefix), prefix.entries) if prefix else (0, ())
         cache.begin_prompts(torch.from_numpy(slots).to(self.device), longest, entries)
         causal = self.fused and not start and (self.traits.window is None or self.traits.window >= longest)
@@ -217,6 +224,15 @@ class Target:
         if rows == 1 and options:  # every computed column is needed
             return logits[0]
         return logits[torch.from_numpy(row), torch.from_numpy(columns if options else wanted)]
+
+    def _prefill_alone(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
+                       submitted: np.ndarray | None, prefix: Prefix | None) -> torch.Tensor:
+        """Run ``prefill`` row by row; see ``_read_root``."""
+        ends = lengths if submitted is None else lengths + submitted
+        rows = [slice(row, row + 1) for row in range(len(slots))]
+        return torch.cat([self.prefill(cache, slots[row], ids[row, : ends[row][0]], lengths[row],
+                                       None if submitted is None else submitted[row], prefix)
+                          for row in rows])
 
     @_without_gradients
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
@@ -240,25 +256,39 @@ class Target:
         if output is not None:
             return output.logits
         if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
-            return self._forward_in_two(cache, tree, lengths)
+            return self._forward_in_parts(cache, tree, lengths)
         layout = None if tree.uniform else PaddedLayout.of(tree)
         cache.begin_trees(tree, lengths, None if self.packed else layout)
         positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
         return self._read(cache, tree, layout, positions, mask)
 
-    def _forward_in_two(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Run ``forward`` as two passes if the longest row and the widest tree exceed ``max_columns``.
+    def _forward_in_parts(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
+        """Run ``forward`` as several passes if the longest row and the widest tree exceed ``max_columns``.
 
         The first pass has the rows with enough columns for the widest tree, the second the others' roots.
+        Each row that is longer than ``max_columns`` follows alone.
         """
-        late, logits = lengths + tree.width > self.traits.max_columns, None
-        for rows in (~late, late):
+        limit, parts = self.traits.max_columns, []
+        late, beyond = lengths + tree.width > limit, lengths >= limit
+        for rows in (~late, late & ~beyond):
             if rows.any():
-                queries = torch.from_numpy(np.repeat(rows, np.diff(tree.starts))).to(self.device)
-                part = self.extend(cache, masks.level_of_trees(tree, lengths, rows))
-                logits = part.new_empty((len(tree), part.shape[1])) if logits is None else logits
-                logits[queries] = part
-        return logits
+                queries = np.flatnonzero(np.repeat(rows, np.diff(tree.starts)))
+                parts.append((queries, self.extend(cache, masks.level_of_trees(tree, lengths, rows))))
+        parts += [(tree.starts[row : row + 1], self._read_root(cache, tree, row, int(lengths[row])))
+                  for row in np.flatnonzero(beyond)]
+        order = np.argsort(np.concatenate([queries for queries, _ in parts]))
+        return torch.cat([logits for _, logits in parts])[torch.from_numpy(order).to(self.device)]
+
+    def _read_root(self, cache: TreeCache, tree: Tree, row: int, length: int) -> torch.Tensor:
+        """Return the root's logits (1, V) from a forward pass with the columns that ``generate`` has.
+
+        Which of several tokens with equal scores an index selects may depend on the number of columns.
+        """
+        cache.begin_prompts(torch.tensor([row], device=self.device), length + 1, start=length)
+        mask = masks.prompt(self.traits, 1, length, length + 1, self.dtype, self.device)
+        start = int(tree.starts[row])
+        positions = torch.full((1, 1), length, device=self.device)
+        return self._forward(tree.tokens[start : start + 1][None], positions, mask, cache)[0]
 
     def _read(self, cache: TreeCache, tree: Tree, layout: PaddedLayout | None, positions: torch.Tensor,
               mask, **options) -> torch.Tensor:
@@ -375,10 +405,12 @@ class Target:
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         if self.llama is not None:
             return self.llama(ids, positions, mask, cache, **options)
-        return self.model(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
-                          use_cache=True, **options).logits
+        forward = self._alibi_forward or self.model
+        return forward(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
+                       use_cache=True, **options).logits
 
 
-def entry_bytes(shapes: Iterable[tuple[int, int, int]], dtype: torch.dtype) -> int:
-    """Return the bytes of one token in layers with these heads, key dimensions and value dimensions."""
-    return sum(heads * (keys + values) for heads, keys, values in shapes) * dtype.itemsize
+def entry_bytes(shapes: Iterable[tuple[int, ...]], dtype: torch.dtype) -> int:
+    """Return the bytes of one token in layers with these heads, key, value and index key dimensions."""
+    return dtype.itemsize * sum(heads * (keys + values) + sum(index)
+                                for heads, keys, values, *index in shapes)

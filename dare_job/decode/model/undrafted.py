@@ -1,8 +1,8 @@
 """Models that cannot verify drafts: they run through their own cache, as in ``generate``, in batches.
 
-Such are models with a recurrent or convolutional state, with ALiBi or with indexed attention, and all for
-which token trees give other logits than ordinary forward passes. Padding changes the logits of some of them.
-A check at loading finds the largest batches that give each row the logits that it has alone.
+Such are models with a state that no chain can restore, with an index over blocks, and all for which token
+trees give other logits than ordinary forward passes. Padding changes the logits of some of them. A check at
+loading finds the largest batches that give each row the logits that it has alone.
 """
 
 import inspect

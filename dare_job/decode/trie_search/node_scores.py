@@ -123,7 +123,7 @@ class NodeScores:
         nodes = self.unread(rows, nodes)
         if (capacity := self.capacity()) is not None and nodes.shape[1] > capacity:
             raise ModelError(f"{nodes.shape[1]} more nodes do not fit beside the prompts and nodes read so "
-                             f"far: the model's own mask has {self.target.traits.max_columns} columns")
+                             f"far: the model's mask or index has {self.target.traits.max_columns} columns")
         new = np.full((len(self.lengths), nodes.shape[1]), NONE, np.int64)
         new[rows] = nodes
         is_new = np.zeros(len(self.lengths), np.bool_)
