@@ -234,6 +234,7 @@ def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | No
     depend on the batch composition. The last token of a text is never read, so it needs no position.
     """
     context, reason = getattr(config, "max_position_embeddings", None), "max_position_embeddings"
+    context = None if context == -1 else context  # XLNet: no limit
     ropes = _ropes(config)
     by_length = [rope for rope in ropes if "dynamic" in rope["rope_type"] or rope["rope_type"] == "longrope"]
     for rope in by_length:
