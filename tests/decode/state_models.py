@@ -60,6 +60,7 @@ OTHER_ATTENTION = {
     "doge": (hf.DogeConfig, dict(GROUPED, pad_token_id=0)),
     "llama4_chunks": (hf.Llama4TextConfig, dict(GROUPED, head_dim=8, intermediate_size_mlp=32,
                                                 num_local_experts=2, attention_chunk_size=8)),
+    "xlnet": (hf.XLNetConfig, dict(vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=48)),
 }
 ARCHITECTURES_WITHOUT_TREES = STATEFUL | OTHER_ATTENTION
 

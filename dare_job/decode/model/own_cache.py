@@ -39,7 +39,10 @@ class CachedRows:
         self.lengths = np.full(len(ids), ids.shape[1]) if mask is None else mask.sum(1).cpu().numpy()
         self._inputs = {"use_cache": True, "attention_mask": mask}
         if "position_ids" in state.arguments:
-            self._inputs["position_ids"] = model._prepare_position_ids_for_generation(ids, self._inputs)
+            positions = model._prepare_position_ids_for_generation(ids, self._inputs)
+            # Those of one row, for all: Qwen4-exp, which caches them, needs as many rows as there are.
+            of_all = positions.dim() == 2 and len(positions) == 1
+            self._inputs["position_ids"] = positions.expand(len(ids), -1) if of_all else positions
         if "logits_to_keep" in state.arguments:
             self._inputs["logits_to_keep"] = 1
         model._prepare_cache_for_generation(GenerationConfig(use_cache=True), self._inputs,
@@ -74,7 +77,7 @@ class CachedRows:
 class ModuleState:
     """State that some models, such as RecurrentGemma, keep in their modules rather than in a cache.
 
-    It is found by what a forward pass leaves behind, and swapped between batches of rows.
+    It is found by what a forward pass replaces, and swapped between batches of rows.
 
     Attributes
     ----------
@@ -86,8 +89,8 @@ class ModuleState:
         self.arguments, self._places = arguments, []
         before = _plain_values(model)
         CachedRows(model, torch.zeros((1, 2), dtype=torch.long, device=model.device), None, self)
-        self._places = [place for place, (module, name) in _plain_values(model).items()
-                        if place not in before and isinstance(getattr(module, name), torch.Tensor)]
+        self._places = [place for place, value in _plain_values(model).items()
+                        if value is not before.get(place)]
         self._modules = dict(model.named_modules())
         self.set(None)
 
@@ -148,9 +151,9 @@ class OwnCache:
         """Do nothing: the model's cache grows as it needs."""
 
 
-def _plain_values(model: torch.nn.Module) -> dict[tuple[str, str], tuple[torch.nn.Module, str]]:
-    """Return the attributes of modules that hold tensors and are neither parameters nor buffers."""
-    return {(path, name): (module, name) for path, module in model.named_modules()
+def _plain_values(model: torch.nn.Module) -> dict[tuple[str, str], torch.Tensor]:
+    """Return the tensors that are attributes of modules and neither parameters nor buffers."""
+    return {(path, name): value for path, module in model.named_modules()
             for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
 
 

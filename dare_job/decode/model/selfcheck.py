@@ -160,8 +160,13 @@ def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return pairs
 
 
-def require_causal(target) -> float:
+def require_causal(target, required: bool = True) -> float:
     """Return the influence of earlier tokens on logits, as a change in them.
+
+    Parameters
+    ----------
+    required : bool
+        False: return it for any model.
 
     Raises
     ------
@@ -169,7 +174,7 @@ def require_causal(target) -> float:
         Later tokens change earlier logits.
     """
     backward, forward = _influence(target)
-    if backward > max(_rounding(target), 0.01) * forward:
+    if required and backward > max(_rounding(target), 0.01) * forward:
         raise ModelError(f"{type(target.model).__name__} is not supported: its attention is not causal")
     return forward
 

@@ -250,6 +250,7 @@ def _lengths(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[int | No
     """
     reason = "max_seq_len" if config.model_type == "mpt" else "max_position_embeddings"
     context = getattr(config, reason, None)
+    context = None if context == -1 else context  # XLNet: no limit
     ropes = _ropes(config)
     by_length = [rope for rope in ropes if "dynamic" in rope["rope_type"] or rope["rope_type"] == "longrope"]
     for rope in by_length:
