@@ -396,9 +396,11 @@ def test_a_header_that_is_repeated_is_no_row(spark, tmp_path, caplog):
     assert [row["user_id"] for row in found["interactions"]] == ["u", "u", "v"]
     assert [row["title"] for row in found["items"]] == ["A", "title", "B", "C"]
     assert not found["bad interactions"]
-    counts = read_input(InputSettings(path=str(folder)), tmp_path / "into", spark)
+    where = {"interactions": {"where": {"item_id": ["a", "b", "c"]}}}
+    counts = read_input(InputSettings(path=str(folder), tables=where), tmp_path / "into", spark)
     assert (counts.interactions, counts.items, counts.broken) == (3, 4, 0)
     assert all(warning in caplog.text for warning in warnings)
+    assert "none of the rows that were read has b, c in the column item_id" in caplog.text
     caplog.clear()
     inspect(JobConfig(input=InputSettings(path=str(folder))))
     assert all(warning in caplog.text for warning in warnings)

@@ -210,7 +210,7 @@ def test_1m_sequences_and_100k(tmp_path):
 
 @pytest.mark.parametrize(("value", "text"), [
     (1.5, "1.5"), (7.0, "7"), (1e7, "10000000"), (1.234e-5, "1.234e-05"), (-0.001, "-0.001"), (True, "true"),
-    (b"\xff", "ff"), (Decimal("1E+2"), "100"), (date(2020, 1, 2), "2020-01-02"),
+    (b"\xff", "ff"), ({"b", "a"}, "a, b"), (Decimal("1E+2"), "100"), (date(2020, 1, 2), "2020-01-02"),
     (datetime(2020, 1, 2, 3, 4, 5), "2020-01-02 03:04:05"), (datetime(2020, 1, 2), "2020-01-02"),
     (float("nan"), ""), (12, "12"), (["a", ["b", "a"], None], "a, b"), ({"id": 1, "name": "Drama"}, "Drama")])
 def test_values_as_text(value, text):

@@ -62,7 +62,8 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counte
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
             numbers, rows, raws = _records(first, lines, blocks, form, len(names))
-            kept = [at for at, row in enumerate(rows) if not _repeats(row, names)]
+            kept = [at for at, row in enumerate(rows) if not (
+                row[-1].strip() == names[-1] and _repeats(row, names))]
             counts["repeated"] += len(rows) - len(kept)
             rows, raws = [rows[at] for at in kept], [raws[at] for at in kept]
             yield _batch(names, _padded(rows, names), numbers[kept], raws, columns)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
-from dare_job.data.input import formats, values
+from dare_job.data.input import formats, values, where
 from dare_job.data.input.attributes import attribute_maps, given_attributes, holds_attributes
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
@@ -38,8 +38,6 @@ MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field
          pa.field("problem", pa.string()), pa.field("raw", pa.string()),
          *[pa.field(count, pa.int64()) for count in ("odd", "repeated", "met")]]
 _MOST_TRACKED = 62  # values of where, as bits of an int64
-_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "on", "1", "1.0"), True) | dict.fromkeys(
-    ("false", "f", "no", "n", "off", "0", "0.0"), False)
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 
@@ -286,17 +284,17 @@ class Table:
 
         Rows with a problem stay, to be rejected.
         """
-        where, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
+        asked, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
         kept, places = pa.array(np.ones(len(raw), bool)), []
-        for name, allowed in where.items():
+        for name, allowed in asked.items():
             column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
             self._check_booleans(name, column, piece)
-            places.append(_places(column, allowed))
+            places.append(where.places(column, allowed))
             kept = pc.and_(kept, pc.or_(places[-1].is_valid(), pc.is_valid(raw.problems)))
         if not places:
             return raw, 0
         bits, before = 0 if tracked else -1, 0
-        for place, allowed in zip(places, where.values(), strict=True):
+        for place, allowed in zip(places, asked.values(), strict=True):
             for number in pc.unique(place.filter(kept)).drop_null().to_pylist() if tracked else ():
                 bits |= 1 << before + number
             before += len(allowed)
@@ -309,14 +307,10 @@ class Table:
 
     def _check_booleans(self, name: str, column: pa.Array, piece: Piece) -> None:
         """Refuse booleans that are compared with other text: YAML reads NO as false."""
-        asked = [value for value in self.settings.where[name] if isinstance(value, bool)]
-        if not asked or not values.is_text(values.plain(column).type):
-            return
-        text = values.without_missing(_trimmed(column), "None", "")
-        others = pc.and_(text.is_valid(), pc.invert(pc.is_in(pc.utf8_lower(text), pa.array([*_TRUTHS]))))
-        if pc.any(others).as_py():
-            raise DataError(f"{piece.file}: column {name} has text, such as {text.filter(others)[0]}, and "
-                            f"{self.key}.where names {values.as_text(asked[0])}; YAML reads NO, yes and on "
+        if other := where.beside_booleans(column, self.settings.where[name]):
+            asked = next(value for value in self.settings.where[name] if isinstance(value, bool))
+            raise DataError(f"{piece.file}: column {name} has text, such as {other}, and "
+                            f"{self.key}.where names {values.as_text(asked)}; YAML reads NO, yes and on "
                             f"as booleans: write such words in quotes")
 
     def _column(self, raw: Raw, ours: str) -> pa.Array:
@@ -431,29 +425,6 @@ def chosen(raw: Raw, rows: np.ndarray) -> Raw:
     places, text = pa.array(rows, pa.int64()), raw.raw
     return Raw({name: column.take(places) for name, column in raw.columns.items()}, raw.lines[rows],
                lambda row: text(int(rows[row])), raw.problems.take(places))
-
-
-def _places(column: pa.Array, allowed: Sequence[str | bool | int | float]) -> pa.Array:
-    """(N,) places in ``allowed`` of the text, number or boolean that equals each value; null: none does."""
-    column = values.plain(column)
-    if pa.types.is_boolean(column.type):
-        asked = [_TRUTHS.get(values.as_text(value).lower()) for value in allowed]
-        return pc.index_in(column, pa.array(asked, pa.bool_()), skip_nulls=True)
-    text = _trimmed(column)
-    found = [pc.index_in(text, pa.array(map(values.as_text, allowed), pa.string()), skip_nulls=True)]
-    if any(isinstance(value, bool) for value in allowed):
-        truths = pa.array([*_TRUTHS.values()]).take(pc.index_in(pc.utf8_lower(text), pa.array([*_TRUTHS])))
-        asked = [value if isinstance(value, bool) else None for value in allowed]
-        found.append(pc.index_in(truths, pa.array(asked, pa.bool_()), skip_nulls=True))
-    if any(type(value) in (int, float) for value in allowed):
-        asked = [float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
-                 for value in allowed]  # a larger float equals several integers
-        found.append(pc.index_in(values.numbers(text, "")[0], pa.array(asked, pa.float64()), skip_nulls=True))
-    return pc.coalesce(*found)
-
-
-def _trimmed(column: pa.Array) -> pa.Array:
-    return pc.utf8_trim_whitespace(values.texts(column, "")[0])
 
 
 def _where(broken: pa.Array, reason: str) -> pa.Array:
