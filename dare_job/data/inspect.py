@@ -221,24 +221,13 @@ def _table_facts(table: Table) -> TableFacts:
     if table.shows_all and table.may_lack_keys:
         known = {clean(name) for name in facts.columns}
         facts.columns |= {name: ("text", "attribute") for name in sorted(facts.valued - known)}
-    _warn_of_times(table, facts)
+    if table.name == "interactions" and table.files and not table.derive and (
+            doubt := guess.doubt_of_times(table.settings, table.files[0])):
+        _LOG.warning("interactions: %s", doubt)
     doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last, facts.met)
     doubts.warn_of_headers(table, sum(facts.repeated.values()), next(iter(facts.repeated), None))
     doubts.warn_of_encoding(table, sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
-
-
-def _warn_of_times(table: Table, facts: TableFacts) -> None:
-    """Warn of times that could be others, and of rows without times."""
-    time = table.column("timestamp")
-    info = table.files[0] if table.files and not table.derive else None
-    if table.name == "interactions" and time is None:
-        _LOG.warning("interactions: they have no times (%s.columns: timestamp is null): the order of the "
-                     "rows counts as that of the times", table.key)
-    elif table.name == "interactions" and info and time in info.types and (
-            other := guess.other_order(table.settings.time, guess.first_values(info, time)[time])):
-        _LOG.warning("interactions: the first times fit %s as well as %s.time=%s: which comes first, the day "
-                     "or the month?", other, table.key, table.settings.time)
 
 
 def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dare_job.config.settings import InputSettings
+from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input import sample
 from dare_job.data.input.source import opened
 from dare_job.data.input.table import CONTRACT
@@ -52,3 +52,15 @@ def events(tmp_path, column, **settings):
     found = read(folder, tmp_path, tables={"interactions": settings})
     return [row["timestamp"] for row in found["interactions"]], [problem for _,
                                                                  problem in found["bad interactions"]]
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / name.replace("_csv", ".csv").replace("_jsonl",
+                                                       ".jsonl")).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def config(folder, **settings):
+    return JobConfig(input=InputSettings(path=str(folder), max_reject_share=1.0), **settings)

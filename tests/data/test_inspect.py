@@ -6,20 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from input_rows import config, write
 
 from dare_job.cli import main
 from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input.hints import hint
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
-
-
-def write(folder, **files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in files.items():
-        (folder / name.replace("_csv", ".csv").replace("_jsonl",
-                                                       ".jsonl")).write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def shop(folder):
@@ -30,10 +23,6 @@ def shop(folder):
                                              "image_url": "http://x"}),
                                  json.dumps({"sku": "b", "product_name": "Blue cup", "colour": "blue"})],
                  customers_csv=["customer,city", "7,Bonn", "8,Köln"])
-
-
-def config(folder, **settings):
-    return JobConfig(input=InputSettings(path=str(folder), max_reject_share=1.0), **settings)
 
 
 def test_a_mapping_is_proposed_for_names_that_are_not_ours(tmp_path):
@@ -100,28 +89,6 @@ def test_ids_that_two_tables_write_differently_are_shown(tmp_path, capsys):
     assert "interactions has 42, items has 0042" in " ".join(capsys.readouterr().out.split())
 
 
-def test_columns_in_camel_case_are_proposed(tmp_path):
-    """A mapping took supplierId, isDeleted and createdAt as attributes, which prompts show."""
-    folder = write(tmp_path / "in", log_csv=["userId,productId,starRating,eventTimestamp",
-                                             "u,a,4,1700000000000"],
-                   products_csv=["productId,productName,brand,supplierId,isDeleted,createdAt",
-                                 "a,A,B,1,no,2020"])
-    text = inspect(config(folder))["proposal"]
-    assert yaml.safe_load(text) == {"input": {"format": "auto", "tables": {
-        "interactions": {"path": "log.csv", "time": "ms", "columns": {
-            "user_id": "userId", "item_id": "productId", "rating": "starRating",
-            "timestamp": "eventTimestamp"}},
-        "items": {"path": "products.csv", "columns": {"item_id": "productId", "title": "productName"},
-                  "attributes": ["brand"]}}}}
-
-
-def test_a_decimal_comma_is_proposed(tmp_path):
-    folder = write(tmp_path / "in", log_csv=["user_id;item_id;rating;timestamp", "u;a;4,5;1", "u;b;3;2"])
-    found = inspect(config(folder))
-    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["decimal"] == "comma"
-    assert [row["rating"] for row in found["tables"]["interactions"]["sample"]] == [4.5, 3.0]
-
-
 def test_columns_that_only_choose_rows_and_those_left_out_are_no_attributes(tmp_path):
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,event", "u,a,1,buy"],
                    users_csv=["user_id,city,email,active", "u,Bonn,u@example.com,yes"])
@@ -185,26 +152,6 @@ def test_an_input_without_users_and_items_is_refused(tmp_path):
         inspect(config(folder))
 
 
-def test_several_files_with_equal_columns_are_one_table(tmp_path):
-    folder = write(tmp_path / "in", part_1_csv=["customer,sku,bought_at", "7,a,2024-01-31", "7,a,2024-01-31"],
-                   part_2_csv=["customer,sku,bought_at", "8,b,2024-01-31"], names_csv=["sku,name", "a,A"])
-    found = inspect(config(folder))
-    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "part_*.csv"
-    events = found["tables"]["interactions"]
-    assert (events["rows"], events["files"], events["duplicates"]) == (3, 2, 1)
-
-
-def test_a_pattern_that_names_another_table_is_not_proposed(tmp_path, caplog):
-    """*s.csv named products.csv as well, the mapping failed, and nothing was proposed."""
-    rows = ["uid,sku,ts", "u,a,1", "u,a,2"]
-    folder = write(tmp_path / "in", clicks_csv=rows[:2], purchases_csv=rows, users_csv=["uid,age", "u,30"],
-                   products_csv=["sku,name", "a,A"])
-    found = inspect(config(folder))
-    assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == "purchases.csv"
-    assert ("clicks.csv, purchases.csv have the same columns, but the pattern *s.csv names products.csv, "
-            "users.csv, too") in caplog.text
-
-
 def test_a_proposal_that_cannot_be_read_is_shown_and_saved(tmp_path, monkeypatch, capsys):
     folder = write(tmp_path / "in", log_csv=["uid,sku,ts", "u,a,1"])
     write(folder / "items", a_csv=["sku,name", "a,A"], b_csv=["sku", "b"])
@@ -235,62 +182,6 @@ def test_a_file_is_saved_only_with_a_proposal_and_over_no_other(tmp_path, monkey
     assert (ended.value.code, mapping.read_text()) == (2, "mine")
 
 
-@pytest.mark.parametrize(("times", "form"), [
-    (["20231114100500", "20231115110700"], "%Y%m%d%H%M%S"), (["202311141005", "202311150107"], "%Y%m%d%H%M"),
-    (["2023-11-14 10:00:00 UTC", "2023-11-14 10:00:00.5 UTC"], None),
-    (["11/14/2023 9:05 AM", "11/14/2023 9:05 PM"], "%m/%d/%Y %I:%M %p"), (["14-Nov-2023"], "%d-%b-%Y"),
-    (["14.11.23", "15.11.23"], "%d.%m.%y"), (["14/Nov/2023:10:00:00 +0100"], "%d/%b/%Y:%H:%M:%S %z"),
-    (["1700000000"], None), (["1700000000000"], "ms"), (["1700000000000000"], "us"), (["soon"], None),
-    (["20231114"], "%Y%m%d"), (["3/4/23 17:00", "13/4/23 17:00"], "%d/%m/%y %H:%M")])
-def test_formats_of_times_are_guessed(tmp_path, times, form):
-    rows = [f"u,a,{time}" for time in times]
-    found = inspect(config(write(tmp_path / "in", log_csv=["uid,sku,created_at", *rows])))
-    proposed = yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]
-    assert proposed.get("time") == form
-    year = found["tables"]["interactions"]["first"]
-    assert (year or "")[:4] == ("" if times == ["soon"] else "2023")
-
-
-@pytest.mark.parametrize(("times", "other"), [(["03/04/2023", "05/06/2023"], "%d/%m/%Y"),
-                                              (["03/04/2023", "05/16/2023"], None),
-                                              (["03.04.2023"], None), (["2023-03-04"], None)])
-def test_times_that_could_be_others_are_named(tmp_path, caplog, times, other):
-    """Either the day or the month comes first: all times were wrong without a word."""
-    folder = write(tmp_path / "in", log_csv=["uid,sku,created_at", *[f"u,a,{time}" for time in times]])
-    text = inspect(config(folder))["proposal"]
-    note = f"# interactions: the first times fit {other} as well: which comes first, the day or the month?\n"
-    assert text.startswith(note if other else "input:")
-    assert ("the first times fit %d/%m/%Y as well as input.tables.interactions.time=%m/%d/%Y"
-            in caplog.text) == bool(other)
-
-
-def test_what_a_proposal_cannot_know_is_written_beside_it(tmp_path, caplog):
-    folder = write(tmp_path / "in", log_csv=["uid,sku,event", "u,a,view", "u,a,buy"])
-    found = inspect(config(folder))
-    assert found["proposal"].splitlines()[:2] == [
-        "# interactions: no column of times was found: the order of the rows counts as that of the times",
-        "# interactions: all rows are read; where: {event: [...]} reads only some of buy, view"]
-    assert found["tables"]["interactions"]["first"] is None  # not 1970
-    assert "interactions: they have no times" in caplog.text
-
-
-@pytest.mark.parametrize(("files", "path"), [
-    ({"rating_csv": ["user_id,anime_id", "u,1"], "anime_csv": ["anime_id,name", "1,A"]}, "rating.csv"),
-    ({"log_csv": ["user_id,storyId", "u,1"], "stories_csv": ["id,title", "1,A"]}, "log.csv"),
-    ({"orders_csv": ["user_id,order_id,name", "u,1,x"], "animals_csv": ["id,name", "1,A"]}, None),
-    ({"log_csv": ["user_id,cat_id,dog_id", "u,1,1"], "cats_csv": ["cat_id,name", "1,A"],
-      "dog_csv": ["dog_id,name", "1,A"]}, None)])
-def test_an_id_named_after_a_table_is_that_of_items(tmp_path, files, path):
-    folder = write(tmp_path / "in", **files)
-    if path is None:
-        with pytest.raises(DataError, match="no table has columns that are known as ids of users and items"):
-            inspect(config(folder))
-    else:
-        found = inspect(config(folder))
-        assert yaml.safe_load(found["proposal"])["input"]["tables"]["interactions"]["path"] == path
-        assert found["orphans"]["items"]["unknown"] == 0
-
-
 @pytest.mark.parametrize(("name", "data", "message"), [
     ("interactions.feather", b"ARROW1\0\0", r"interactions.feather is Feather \(Arrow\), which is not read: "
      "convert it to Parquet or CSV"),
@@ -318,17 +209,6 @@ def test_columns_of_folders_are_named_and_may_be_missing_in_a_file(tmp_path):
         assert found["tables"]["items"]["columns"]["genre"]["use"] == use
         assert found["unused"] == {"items": unused}
         assert found["tables"]["items"]["rows"] == 2
-
-
-def test_a_column_of_attributes_is_proposed_and_must_have_objects(tmp_path, caplog):
-    folder = write(tmp_path / "in", log_csv=["user,item,time", "u,a,1"],
-                   products_csv=["item,name,colour,attributes", 'a,A,red,"{""brand"": ""B""}"'])
-    found = inspect(config(folder))
-    assert found["tables"]["items"]["sample"][0]["attributes"] == [("brand", "B")]
-    assert "no row of the column attributes" not in caplog.text
-    write(folder, products_csv=["item,name,attributes", "a,A,red"])
-    inspect(config(folder))
-    assert "items: no row of the column attributes has a name and a value" in caplog.text
 
 
 @pytest.mark.parametrize(("row", "setting"), [

@@ -195,10 +195,8 @@ def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
 
 
 def _dialect(form: Form) -> dict:
-    if form.quotes == "escaped":
-        return {"delimiter": form.separator, "skipinitialspace": form.spaced, "doublequote": False,
-                "escapechar": "\\"}
-    return {"delimiter": form.separator, "skipinitialspace": form.spaced}
+    escaped = {"doublequote": False, "escapechar": "\\"} if form.quotes == "escaped" else {}
+    return {"delimiter": form.separator, "skipinitialspace": form.spaced, **escaped}
 
 
 def _padded(rows: list[list[str]], names: list[str]) -> tuple[list[list[str | None]], pa.Array]:

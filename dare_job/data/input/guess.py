@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.config.tables import EntitySettings, InputTables, InteractionSettings
-from dare_job.data.input import files, formats, lakes, values
+from dare_job.data.input import files, formats, lakes, times, values
 from dare_job.data.input.attributes import holds_attributes
 from dare_job.data.input.formats import FileInfo
 from dare_job.errors import ConfigError, DataError
@@ -107,16 +107,23 @@ def propose(root: AnyPath) -> Proposal | None:
 
 def _notes(settings: InteractionSettings, info: FileInfo) -> Iterable[str]:
     """What a proposal for interactions cannot know."""
-    time = settings.columns.get("timestamp", "timestamp")
-    if time is None:
-        yield "no column of times was found: the order of the rows counts as that of the times"
-    elif other := other_order(settings.time, first_values(info, time)[time]):
-        yield f"the first times fit {other} as well: which comes first, the day or the month?"
+    if doubt := doubt_of_times(settings, info):
+        yield doubt
     for name in info.types:
         if _plain(name) in _OF_EVENT:
             kinds = sorted(set(values.texts(first_values(info, name)[name], "")[0].drop_null().to_pylist()))
             if 1 < len(kinds) <= _MOST_EVENTS:
                 yield f"all rows are read; where: {{{name}: [...]}} reads only some of {', '.join(kinds)}"
+
+
+def doubt_of_times(settings: InteractionSettings, info: FileInfo) -> str | None:
+    """Why times may be others than they are read as, by the first ones of a file; None: they are not."""
+    time = settings.columns.get("timestamp", "timestamp")
+    if time is None:
+        return "no column has times: the order of the rows counts as that of the times"
+    other = time in info.types and _other_order(settings.time, first_values(info, time)[time])
+    return f"the first times fit {other} as well as {settings.time}: which comes first, the day or the " \
+        "month?" if other else None
 
 
 def columns_found(root: AnyPath) -> tuple[dict[str, list[str]], list[str]]:
@@ -257,12 +264,12 @@ def time_format(column: pa.Array) -> str | None:
     column = values.plain(column)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return None
-    dates = values.seconds(column, "timestamp", None, "UTC")[1]
+    dates = times.seconds(column, "timestamp", None, "UTC")[1]
     if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
         forms = ("%Y%m%d", "%Y%m%d%H")
-        return max(forms, key=lambda form: values.seconds(column, "timestamp", form, "UTC")[1].null_count)
+        return max(forms, key=lambda form: times.seconds(column, "timestamp", form, "UTC")[1].null_count)
     for form in _DIGITS:
-        if 2 * values.seconds(column, "timestamp", form, "UTC")[0].null_count < len(column):
+        if 2 * times.seconds(column, "timestamp", form, "UTC")[0].null_count < len(column):
             return form
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
@@ -274,7 +281,7 @@ def time_format(column: pa.Array) -> str | None:
     return best if 2 * fits[best] > len(texts) else None
 
 
-def other_order(form: str | None, column: pa.Array) -> str | None:
+def _other_order(form: str | None, column: pa.Array) -> str | None:
     """The format with day and month exchanged, if it reads all these times as well."""
     other = "%m".join(part.replace("%m", "%d") for part in (form or "").split("%d"))
     texts = [text for text in _texts(column) if _parses(text, form)] if other in _TIME_FORMATS else []
@@ -289,7 +296,7 @@ def _texts(column: pa.Array) -> list[str]:
 
 def _parses(text: str, form: str | None) -> bool:
     try:
-        values.iso_time(text) if form is None else datetime.strptime(text, form)
+        times.iso_time(text) if form is None else datetime.strptime(text, form)
         return True
     except ValueError:
         return False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dare_job.config.settings import InputSettings
 from dare_job.config.tables import InputTables, InteractionSettings, TableSettings
-from dare_job.data.input import amazon, files, formats, known_sets, lakes, movielens
+from dare_job.data.input import amazon, column_checks, files, formats, known_sets, lakes, movielens
 from dare_job.data.input.archive import unpack
 from dare_job.data.input.derive import FUNCTIONS
 from dare_job.data.input.formats import FileInfo
@@ -79,7 +79,7 @@ def opened(settings: InputSettings, into: AnyPath, queries: Mapping[str, AnyPath
         folder = unpack(root, copies / "archive", detected) if root else None
         source = _source(settings, _Places(folder, copies, queries or {}))
         for table in source.tables.values():
-            table.check()
+            column_checks.check(table)
         yield source
     finally:
         paths.remove_tree(copies)

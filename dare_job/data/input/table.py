@@ -7,9 +7,8 @@ of a block, ``odd`` (how many of its lines are not of the encoding), ``repeated`
 and ``met`` (bits: which values of ``where`` its rows have).
 """
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -18,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
-from dare_job.data.input import formats, values, where
-from dare_job.data.input.attributes import attribute_maps, given_attributes, holds_attributes
+from dare_job.data.input import formats, times, values, where
+from dare_job.data.input.attributes import attribute_maps, given_attributes
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import RAW_CHARACTERS, Form, Piece, Raw
@@ -32,7 +31,6 @@ OF_TEXTS = ("user_texts", "item_texts")
 _SCHEMAS = CONTRACT | dict.fromkeys(OF_TEXTS, TEXTS)
 COLUMNS = {"interactions": ("user_id", "item_id", "rating", "timestamp"), "users": ("user_id",),
            "items": ("item_id", "title"), **dict.fromkeys(OF_TEXTS, tuple(TEXTS.names))}
-_OPTIONAL = ("rating",)
 _ORDER = 1_000_000_000  # rows that have an order of their own where there are no times
 MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
          pa.field("problem", pa.string()), pa.field("raw", pa.string()),
@@ -86,14 +84,14 @@ class Table:
         return f"input.tables.{self.name}"
 
     @cached_property
-    def _asked(self) -> list[str] | dict[str, str] | str | None:
+    def asked(self) -> list[str] | dict[str, str] | str | None:
         """The setting ``attributes``."""
         return self.settings.attributes if self.name in ("users", "items") else None
 
     @property
     def shows_all(self) -> bool:
         """Whether all columns but some become attributes."""
-        return self._asked == "all"
+        return self.asked == "all"
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType | None]:
@@ -109,85 +107,6 @@ class Table:
     def column(self, ours: str) -> str | None:
         """Name of a column in the files; None: they have none."""
         return self.settings.columns.get(ours, ours)
-
-    def check(self) -> None:
-        """Check that every file has the columns that the settings name.
-
-        Raises
-        ------
-        DataError
-            With file, column, the columns found and the setting.
-        """
-        self._check_left_out()
-        for file in self.files:
-            if self.derive:
-                _require(file, self.reads or ())
-                continue
-            if not file.types and file.form.kind == "json" and not formats.is_blank(file.path):
-                raise DataError(f"{file.path}: none of its first lines is a JSON object. Write one object "
-                                f"per line, or name its format, such as {self.key}.format=csv")
-            if not file.types:
-                raise DataError(f"{file.path} is empty: it has not even a header line. Remove it, or name "
-                                f"the other files: {self.key}.path")
-            self._check_columns(file)
-
-    def _check_left_out(self) -> None:
-        """Refuse names of ``all_but`` that are no columns: what they mean to leave out would be shown.
-
-        A key may be one of later objects only; then nothing may be written nearly like it.
-        """
-        for name in self.left_out() if self.columns else ():
-            similar = _nearest(name, self.columns)
-            if name not in self.columns and (similar or not self.may_lack_keys):
-                raise DataError(f"{self.files[0].path} has no column {name}, which {self.key}.all_but leaves "
-                                f"out{f'; is it {similar}?' if similar else ''} (columns found: "
-                                f"{', '.join(self.columns)})")
-
-    def _check_columns(self, file: FileInfo) -> None:
-        """Check one file. Columns other than ids and times may be missing where another file has them."""
-        path, types, found = file.path, file.types, file.columns
-        lacking = [ours for ours in COLUMNS[self.name] if (theirs := self.column(ours)) not in (None, *found)
-                   and (theirs != ours or ours not in _OPTIONAL) and not self._may_lack(ours, theirs)]
-        if lacking:
-            missing = ", ".join(str(self.column(ours)) for ours in lacking)
-            raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); "
-                            f"{self._advice(file, lacking)}")
-        named = [*self.attribute_names().values(), *self.settings.where]
-        missing = [name for name in named if name not in self.columns]
-        shown = self._shown(found) if self.shows_all else ()
-        if repeated := file.repeated & {*named, *map(self.column, COLUMNS[self.name]), *shown}:
-            raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
-                            f"name "
-                            f"them all in {self.key}.header")
-        if missing and not self.may_lack_keys:
-            raise DataError(f"{path} has no column {missing[0]}, which {self.key} names (columns found: "
-                            f"{', '.join(found)})")
-        nested = [theirs for ours in COLUMNS[self.name] if (kind := types.get(theirs := self.column(ours)))
-                  and pa.types.is_nested(kind)]
-        if nested:
-            raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
-        kind = types.get("attributes")
-        if self.name in ("users", "items") and self._asked is None and kind is not None \
-                and not holds_attributes(kind):
-            raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
-                            f"to read other columns: {self.key}.attributes=[NAME, ...]")
-
-    def _advice(self, file: FileInfo, lacking: list[str]) -> str:
-        """What to set where columns are missing."""
-        form, outer = file.form, [str(self.column(ours)).partition(".")[0] for ours in lacking]
-        if form.kind != "delimited" and any(name in file.types for name in outer):
-            return f"a key inside of an object is read by a query: {self.key}.query=\"SELECT " \
-                f"{self.column(lacking[0])} AS {lacking[0]}, ... FROM {form.kind}.`{file.path}`\""
-        similar = {ours: _similar(ours, file.columns) for ours in lacking}
-        names = ", ".join(f"{ours}: {theirs or 'COLUMN'}" for ours, theirs in similar.items())
-        advice = f"say which it is: {self.key}.columns={{{names}}}"
-        if form.kind == "delimited" and not form.header and not any(similar.values()):
-            advice += f". If its first line is no header but data: {self.key}.header=[NAME, ...]"
-        return advice
-
-    def _may_lack(self, ours: str, theirs: str) -> bool:
-        """Whether a file may lack a column: another file has it, or it is a key of later objects."""
-        return ours in ("title", "rating", "knowledge") and (theirs in self.columns or self.may_lack_keys)
 
     def unused(self) -> list[str]:
         """Columns that nothing reads."""
@@ -215,7 +134,7 @@ class Table:
         left_out = {name.lower() for name in self.settings.all_but}
         return {name for name in names if name.lower() in left_out}
 
-    def _shown(self, names: Iterable[str]) -> list[str]:
+    def shown(self, names: Iterable[str]) -> list[str]:
         """The columns that ``attributes: all`` shows."""
         others = {*map(self.column, COLUMNS[self.name]), *self._all_but(names)}
         return [name for name in names if name and name not in others and not name.startswith(_OF_TOOLS)]
@@ -228,11 +147,11 @@ class Table:
 
     def given_attributes(self) -> bool:
         """Whether the attributes are those of a column ``attributes``."""
-        return self.name in ("users", "items") and self._asked is None and "attributes" in self.columns
+        return self.name in ("users", "items") and self.asked is None and "attributes" in self.columns
 
     def attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
-        listed = self._asked
+        listed = self.asked
         if isinstance(listed, dict):
             return listed
         return {name: name for name in listed} if isinstance(listed, list) else {}
@@ -320,13 +239,13 @@ class Table:
     def _ids(self, raw: Raw, ours: str) -> tuple[pa.Array, list[pa.Array]]:
         found, problem = values.ids(self._column(raw, ours), ours)
         missing = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(found), ""), True)
-        problems = [problem, _where(missing, f"{ours} is missing")]
+        problems = [problem, values.problem_where(missing, f"{ours} is missing")]
         if ours in self.settings.ids:
             translation = self.settings.ids[ours]
             theirs, others = _translation(translation.path, translation.column, translation.to)
             found = others.take(pc.index_in(found, theirs))
             file = paths.path(translation.path).name
-            problems.append(_where(pc.is_null(found), f"{ours} is not in {file}"))
+            problems.append(values.problem_where(pc.is_null(found), f"{ours} is not in {file}"))
         return found, problems
 
     def _interactions(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
@@ -344,23 +263,25 @@ class Table:
             rating = pc.if_else(pc.equal(rating, value), pa.scalar(None, pa.float64()), rating)
         single = rating.cast(pa.float32(), safe=False)  # a large number becomes infinite
         finite = pc.fill_null(pc.is_finite(single), True)
-        problems = [problem, _where(pc.invert(finite), "rating is not a finite number")]
+        problems = [problem, values.problem_where(pc.invert(finite), "rating is not a finite number")]
         if settings.rating_range:
             low, high = settings.rating_range
             outside = pc.or_(pc.less(rating, low), pc.greater(rating, high))
-            problems.append(_where(pc.fill_null(outside, False), f"rating is outside {low:g} to {high:g}"))
+            problems.append(values.problem_where(pc.fill_null(outside, False),
+                                                 f"rating is outside {low:g} to {high:g}"))
         return single, problems
 
     def _times(self, raw: Raw) -> tuple[pa.Array, list[pa.Array]]:
         settings = self.settings
         if self.column("timestamp") is None:  # the order of the rows
             return pa.array(raw.lines, pa.int64()), []
-        time, problem = values.seconds(self._column(raw, "timestamp"), "timestamp", settings.time,
+        time, problem = times.seconds(self._column(raw, "timestamp"), "timestamp", settings.time,
                                        settings.time_zone)
-        outside = pc.or_(pc.less(time, 0), pc.greater(time, values.LATEST_S))
+        outside = pc.or_(pc.less(time, 0), pc.greater(time, times.LATEST_S))
         unit = {None: "in seconds ", "s": "in seconds ", "ms": "in milliseconds "}.get(settings.time, "")
-        return time, [problem, _where(pc.is_null(time), "timestamp is missing"),
-                      _where(pc.fill_null(outside, False), f"timestamp is not {unit}from 1970 to 2100")]
+        return time, [problem, values.problem_where(pc.is_null(time), "timestamp is missing"),
+                      values.problem_where(pc.fill_null(outside, False),
+                                           f"timestamp is not {unit}from 1970 to 2100")]
 
     def _entities(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
         ours, *others = COLUMNS[self.name]
@@ -378,11 +299,11 @@ class Table:
         return [found, text], [*problems, problem]
 
     def _attributes(self, raw: Raw) -> pa.Array:
-        if self._asked is None:
+        if self.asked is None:
             return given_attributes(raw.columns.get("attributes"), len(raw))
         names = self.attribute_names()
         if self.shows_all:
-            names = {name: name for name in self._shown(raw.columns)}
+            names = {name: name for name in self.shown(raw.columns)}
         return attribute_maps({ours: raw.columns[theirs] for ours, theirs in names.items()
                                if theirs in raw.columns}, len(raw))
 
@@ -401,34 +322,11 @@ class Table:
         return pa.RecordBatch.from_arrays([*columns, *marks], schema=schema_of(self.name))
 
 
-def _require(file: FileInfo, columns: Sequence[str]) -> None:
-    """Check that a file has columns. Those of JSON objects may be missing in all of the first ones."""
-    missing = [name for name in columns if name not in file.types and file.form.kind != "json"]
-    if missing:
-        raise DataError(f"{file.path} has no column {missing[0]} (columns found: {', '.join(file.types)})")
-
-
-def _similar(ours: str, found: Sequence[str]) -> str | None:
-    from dare_job.data.input.guess import column_for
-
-    return column_for(ours, found) or _nearest(ours, found)
-
-
-def _nearest(name: str, found: Iterable[str]) -> str | None:
-    """The column whose name differs least, in any case; None if all differ much."""
-    lower = {each.lower(): each for each in sorted(found)}
-    return next((lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1)), None)
-
-
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:
     """Some rows of a batch, perhaps several times."""
     places, text = pa.array(rows, pa.int64()), raw.raw
     return Raw({name: column.take(places) for name, column in raw.columns.items()}, raw.lines[rows],
                lambda row: text(int(rows[row])), raw.problems.take(places))
-
-
-def _where(broken: pa.Array, reason: str) -> pa.Array:
-    return pc.if_else(broken, pa.scalar(reason, pa.string()), pa.scalar(None, pa.string()))
 
 
 @lru_cache(maxsize=4)

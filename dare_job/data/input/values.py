@@ -1,4 +1,4 @@
-"""Converts columns as files have them to ids, numbers, times and text.
+"""Converts columns as files have them to ids, numbers and text; ``times`` does it for times.
 
 Each function returns two arrays of the column's length: the values, null where there is none, and problems,
 null where there is none. A problem is what is wrong with a value, in the words of the rejects table.
@@ -6,26 +6,20 @@ null where there is none. A problem is what is wrong with a value, in the words 
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from collections.abc import Iterator
+from datetime import date, datetime
 from decimal import Decimal
-from functools import reduce
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-UNITS = {"d": 1 / 86400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units in a second
-LATEST_S = 4_102_444_800  # the year 2100; times in milliseconds are far larger
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_INTEGER = r"^[+-]?([0-9]{1,18}|[1-8][0-9]{18})$"  # that int64 has
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
 # at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
 _BLANK = " \t\r\n\v\f\x85\xa0\u2002\u2003\u2009\u200b\u200c\u200d\u2028\u2029\u202f\u2060\u3000\ufeff"
 _MISSING = ("null", "NULL", "nan", "NaN", "NaT", "<NA>", r"\N")  # as exports write a missing value
 _NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
-_ADJOINING = re.compile("(?:%[YymdHMSj]){2,}")  # parts of a format of time whose digits nothing divides
 _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")  # but not ends of lines and tabs
 # a float as an id: with zeros only, or as pandas and spreadsheets write long numbers
 _FLOAT = r"^(?P<whole>-?[0-9]+)\.0+$|^(?P<exponent>-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]+)$"
@@ -50,7 +44,8 @@ def ids(column: pa.Array, name: str) -> Checked:
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _whole_ids(column, name)
     if pa.types.is_boolean(kind) or pa.types.is_nested(kind):
-        return pa.nulls(len(column), pa.string()), _problem(pc.is_valid(column), f"{name} is {kind}, no id")
+        return pa.nulls(len(column), pa.string()), problem_where(pc.is_valid(column),
+                                                                 f"{name} is {kind}, no id")
     texts = [None if value is None else as_text(value) for value in _python(column)]
     return pa.array(texts, pa.string()), no_problem(column)
 
@@ -67,13 +62,13 @@ def _ids_of_bytes(column: pa.Array) -> pa.Array:
 
 def _text_ids(column: pa.Array, name: str) -> Checked:
     text, broken = utf8(column)
-    text, problem = pc.utf8_trim(text, _BLANK), _problem(broken, f"{name} is not UTF-8")
+    text, problem = pc.utf8_trim(text, _BLANK), problem_where(broken, f"{name} is not UTF-8")
     if pc.any(pc.match_substring_regex(text, _FLOAT)).as_py():
         found = pc.extract_regex(text, _FLOAT)
         whole, exponent = pc.struct_field(found, "whole"), pc.struct_field(found, "exponent")
         number = pc.if_else(pc.equal(whole, ""), pa.scalar(None, pa.string()), whole).cast(pa.float64())
         inexact = pc.or_kleene(pc.not_equal(exponent, ""), pc.greater_equal(pc.abs(number), 2.0**53))
-        problem = pc.coalesce(problem, _problem(inexact, _inexact(name)))
+        problem = pc.coalesce(problem, problem_where(inexact, _inexact(name)))
         text = pc.coalesce(whole, text)
     return without_missing(text, "None"), problem
 
@@ -87,14 +82,14 @@ def _whole_ids(column: pa.Array, name: str) -> Checked:
         number = column.to_pylist()
         texts = [str(int(value)) if value is not None and value == int(value) else None for value in number]
         broken = [value is not None and text is None for value, text in zip(number, texts, strict=True)]
-        return pa.array(texts, pa.string()), _problem(pa.array(broken, pa.bool_()),
+        return pa.array(texts, pa.string()), problem_where(pa.array(broken, pa.bool_()),
                                                       f"{name} is not a whole number")
     number = _floats(column)
     whole = pc.equal(number, pc.trunc(number))
     exact = pc.less(pc.abs(number), _EXACT.get(column.type, 2.0**53))
     kept = pc.if_else(pc.and_(whole, exact), number, pa.scalar(None, pa.float64()))
-    problem = pc.coalesce(_problem(pc.invert(whole), f"{name} is not a whole number"),
-                          _problem(pc.invert(exact), _inexact(name)))
+    problem = pc.coalesce(problem_where(pc.invert(whole), f"{name} is not a whole number"),
+                          problem_where(pc.invert(exact), _inexact(name)))
     return kept.cast(pa.int64()).cast(pa.string()), problem
 
 
@@ -105,17 +100,17 @@ def numbers(column: pa.Array, name: str, decimal: str = "point") -> Checked:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _floats(column), no_problem(column)
     if not is_text(kind):
-        return pa.nulls(len(column), pa.float64()), _problem(pc.is_valid(column),
+        return pa.nulls(len(column), pa.float64()), problem_where(pc.is_valid(column),
                                                              f"{name} is {kind}, no number")
-    text = _present_text(column)
+    text = present_text(column)
     if decimal == "comma":
         text = _with_point(text)
-    valid = pc.match_substring_regex(text, _NUMBER)
+    valid = pc.match_substring_regex(text, NUMBER)
     number = pc.if_else(valid, text, pa.scalar(None, pa.string()))
     number = pc.utf8_ltrim(number, "+").cast(pa.float64())
     infinite = pc.fill_null(pc.match_substring_regex(text, "(?i)^[+-]?inf(inity)?$"), False)
-    broken = _problem(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
-    return number, pc.coalesce(_problem(infinite, f"{name} is not a finite number"), broken)
+    broken = problem_where(pc.fill_null(pc.invert(valid), False), f"{name} is not a number")
+    return number, pc.coalesce(problem_where(infinite, f"{name} is not a finite number"), broken)
 
 
 def _floats(column: pa.Array) -> pa.Array:
@@ -131,153 +126,13 @@ def _with_point(text: pa.Array) -> pa.Array:
     return pc.if_else(fits, plain_text, pc.binary_join_element_wise("?", text, ""))
 
 
-def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> Checked:
-    """Times as whole seconds since 1970 (UTC).
-
-    Parameters
-    ----------
-    time
-        Unit of numbers (a key of UNITS) or format of text (as of strptime). None: seconds, or ISO 8601.
-    zone
-        Time zone of times without one.
-    """
-    column = plain(column)
-    kind = column.type
-    if pa.types.is_date(kind):
-        column, kind = column.cast(pa.timestamp("s")), pa.timestamp("s")
-    if pa.types.is_timestamp(kind):
-        return _floor(_instants(column, zone), kind.unit), no_problem(column)
-    if time is not None and time not in UNITS:  # also of integers, such as 20260131
-        return _formatted(column if is_text(kind) else ids(column, name)[0], name, time, zone)
-    if is_text(kind):
-        return _text_times(column, name, time, zone)
-    if pa.types.is_integer(kind):
-        found = _whole_seconds(column.cast(pa.int64(), safe=False), time)
-        return found, _date_problem(found, name, time)
-    number, problem = numbers(column, name)
-    found = _in_seconds(number, time)
-    return found, pc.coalesce(problem, _date_problem(found, name, time))
-
-
-def _date_problem(found: pa.Array, name: str, time: str | None) -> pa.Array:
-    """Where a number is a date without separators, such as 20260131, or has an hour, too, as 2026013110.
-
-    As seconds these would be of August 1970, or of the years 2033 to 2036.
-    """
-    if time is not None:
-        return no_problem(found)
-    with_hour = pc.greater(found, 1_990_010_000)
-    date_part = pc.if_else(with_hour, pc.divide(found, 100), found)
-    month, day, hour = _digits(date_part, 100, 10_000), _digits(date_part, 1, 100), _digits(found, 1, 100)
-    fits = reduce(pc.and_, (
-        pc.greater(date_part, 19_000_100), pc.less(date_part, 21_001_232), pc.greater(month, 0),
-        pc.less(month, 13), pc.greater(day, 0), pc.less(day, 32),
-        pc.or_(pc.invert(with_hour), pc.less(hour, 24))))
-    return _problem(pc.fill_null(fits, False), f"{name} is a date such as 20260131, not seconds")
-
-
-def _digits(found: pa.Array, low: int, high: int) -> pa.Array:
-    """The decimal digits of numbers from ``low`` up to below ``high``."""
-    return pc.subtract(pc.divide(found, low), pc.multiply(pc.divide(found, high), high // low))
-
-
-def _instants(column: pa.Array, zone: str) -> pa.Array:
-    """Timestamps in UTC. One that the clocks skip in spring has the offset from before, as in text."""
-    if column.type.tz is None and zone != "UTC":
-        near = pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="earliest")
-        offset = pc.subtract(pc.local_timestamp(near), near.cast(column.type))
-        return pc.subtract(column, offset)
-    return column
-
-
-def _floor(column: pa.Array, unit: str) -> pa.Array:
-    """(N,) int64 seconds of timestamps of a unit, rounded down also before 1970."""
-    whole, size = column.cast(pa.int64()), int(UNITS[unit])
-    if size == 1:
-        return whole
-    quotient = pc.divide(whole, size)
-    below = pc.and_(pc.less(whole, 0), pc.not_equal(pc.multiply(quotient, size), whole))
-    return pc.subtract(quotient, below.cast(pa.int64()))
-
-
-def _whole_seconds(number: pa.Array, time: str | None) -> pa.Array:
-    """Seconds of integers of a unit; as floats, those of nanoseconds would be rounded."""
-    if time == "d":
-        return _in_seconds(number.cast(pa.float64(), safe=False), time)
-    return _floor(number, time or "s")
-
-
-def _in_seconds(number: pa.Array, time: str | None) -> pa.Array:
-    """Seconds of numbers of a unit; those of far too large numbers are of a year that no one has."""
-    found = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
-    far = pa.scalar(2.0**62)
-    return pc.if_else(pc.less(pc.abs(found), far), found, far).cast(pa.int64())
-
-
-def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> Checked:
-    """Numbers, or ISO 8601 where no unit is set."""
-    text, none = _present_text(column), pa.scalar(None, pa.string())
-    whole = pc.match_substring_regex(text, _INTEGER)
-    number = _whole_seconds(pc.utf8_ltrim(pc.if_else(whole, text, none), "+").cast(pa.int64()), unit)
-    rest = pc.if_else(whole, none, text)
-    numeric = pc.match_substring_regex(rest, _NUMBER)
-    if pc.any(numeric).as_py():
-        parts = pc.utf8_ltrim(pc.if_else(numeric, rest, none), "+").cast(pa.float64())
-        number, rest = pc.coalesce(number, _in_seconds(parts, unit)), pc.if_else(numeric, none, rest)
-    if rest.null_count == len(rest):
-        return number, _date_problem(number, name, unit)
-    if unit:
-        return number, _problem(pc.is_valid(rest), f"{name} is not a number")
-    found = _parsed(rest, iso_time, zone)
-    return pc.coalesce(number, found), pc.coalesce(_date_problem(number, name, unit), _problem(
-        pc.and_(pc.is_valid(rest), pc.is_null(found)), f"{name} is neither a number nor a date as "
-        f"2026-01-31 10:00:00"))
-
-
-def iso_time(text: str) -> datetime:
-    """A time of ISO 8601, also with UTC at its end, as BigQuery writes it."""
-    return datetime.fromisoformat(text.removesuffix(" UTC") + "+00:00" if text.endswith(" UTC") else text)
-
-
-def _formatted(column: pa.Array, name: str, form: str, zone: str) -> Checked:
-    text = _present_text(column)
-    adjoining = _ADJOINING.search(form)
-
-    def parse(value: str) -> datetime:
-        moment = datetime.strptime(value, form)
-        if adjoining and moment.strftime(adjoining[0]) not in value:
-            raise ValueError("digits are missing")  # strptime takes 2023111 as 2023-11-01
-        return moment
-
-    found = _parsed(text, parse, zone)
-    broken = pc.and_(pc.is_valid(text), pc.is_null(found))
-    return found, _problem(broken, f"{name} is not of the format {form}")
-
-
-def _parsed(text: pa.Array, parse: Callable[[str], datetime], zone: str) -> pa.Array:
-    """Seconds; each different text is parsed once."""
-    encoded = text.dictionary_encode()
-    offset = ZoneInfo(zone) if zone != "UTC" else UTC
-    found = [_instant(value, parse, offset) for value in encoded.dictionary.to_pylist()]
-    return pa.array(found, pa.int64()).take(encoded.indices)
-
-
-def _instant(value: str, parse: Callable[[str], datetime], zone) -> int | None:
-    try:
-        moment = parse(value)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
-        return math.floor(moment.timestamp())
-    except (ValueError, OverflowError):
-        return None
-
-
 def texts(column: pa.Array, name: str) -> Checked:
     """Values as text: lists with commas, times without empty parts, whole floats as integers."""
     column = plain(column)
     kind = column.type
     if is_text(kind):
         text, broken = utf8(column)
-        return text, _problem(broken, f"{name} is not UTF-8")
+        return text, problem_where(broken, f"{name} is not UTF-8")
     if pa.types.is_integer(kind):
         return column.cast(pa.string()), no_problem(column)
     if pa.types.is_floating(kind):
@@ -382,7 +237,7 @@ def _decoded(value: bytes) -> str | None:
         return None
 
 
-def _present_text(column: pa.Array) -> pa.Array:
+def present_text(column: pa.Array) -> pa.Array:
     """Trimmed text of numbers or times; null where it is a word for a missing value."""
     text = pc.utf8_trim_whitespace(utf8(column)[0])
     words = [word.lower() for word in (*_MISSING, *_NO_NUMBER)]
@@ -402,5 +257,6 @@ def no_problem(column: pa.Array) -> pa.Array:
     return pa.nulls(len(column), pa.string())
 
 
-def _problem(broken: pa.Array, reason: str) -> pa.Array:
+def problem_where(broken: pa.Array, reason: str) -> pa.Array:
+    """``reason`` where a value is broken."""
     return pc.if_else(broken, pa.scalar(reason, pa.string()), pa.scalar(None, pa.string()))

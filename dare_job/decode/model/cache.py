@@ -5,7 +5,7 @@ after them, whatever the other rows' lengths. Committing moves the accepted entr
 at once, so nothing is computed twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numba
 import numpy as np
@@ -318,3 +318,9 @@ def _move(stack, lengths, paths, counts):
                     source, target = lengths[r] + paths[r, k], lengths[r] + k
                     if source != target:
                         _copy(lines[source], lines[target])
+
+
+def entry_bytes(shapes: Iterable[tuple[int, ...]], dtype: torch.dtype) -> int:
+    """Return the bytes of one token in layers with these heads, key, value and index key dimensions."""
+    return dtype.itemsize * sum(heads * (keys + values) + sum(index)
+                                for heads, keys, values, *index in shapes)

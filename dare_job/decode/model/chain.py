@@ -17,11 +17,12 @@ from transformers.cache_utils import (
 )
 
 from dare_job.decode.model import recurrence, selfcheck, support, tree_attention
+from dare_job.decode.model.cache import entry_bytes
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
 from dare_job.decode.model.support import DraftError
-from dare_job.decode.model.target import Target, entry_bytes
+from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree
 
 _LAYERS = DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer, DummyLayer

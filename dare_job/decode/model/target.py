@@ -1,7 +1,7 @@
 """The target model: loading, and forward passes over prompts and token trees."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from dare_job.decode.model import alibi, loading, masks, selfcheck, support, tree_attention
-from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.cache import TreeCache, entry_bytes
 from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
@@ -408,9 +408,3 @@ class Target:
         forward = self._alibi_forward or self.model
         return forward(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
                        use_cache=True, **options).logits
-
-
-def entry_bytes(shapes: Iterable[tuple[int, ...]], dtype: torch.dtype) -> int:
-    """Return the bytes of one token in layers with these heads, key, value and index key dimensions."""
-    return dtype.itemsize * sum(heads * (keys + values) + sum(index)
-                                for heads, keys, values, *index in shapes)
