@@ -161,30 +161,49 @@ def test_openings_and_what_stands_around_genres_and_films_are_kept():
     assert tuple(kept.frames) == FRAMES
 
 
-def test_a_text_has_a_sentence_for_each_group_of_its_prompt():
-    made = writer_texts.examples([recorded(user=str(n)) for n in range(60)], 8, 30)
-    prompt_set = writer_texts.prompts.load(writer_texts.PROMPTS)
-    assert len(made) == 30 and len({each.user for each in made}) == 30
+@pytest.fixture(scope="module")
+def made():
+    examples = writer_texts.examples([recorded(user=str(n)) for n in range(90)], 8, 30)
+    assert len(examples) == 30 and len({each.user for each in examples}) == 30
+    return examples
+
+
+def asked(each):
+    return writer_texts.prompts.load(writer_texts.PROMPTS).user({}, writer_texts.history(each.films))
+
+
+def test_a_text_has_a_sentence_for_each_group_of_its_prompt(made):
     all_claims = set()
     for each in made:
-        assert each.text.startswith("Based on") and 4 <= len(each.films) <= 8
-        counted = re.search(r"Of the (\d) films, (\d) have the genre ([^.]+)\.", each.text)
-        pairs = [pair.split(" ", 1) for pair in re.split(", | and ", f"{counted[2]} {counted[3]}")]
-        assert int(counted[1]) == len(each.films) and 1 <= len(pairs) <= 4
-        assert all(int(number) == sum(genre in map(str.lower, film.genres) for film in each.films) > 1
-                   for number, genre in pairs)
-        lines = re.findall(r"^- (.+): (.+)$", prompt_set.user({}, writer_texts.history(each.films)), re.M)
-        said = re.findall(r'(?:s to|They) enjoy ([^",]+), [^"]+("[^.]+")', each.text)
-        assert len(said) == min(5, len(lines)) and "(Seven)" not in each.text
+        assert each.text.startswith(("Based on", "No genre")) and 4 <= len(each.films) <= 8
+        assert len(each.text.split()) <= 130 and "(Seven)" not in each.text
+        lines = re.findall(r"^- ([a-z, -]+): (.+)$", asked(each), re.M)
+        said = each.text.split(". ", 2)[2].split(". ")
+        assert len(said) == min(5, len(lines))
         titles = 0
-        for (genres, films), (claim, named) in zip(lines, said, strict=False):
-            assert claim == " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
-            newest = re.findall(r'"([^"]+)"', films)[:2 if len(said) > 2 else 3]
-            assert re.findall(r'"([^",]+),?"', named) == newest
+        for (genres, films), sentence in zip(lines, said, strict=False):
+            claim = " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
+            assert f" {claim}" in sentence and writer_texts.claims_of(sentence) == set(claim.split(" and "))
+            group = re.findall(r'"([^"]+)"', films)
+            newest = group[:3 if len(group) > 3 or len(lines) <= 2 else 2]
+            assert re.findall(r'"([^",]+),?"', sentence.replace('", "', '" "')) == newest
             titles += len(newest)
             all_claims.add(claim)
         assert titles == each.titles >= 3
     assert {"crime films", "drama", "crime films and drama"} <= all_claims
+
+
+def test_a_text_counts_what_its_prompt_counts_and_speaks_of_all_of_it(made):
+    for each in made:
+        in_prompt = re.search(r"Of these (\d) films: (.*)", asked(each))
+        said = re.search(r"(?:Of the|All) (\d) films,? ([^.]+)\. (.*)", each.text)
+        assert said[1] == in_prompt[1] == str(len(each.films))
+        numbers = re.findall(r"(\d+) (?:have the genre |(?:are )?from the )?([a-z0-9'-]+)", said[2])
+        assert re.split("[;,] ", in_prompt[2]) == [f"{value} {number}" for number, value in numbers]
+        for number, value in numbers:
+            assert int(number) == sum(value in map(str.lower, (*film.genres, f"{film.year[:3]}0s"))
+                                      for film in each.films) > 1
+            assert value.endswith("0s") or writer_texts._NOUNS[value.title()] in said[3]
 
 
 @pytest.mark.parametrize(("counts", "said"), [
@@ -193,12 +212,20 @@ def test_a_text_has_a_sentence_for_each_group_of_its_prompt():
     ({"Crime": 5, **dict.fromkeys(("Drama", "War", "Sci-Fi", "Musical", "Horror"), 2)},
      "5 have the genre crime."), (dict.fromkeys("abcdef", 2), None), ({"Crime": 1}, None)])
 def test_genres_that_are_equally_frequent_are_all_counted_or_none_of_them(counts, said):
-    assert writer_texts._counted(Counter(counts), 8) == ([f"Of the 8 films, {said}"] if said else [])
+    frequent = writer_texts.most_frequent(Counter(counts))
+    assert writer_texts._counted(frequent, [], 8) == ([f"Of the 8 films, {said}"] if said else [])
+
+
+def test_what_all_films_have_is_said_so():
+    assert writer_texts._counted([("War", 4), ("Drama", 2)], [("1980s", 3)], 4) == [
+        "All 4 films have the genre war and 2 drama; 3 are from the 1980s."]
+    assert writer_texts._counted([], [("1980s", 4)], 4) == ["All 4 films are from the 1980s."]
 
 
 @pytest.mark.parametrize(("counts", "said"), [
     ({"Crime": 4, "Drama": 3}, "many"), ({"Crime": 8, "Drama": 3}, "is crime."), ({"Crime": 3}, "is crime."),
-    ({"Crime": 4, "Drama": 4}, None), ({"Crime": 1}, None), ({"Drama": 4}, None)])
+    ({"Crime": 4, "Drama": 4}, None), ({"Drama": 4}, None), ({"Crime": 4, "Drama": 4, "War": 4}, "No genre"),
+    ({"Crime": 1, "Drama": 1, "War": 1}, "No genre"), ({"Crime": 1}, None)])
 def test_an_opening_names_the_most_frequent_genre_and_a_right_quantity(counts, said):
     many = OPENING.replace("favourite", "favorite").replace("crime.", "crime, as many movies are crime.")
     composer = writer_texts._Composer([Profile("1", f"{OPENING} {many}", HISTORY)], 8)
@@ -210,6 +237,7 @@ def test_an_opening_names_the_most_frequent_genre_and_a_right_quantity(counts, s
 @pytest.mark.parametrize(("text", "counts"), [
     ('The inclusion of "Fargo" and "Gilda" suggests a fondness for crime films.', (2, 2, 2, 2)),
     ('The user seems to enjoy horror, as seen in "Alien," "Fargo" and "Jaws."', (3, 2, 3, 1)),
+    ('They enjoy crime films and drama, as seen in "Laura" and "Heat".', (2, 2, 2, 1)),
     ('Their love for "Laura" and "Heat" suggests a taste for drama.', (2, 2, 2, 1)),
     ("The user's favorite genre is drama.", (0, 0, 0, 0)), ('They like "Heat."', (1, 1, 0, 0))])
 def test_titles_and_claims_are_held_against_the_history(text, counts):
@@ -228,7 +256,7 @@ def test_records_ask_for_somewhat_more_words_than_the_text_has():
     assert words <= limit < words + 50 and record["system"].startswith("You write")
     films = '"Rififi" (1955), "Gilda" (1946), "Heat" (1995), "Se7en" (Seven) (1995), "Fargo" (1996)'
     assert f"- crime: {films}\n" in record["prompt"] and record["text"] == made.text
-    counted = "Of these 10 films: crime 7, drama 3, sci-fi 2"
+    counted = "Of these 10 films: crime 7, drama 3, sci-fi 2; 1990s 5, 1940s 3"
     assert f"\n{counted}\n" in record["prompt"]
     bare = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, [HistoryItem("Heat")])
     assert '- "Heat"\n' in bare and "Of these" not in bare

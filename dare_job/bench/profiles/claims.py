@@ -41,7 +41,7 @@ class ClaimCounts:
 def count_claims(text: str, films: Sequence[Film]) -> ClaimCounts:
     """Count the titles and claims of a text, and those that its user's films support.
 
-    A claim is a film that a sentence names beside a genre. It is true if the film has one of the sentence's
+    A claim is a film that a sentence names beside genres. It is true if the film has all of the sentence's
     genres; a title that the history lacks is no true claim.
     """
     by_name = {title_variants(film.title)[0]: film for film in films if title_variants(film.title)}
@@ -54,7 +54,7 @@ def count_claims(text: str, films: Sequence[Film]) -> ClaimCounts:
             quoted, in_history = quoted + 1, in_history + (film is not None)
             if genres:
                 claims += 1
-                true += film is not None and bool(genres.intersection(writer_texts.claims(film)))
+                true += film is not None and genres <= set(writer_texts.claims(film))
     return ClaimCounts(quoted, in_history, claims, true)
 
 

@@ -5,12 +5,15 @@ one user and many that fit everybody or are not true. A text to learn from is th
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
 - a sentence on genres opens the text if its genres are more frequent than all others of the prompt's films,
-  which the prompt counts, and if "several" or "many", where it says so, is right; a sentence of ours says how
-  many films have them;
+  which the prompt counts, about as frequent as one another, and if "several" or "many", where it says so, is
+  right; if three genres lead, a sentence of ours says that none stands out. Another one says how many films
+  have the frequent genres and are of the frequent decades, as the prompt does;
 - the prompt groups films by the most frequent genres that they share, the largest group first, and writes the
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
-  films. Each group has one sentence, so that no sentence says what another one said.
+  films, more of them for a large group. Each group has one sentence, so that no sentence says what another
+  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which, because a
+  model writes the likeliest sentence, which would be the same one each time.
 
 Genres and films stand in the same order in prompt and sentence, because a small model repeats what follows in
 the prompt. Where the genres followed the films, it gave a film at the end of a group the genres of the next
@@ -39,11 +42,18 @@ from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 PROMPTS = "writer"
 _MAX_GROUPS = 5  # that a text names
 _MIN_TITLES = 3  # of a text
-_TITLES, _TITLES_OF_FEW_GROUPS = 2, 3  # of a sentence, at most; the second if there are fewer than 3 groups
+_TITLES, _TITLES_OF_MANY = 2, 3  # of a sentence, at most; the second if it speaks of ``_MANY`` films or more
+_MANY, _FEW_GROUPS = 4, 2  # films of a group; groups of a prompt whose sentences name three titles
+_MOST_WORDS = 130  # of a text
 _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_GROUP = 2  # at most
 _COUNTED, _MAX_COUNTED = 3, 4  # genres, without those that equal the last one, and with them
 _SPARE_WORDS = (0, 10, 20, 40)  # that a prompt allows beyond its text, so that texts end before the limit
+_UNEQUAL = 1  # film more, at most, that the first genre of an opening has than the last
+_NONE_LEADS = "No genre stands out among the user's favorite movies."
+_FRAMES = (("For ", ", the user chose ", ""), ("A taste for ", " shows in ", ""),
+           ("The list has ", " with ", ""), ("An interest in ", " can be seen in ", ""),
+           ("In ", ", the user liked ", ""), ("Of ", ", they picked ", ""))  # as Sentences.frames
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -163,44 +173,63 @@ class _Composer:
         end = rng.randint(count, len(profile.films))
         films = profile.films[end - count:end]
         counts = Counter(genre for film in reversed(films) for genre in film.genres)  # as in the prompt
-        opening = self._opening(counts, count, rng)
-        if opening is None:
-            return None
         every = groups(films, counts)
-        texts, titles = self._evidence(every[:_MAX_GROUPS], rng)
+        frequent = most_frequent(Counter({genre: counts[genre] for genre in counts
+                                          if any(genre in genres for _, genres in every)}))
+        opening = self._opening(counts, count, rng)
+        if opening is None or not self._covered(frequent, every):
+            return None
+        text = " ".join([opening, *_counted(frequent, most_frequent(_decades(films)), len(films))])
+        sentences, titles = self._evidence(every[:_MAX_GROUPS], _MOST_WORDS - len(text.split()))
         if titles < _MIN_TITLES:
             return None
         self._used[opening] += 1
-        shown = Counter({genre: counts[genre] for genre in counts
-                         if any(genre in genres for _, genres in every)})
-        text = " ".join([opening, *_counted(shown, len(films)), *texts])
-        return Example(profile.user, films, text, titles)
+        return Example(profile.user, films, " ".join([text, *sentences]), titles)
 
     def _opening(self, counts: Counter[str], films: int, rng: random.Random) -> str | None:
-        """An opening that names the most frequent genres, the most frequent first."""
+        """A sentence that names the most frequent genres, the most frequent first, or that there are none.
+
+        None if there are, and no recorded sentence names them.
+        """
         def is_true(text: str, genres: tuple[str, ...]) -> bool:
             named = [counts[genre] for genre in genres]
             others = [count for genre, count in counts.items() if genre not in genres]
-            return (named == sorted(named, reverse=True) and named[-1] >= max(2, named[0] / 2)
+            return (named == sorted(named, reverse=True) and named[-1] >= max(2, named[0] - _UNEQUAL)
                     and named[-1] > max(others, default=0)
                     and all(low <= named[0] / films <= high
                             for word, (low, high) in _QUANTITIES.items() if f" {word} " in text))
 
+        most, _, third, *_ = [*sorted(counts.values(), reverse=True), 0, 0]
+        if most == third:
+            return _NONE_LEADS
         true = [text for text, genres in self._sentences.openings.items() if is_true(text, genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
-    def _evidence(self, shared: Sequence[tuple[list[Film], list[str]]], rng: random.Random
-                  ) -> tuple[list[str], int]:
-        """A sentence on each group of ``groups``, and how many titles they name."""
-        frames, texts, titles = list(self._sentences.frames), [], 0
-        rng.shuffle(frames)
-        most = _TITLES if len(shared) > 2 else _TITLES_OF_FEW_GROUPS
-        for number, (films, genres) in enumerate(shared if frames else ()):
-            cited = [re.sub(r"(?<=\S) *\(.*\)", "", film.title) for film in films[:most]]
-            titles_cited, claim = _joined(cited, '"'), _joined([_NOUNS[genre] for genre in genres])
-            before, between, after = frames[number % len(frames)]
-            texts.append(f'{before}{claim}{between}"{titles_cited}"{after}.')
+    @staticmethod
+    def _covered(frequent: Sequence[tuple[str, int]], every: Sequence[tuple[list[Film], list[str]]]) -> bool:
+        """Whether the groups that the text speaks of show all genres that it counts."""
+        spoken_of = {genre for _, genres in every[:_MAX_GROUPS] for genre in genres}
+        return spoken_of.issuperset(genre for genre, _ in frequent)
+
+    def _evidence(self, shared: Sequence[tuple[list[Film], list[str]]], words: int) -> tuple[list[str], int]:
+        """Sentences on groups, one each, while there are words left; and the number of titles in them."""
+        recorded, texts, titles, used = tuple(self._sentences.frames), [], 0, set()
+        for number, (films, genres) in enumerate(shared if recorded else ()):
+            many = len(films) >= _MANY or len(shared) <= _FEW_GROUPS
+            cited = [re.sub(r"(?<=\S) *\(.*\)", "", film.title)
+                     for film in films[:_TITLES_OF_MANY if many else _TITLES]]
+            frames = _FRAMES if number % 2 else recorded
+            at = list(_NOUNS).index(genres[0])
+            frame = next(each for each in (*frames[at % len(frames):], *frames) if each not in used)
+            before, between, after = frame
+            claim, named = _joined([_NOUNS[genre] for genre in genres]), _joined(cited, '"')
+            text = f'{before}{claim}{between}"{named}"{after}.'
+            words -= len(text.split())
+            if words < 0:
+                break
+            texts.append(text)
             titles += len(cited)
+            used.add(frame)
         return texts, titles
 
 
@@ -217,25 +246,38 @@ def groups(films: Sequence[Film], counts: Counter[str]) -> list[tuple[list[Film]
         shared = sorted((genre for genre in film.genres if counts[genre] > 1),
                         key=lambda genre: -counts[genre])
         found.setdefault(tuple(shared[:_GENRES_OF_A_GROUP]), []).append(film)
-    return [(films, list(genres)) for genres, films in
-            sorted(found.items(), key=lambda group: (-len(group[1]), ", ".join(group[0]).lower())) if genres]
+    return [(films, list(genres)) for genres, films in sorted(found.items(), key=lambda group: (
+        -len(group[1]), -sum(counts[genre] for genre in group[0]), ", ".join(group[0]).lower())) if genres]
 
 
-def _counted(counts: Counter[str], films: int) -> list[str]:
-    """A sentence on the most frequent genres that more than one film has; empty if there are none.
+def most_frequent(counts: Counter[str]) -> list[tuple[str, int]]:
+    """What more than one film has, the most frequent first, and how many films have it, as the prompt says.
 
-    Genres that equal the last one are named too, or, if there are too many, none of them.
+    What equals the last one is named too, or, if there are too many, none of it.
     """
-    frequent = [(genre.lower(), count) for genre, count in counts.most_common() if count > 1]
+    frequent = [each for each in counts.most_common() if each[1] > 1]
     last = frequent[:_COUNTED][-1:]
     named = [each for each in frequent if each[1] >= last[0][1]]
-    if len(named) > _MAX_COUNTED:
-        named = [each for each in frequent if each[1] > last[0][1]]
-    if not named:
-        return []
-    (first, most), *others = named
-    return [_joined([f"Of the {films} films, {most} have the genre {first}",
-                     *(f"{count} {genre}" for genre, count in others)]) + "."]
+    return named if len(named) <= _MAX_COUNTED else [each for each in frequent if each[1] > last[0][1]]
+
+
+def _decades(films: Sequence[Film]) -> Counter[str]:
+    return Counter(f"{film.year[:3]}0s" for film in reversed(films) if film.year)
+
+
+def _counted(genres: Sequence[tuple[str, int]], decades: Sequence[tuple[str, int]], films: int) -> list[str]:
+    """A sentence on the most frequent genres and decades; empty if there are none."""
+    parts = []
+    if genres:
+        (first, most), *others = genres
+        parts.append(_joined([f"{most} have the genre {first.lower()}",
+                              *(f"{count} {genre.lower()}" for genre, count in others)]))
+    if decades:
+        (first, most), *others = decades
+        parts.append(_joined([f"{most} are from the {first}",
+                              *(f"{count} from the {decade}" for decade, count in others)]))
+    return [f"Of the {films} films, {'; '.join(parts)}.".replace(f"Of the {films} films, {films} ",
+                                                                f"All {films} films ")] if parts else []
 
 
 def sentences(text: str) -> list[str]:
