@@ -217,8 +217,8 @@ def test_genres_that_are_equally_frequent_are_all_counted_or_none_of_them(counts
 
 
 def test_what_all_films_have_is_said_so():
-    assert writer_texts._counted([("War", 4), ("Drama", 2)], [("1980s", 3)], 4) == [
-        "All 4 films have the genre war and 2 drama; 3 are from the 1980s."]
+    assert writer_texts._counted([("War", 4), ("Drama", 2)], [("1980s", 4)], 4) == [
+        "All 4 films have the genre war and 2 drama; all are from the 1980s."]
     assert writer_texts._counted([], [("1980s", 4)], 4) == ["All 4 films are from the 1980s."]
 
 

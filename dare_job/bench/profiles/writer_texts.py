@@ -12,8 +12,8 @@ user, from recorded sentences that the prompt bears out, so that the model learn
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
   films, more of them for a large group. Each group has one sentence, so that no sentence says what another
-  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which, because a
-  model writes the likeliest sentence, which would be the same one each time.
+  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which. A model
+  writes the likeliest sentence, which would be the same one each time otherwise.
 
 Genres and films stand in the same order in prompt and sentence, because a small model repeats what follows in
 the prompt. Where the genres followed the films, it gave a film at the end of a group the genres of the next
@@ -53,7 +53,7 @@ _UNEQUAL = 1  # film more, at most, that the first genre of an opening has than 
 _NONE_LEADS = "No genre stands out among the user's favorite movies."
 _FRAMES = (("For ", ", the user chose ", ""), ("A taste for ", " shows in ", ""),
            ("The list has ", " with ", ""), ("An interest in ", " can be seen in ", ""),
-           ("In ", ", the user liked ", ""), ("Of ", ", they picked ", ""))  # as Sentences.frames
+           ("In ", ", the user liked ", ""), ("As for ", ", they picked ", ""))  # as Sentences.frames
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -62,7 +62,7 @@ _SAYS_MORE = re.compile(
     "both|plot|stor(y|ies)|"
     "narrative|twist|setting|set in|place|location|theme|issue|tone|mood|emotion|humou?r|music|visual|score|"
     "writing|craft|technique|three of|(romantic|crime|action|war) (comed|drama|thrill)|related|also|"
-    "touch of|provoking|hollywood", re.I)
+    "touch of|provoking|hollywood|-(comedy|drama)|animated [a-z]", re.I)
 _SHOWS = re.compile(
     "(?P<before>(?:(?:Additionally, t|T)he user|They) (?:(?:also|seems?|appears?|to|may|enjoys?|prefers?"
     "|likes?|ha[sv]e?|a|fondness|liking|preference|for) )+)"
@@ -274,10 +274,10 @@ def _counted(genres: Sequence[tuple[str, int]], decades: Sequence[tuple[str, int
                               *(f"{count} {genre.lower()}" for genre, count in others)]))
     if decades:
         (first, most), *others = decades
-        parts.append(_joined([f"{most} are from the {first}",
+        parts.append(_joined([f"{'all' if most == films else most} are from the {first}",
                               *(f"{count} from the {decade}" for decade, count in others)]))
-    return [f"Of the {films} films, {'; '.join(parts)}.".replace(f"Of the {films} films, {films} ",
-                                                                f"All {films} films ")] if parts else []
+    said = f"Of the {films} films, {'; '.join(parts)}."
+    return [re.sub(rf"^Of the {films} films, ({films}|all) ", f"All {films} films ", said)] if parts else []
 
 
 def sentences(text: str) -> list[str]:
