@@ -12,8 +12,8 @@ user, from recorded sentences that the prompt bears out, so that the model learn
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
   films, more of them for a large group. Each group has one sentence, so that no sentence says what another
-  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which. A model
-  writes the likeliest sentence, which would be the same one each time otherwise.
+  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which. A
+  model writes the likeliest sentence, which would be the same one each time otherwise.
 
 Genres and films stand in the same order in prompt and sentence, because a small model repeats what follows in
 the prompt. Where the genres followed the films, it gave a film at the end of a group the genres of the next
