@@ -15,6 +15,9 @@ import quick_java
 import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where it is set, each of the hundreds of processes that tests start compiles all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["COLUMNS"] = "160"  # width of help and tables, whatever the terminal
 
 from dare_job import schemas  # noqa: E402
