@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import hdfs_server
@@ -49,15 +50,27 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Keep the tests of a file in one worker, and those of folders that share expensive runs."""
+    """Keep the tests of a file in one worker, and those of folders that share expensive runs.
+
+    Of the fast tests, all that share the Spark session are kept in one: a second Java takes a minute of CPU
+    time. Most slow tests start a Java of their own, so two workers share them.
+    """
     from xdist.scheduler import LoadFileScheduling
+
+    fast = config.option.markexpr.startswith("not slow")
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in _ONE_WORKER if nodeid.startswith(folder)),
-                        super()._split_scope(nodeid))
+            file = super()._split_scope(nodeid)
+            folder = next((folder for folder in _ONE_WORKER if nodeid.startswith(folder)), None)
+            return "Spark" if fast and (folder or _uses_spark(file)) else folder or file
 
     return Scheduling(config, log)
+
+
+@cache
+def _uses_spark(file: str) -> bool:
+    return "mark.spark" in (TESTS.parent / file).read_text("utf-8")
 
 
 def pytest_collection_finish(session):
