@@ -82,10 +82,14 @@ def entity_beside(out: Path, path: Path) -> str | None:
 
 
 class Search:
-    """A search of all files of a folder. ``searched`` counts what it has read so far."""
+    """A search of all files of a folder.
+
+    ``searched`` counts what it has read so far; ``owners`` are the entities whose rows it has met.
+    """
 
     def __init__(self, out: Path, subjects: Subjects):
         self.out, self._subjects, self.searched = out, subjects, Searched()
+        self.owners: set[str] = set()
         self.mentions = Mentions(subjects)
 
     def hits(self) -> Iterator[Hit]:
@@ -112,6 +116,7 @@ class Search:
                            if field.name in tables.ID_COLUMNS or _has_strings(field.type)]
                 for batch in file.iter_batches(tables.BATCH, columns=columns or None):
                     rows += batch.num_rows
+                    self.owners |= tables.owners(batch, entity, self._subjects)
                     what = what or self._rows(batch, entity, bool(tables.id_columns(schema)))
         except (pa.ArrowException, OSError) as error:
             return f"it cannot be read as Parquet ({str(error).partition(chr(10))[0]})"
