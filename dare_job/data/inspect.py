@@ -160,7 +160,7 @@ def _without_proposal(settings: InputSettings, temporary: Path, error: DataError
 def as_yaml(proposal: guess.Proposal) -> str:
     """``input.tables`` as a settings file, which also has precedence over a fixed ``input.format``."""
     settings = proposal.tables.model_dump(exclude_defaults=True, exclude_none=True)
-    notes = "".join(f"# interactions: {printable(note)}\n" for note in proposal.notes)
+    notes = "".join(f"# {printable(note)}\n" for note in proposal.notes)
     return notes + yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
                                   allow_unicode=True)
 

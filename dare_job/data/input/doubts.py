@@ -1,14 +1,14 @@
 """Warnings of a mapping that is probably wrong, by what was read with it."""
 
 import logging
+from collections.abc import Set
 from datetime import UTC, datetime
 
-from dare_job.data.input import values
+from dare_job.data.input import guess, values
 from dare_job.data.input.table import Table
 from dare_job.observe.progress import counted
 
 _LOG = logging.getLogger("dare_job")
-_EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 
 
 def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | None, met: int | None) -> None:
@@ -39,7 +39,7 @@ def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | N
                               for name, allowed in table.settings.where.items())
         _LOG.warning("%s: no row of %s is read%s", table.name, files, f" ({chosen_by})" if chosen_by else "")
     timed = table.name == "interactions" and table.column("timestamp") is not None
-    if timed and oldest is not None and oldest < _EARLY_S:
+    if timed and oldest is not None and oldest < guess.EARLY_S:
         first, last = (datetime.fromtimestamp(time, UTC).date() for time in (oldest, newest))
         _LOG.warning("interactions: the oldest is of %s, the newest of %s (UTC): check the unit, "
                      "%s.time = %s", first, last, table.key, table.settings.time or "s")
