@@ -17,6 +17,7 @@ from dare_job.data.paper import AmazonOptions, Options
 from dare_job.errors import ConfigError, DataError
 from dare_job.storage import paths
 
+_NAMED = 20  # names that no table had, of which the command prints a line each
 app = typer.Typer(no_args_is_help=True, help="Look at an input; erase users and items; make a synthetic data "
                   "set, or the paper's data sets.")
 prepare = typer.Typer(no_args_is_help=True)
@@ -166,6 +167,8 @@ app.command(help=paragraphs(erase))(erase)
 def _print_erased(result: dict) -> None:
     from rich.filesize import decimal
 
+    from dare_job.observe.redact import printable
+
     removed, searched = result["removed"], result["searched"]
     words = {"rows": "rows", "logs": "files of logs", "ids": "ids of features", "reports": "reports",
              "folders": "folders of indexes or unfinished work"}
@@ -174,6 +177,10 @@ def _print_erased(result: dict) -> None:
     print(f"searched {searched['files']} files ({decimal(searched['bytes'])}, {searched['rows']} rows in "
           f"{searched['tables']} tables) for their ids and {searched['texts']} texts and prompts: nothing "
           "found")
+    for name in result["not_found"][:_NAMED]:
+        print(f"{printable(name)} was in no table: check the spelling, unless it was erased before")
+    if len(result["not_found"]) > _NAMED:
+        print(f"{len(result['not_found']) - _NAMED} more were in no table: --json lists them as not_found")
     if result["by_type_only"]:
         print(f"{len(result['by_type_only'])} ids are short: outside of columns of ids they were searched as "
               "user:ID or \"user_id\": \"ID\", not by themselves")

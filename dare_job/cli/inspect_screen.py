@@ -1,5 +1,7 @@
 """Shows what ``dare-job data inspect`` found."""
 
+import unicodedata
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,8 +35,7 @@ def show(facts: dict) -> None:
                           f"{name}, such as {_short(', '.join(orphans['examples']))}")
         for one, other in list(orphans["alike"].items())[:1]:
             console.print(f"ids are written differently: interactions has {_short(one)}, {name} has "
-                          f"{_short(other)}. Read one of the two tables with a query that changes them: "
-                          f"input.tables.{name}.query")
+                          f"{_short(other)}. {_remedy(name, one, other)}")
     for prompt in facts["prompts"]:
         console.print(Text(f"\nprompt of {prompt['entity']}:{_short(prompt['id'])}", style="bold"))
         console.print(printable(prompt["prompt"] or prompt["error"]))
@@ -45,6 +46,13 @@ def show(facts: dict) -> None:
         console.print(facts["proposal"])
 
 
+def _remedy(table: str, one: str, other: str) -> str:
+    if unicodedata.normalize("NFC", one) != unicodedata.normalize("NFC", other):
+        return f"Read one of the two tables with a query that changes them: input.tables.{table}.query"
+    return "They look alike, but encode accents in different ways (Unicode NFC, NFD): convert one of the " \
+        "two files, for example with uconv -x nfc"
+
+
 def _headline(name: str, table: dict) -> str:
     counts = [counted(table["rows"], "row") + ("" if table["all_rows_read"] else " read, there are more")]
     of_events = name == "interactions"
@@ -53,6 +61,8 @@ def _headline(name: str, table: dict) -> str:
         counts.append(counted(table["duplicates"], "repeated row" if of_events else "repeated id"))
     if table["untitled"]:
         counts.append(f"{counted(table['untitled'], 'item')} without a title, which get no texts")
+    if table["ratings"]:
+        counts.append("ratings {:g} to {:g}".format(*table["ratings"]))
     if table["first"]:
         counts.append(f"{table['first']} to {table['last']} (UTC)")
     return f"{name} ({counted(table['files'], 'file')}): {', '.join(counts)}"

@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -62,6 +63,8 @@ class TableFacts:
         Bits of the values of ``where`` that a row has.
     titled_none
         Items with the title None.
+    ratings
+        Different ratings.
     """
 
     name: str
@@ -81,6 +84,7 @@ class TableFacts:
     repeated: Counter = field(default_factory=Counter)
     met: int = 0
     titled_none: int = 0
+    ratings: set[float] = field(default_factory=set)
     first: int | None = None
     last: int | None = None
 
@@ -93,6 +97,7 @@ class TableFacts:
                 "untitled": self.untitled, "lines_of_another_encoding": dict(self.odd),
                 "duplicates": self.duplicates,
                 **{_MANY[name]: len(ids) for name, ids in self.ids.items()},
+                "ratings": [min(self.ratings), max(self.ratings)] if self.ratings else None,
                 "first": _moment(self.first), "last": _moment(self.last), "sample": self.sample}
 
 
@@ -160,7 +165,7 @@ def _without_proposal(settings: InputSettings, temporary: Path, error: DataError
 def as_yaml(proposal: guess.Proposal) -> str:
     """``input.tables`` as a settings file, which also has precedence over a fixed ``input.format``."""
     settings = proposal.tables.model_dump(exclude_defaults=True, exclude_none=True)
-    notes = "".join(f"# interactions: {printable(note)}\n" for note in proposal.notes)
+    notes = "".join(f"# {printable(note)}\n" for note in proposal.notes)
     return notes + yaml.safe_dump({"input": {"format": "auto", "tables": settings}}, sort_keys=False,
                                   allow_unicode=True)
 
@@ -225,6 +230,7 @@ def _table_facts(table: Table) -> TableFacts:
             doubt := guess.doubt_of_times(table.settings, table.files[0])):
         _LOG.warning("interactions: %s", doubt)
     doubts.warn_of_mapping(table, facts.rows, facts.first, facts.last, facts.met)
+    doubts.warn_of_ratings(table, facts.ratings)
     doubts.warn_of_headers(table, sum(facts.repeated.values()), next(iter(facts.repeated), None))
     doubts.warn_of_encoding(table, sum(facts.odd.values()), next(iter(facts.odd), None))
     return facts
@@ -243,6 +249,7 @@ def _rows(table: Table, facts: TableFacts) -> Iterator[pa.RecordBatch]:
 def _count_events(facts: TableFacts, valid: pa.RecordBatch, timed: bool) -> None:
     for name in ("user_id", "item_id"):
         facts.ids.setdefault(name, set()).update(pc.unique(valid[name]).to_pylist())
+    facts.ratings.update(pc.unique(valid["rating"].drop_null()).to_pylist())
     events = list(map(hash, zip(valid["user_id"].to_pylist(), valid["item_id"].to_pylist(),
                                 valid["timestamp"].to_pylist(), strict=True)))
     facts.duplicates += len(events) - len(set(events) - facts.events)
@@ -277,14 +284,14 @@ def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:
 
 
 def _alike(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Some unknown ids, and known ones that differ from them in leading zeros, case or spaces only."""
+    """Some unknown ids, and known ones that differ in leading zeros, case, spaces or composition only."""
     plain = {_plain_id(name): name for name in known}
     pairs = ((name, plain[_plain_id(name)]) for name in unknown if _plain_id(name) in plain)
     return dict(islice(pairs, SHOWN))
 
 
 def _plain_id(name: str) -> str:
-    return name.strip().lower().lstrip("0")
+    return unicodedata.normalize("NFC", name).strip().lower().lstrip("0")
 
 
 def _last_day(facts: dict, zone: str) -> date:

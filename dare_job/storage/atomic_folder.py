@@ -4,7 +4,8 @@
     .<name>.retired           the old folder between two renames, if the filesystem cannot swap folders
 
 Local Linux filesystems swap two folders in one step (renameat2 with RENAME_EXCHANGE). Others (NFS, other
-systems) need two renames. A kill between them hides the folder until the next command calls ``recover``.
+systems) need two renames. A kill between them hides the folder until the next command calls ``recover``. Of a
+link, the folder that it leads to is replaced, and the link stays.
 Object stores cannot rename folders; ``versions`` handles URLs.
 """
 
@@ -40,7 +41,7 @@ def stage_folder(folder: AnyPath, flat: bool = False) -> AnyPath:
         lock.require_held()  # clean-up cannot tell another command's staging from leftovers
         return folder if flat else versions.new_version(folder)
     clean_up(folder)
-    staging = _staging(folder)
+    staging = _staging(folder.resolve())
     staging.mkdir(parents=True)
     return staging
 
@@ -114,6 +115,7 @@ def clean_up(folder: AnyPath) -> None:
     """Remove what a killed writer left in and beside a folder, and restore a folder that it had retired."""
     if not storage_paths.is_local(folder):
         return versions.clean_up_snapshot(folder)
+    folder = folder.resolve()
     retired = _retired(folder)
     if retired.exists():
         os.rename(retired, _staging(folder) if folder.exists() else folder)
@@ -152,6 +154,7 @@ def _target_folders(paths: Iterable[Path]) -> list[Path]:
 
 def _move_into_place(new: Path, old: Path) -> bool:
     """Move ``new`` to ``old``. True if ``old`` existed; it is then called ``new``."""
+    old = old.resolve()
     if not old.exists():
         os.rename(new, old)
         return False

@@ -284,6 +284,37 @@ def test_keys_of_later_objects_are_listed(tmp_path):
     assert found["tables"]["items"]["columns"]["mail"] == {"type": "text", "use": "attribute"}
 
 
+def test_names_in_another_composition_are_said_to_be_so(tmp_path, capsys):
+    """All items were unknown, and a column was missing that looked as if it was there."""
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,cafe\u0301,1"],
+                   items_csv=["item_id,title", "caf\xe9,A"])
+    found = inspect(config(folder))
+    assert found["orphans"]["items"]["alike"] == {"cafe\u0301": "caf\xe9"}
+    show(found)
+    assert "They look alike, but encode accents in different ways (Unicode" in capsys.readouterr().out
+    tables = {"interactions": {"columns": {"user_id": "caf\xe9"}}}
+    write(folder, interactions_csv=["cafe\u0301,item_id,timestamp", "u,a,1"])
+    with pytest.raises(DataError, match="user_id: cafe\u0301}. Copy the name from here: it looks like"):
+        inspect(JobConfig(input=InputSettings(path=str(folder), tables=tables)))
+
+
+def test_a_rating_that_may_mean_none_is_named(tmp_path, capsys, caplog):
+    from dare_job.cli.inspect_screen import show
+
+    folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp,rating", "u,a,1,-1",
+                                                      "u,b,1,7.5"])
+    found = inspect(config(folder))
+    assert found["tables"]["interactions"]["ratings"] == [-1, 7.5]
+    show(found)
+    assert "1 user, 2 items, ratings -1 to 7.5, " in capsys.readouterr().out
+    assert "-1 is the only negative rating: if it means that there is none" in caplog.text
+    caplog.clear()
+    write(folder, interactions_csv=["user_id,item_id,timestamp,rating", "u,a,1,-1", "u,b,1,-2", "u,b,1,1"])
+    assert inspect(config(folder)) and "negative rating" not in caplog.text
+
+
 def test_titles_that_python_wrote_for_missing_values_are_named(tmp_path, caplog):
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,a,1"],
                    items_csv=["item_id,title", "a,None", "b,B"])

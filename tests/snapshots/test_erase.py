@@ -33,6 +33,7 @@ from erased_folder import (
 from typer.testing import CliRunner
 
 from dare_job import cli, errors, schemas
+from dare_job.cli.data import _print_erased
 from dare_job.publish.erase import subjects
 from dare_job.publish.erase.mentions import Mentions, is_distinctive
 from dare_job.publish.features import ids as dense_ids
@@ -67,7 +68,7 @@ def test_nothing_of_a_user_is_left_and_all_else_stays(out):
     result = erase(out, f"user:{GONE}")
     check_erased(out)
     space, removed = Workspace(out, date.fromisoformat(DAYS[0])), result["removed"]
-    assert result["resumed"] is False and result["erased"] == [f"user:{GONE}"]
+    assert result["resumed"] is False and result["erased"] == [f"user:{GONE}"] and not result["not_found"]
     assert removed["logs"] == 2 and removed["ids"] == 1 and removed["reports"] == 3
     manifest = published.read_manifest(space.knowledge("user"))
     assert manifest["counts"] | {"rows": 2, "written": 2, "carried": 0} == manifest["counts"]
@@ -153,6 +154,7 @@ def test_a_second_time_nothing_is_left_and_nothing_changes(out):
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     result = erase(out, f"user:{GONE}")
     assert result["removed"] == {} and result["searched"]["files"] == len(before)
+    assert result["not_found"] == [f"user:{GONE}"]
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
@@ -286,10 +288,17 @@ def test_never_beside_another_command(out):
 
 @pytest.mark.parametrize("names, message", [
     ([], "nothing to erase"), (["u1"], "write user:ID or item:ID"), (["user:"], "write user:ID"),
+    (["user: "], "write user:ID"),
     (["group:1"], "'group:1' is not the name")])
 def test_names_are_checked_before_anything_is_read(names, message):
     with pytest.raises(errors.ConfigError, match=message):
         subjects.parse(names)
+
+
+def test_an_id_is_named_as_the_reader_reads_it():
+    """With a blank after the colon, nobody was erased, and the command said otherwise."""
+    names = ["user: 2024", " user:2025\u3000", "item:7.0", "user:a b", "user:None"]
+    assert subjects.parse(names).names() == ["user:2024", "user:2025", "user:None", "user:a b", "item:7"]
 
 
 def test_names_come_from_a_file_as_well(tmp_path):
@@ -309,6 +318,16 @@ def test_the_command_says_what_it_did(out):
     assert done.exit_code == 0, done.output
     assert json.loads(done.output.splitlines()[-1])["removed"]["ids"] == 1
     check_erased(out)
+
+
+def test_the_command_names_what_no_table_had(out, capsys):
+    """A name with a mistake counted as erased."""
+    result = erase(out, f"user:{GONE}", f"user:{GONE}1", "item:none")
+    assert result["not_found"] == [f"user:{GONE}1", "item:none"]
+    _print_erased(result | {"not_found": [f"user:{number}" for number in range(21)]})
+    printed = capsys.readouterr().out
+    assert "user:0 was in no table: check the spelling, unless it was erased before\n" in printed
+    assert "user:20" not in printed and "1 more were in no table" in printed
 
 
 def test_a_url_and_a_folder_of_something_else_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Checks that the files of a table have the columns that its settings name; messages name the setting."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -85,9 +86,12 @@ def _advice(table: Table, file: FileInfo, lacking: list[str]) -> str:
     if form.kind != "delimited" and any(name in file.types for name in outer):
         return f"a key inside of an object is read by a query: {table.key}.query=\"SELECT " \
             f"{table.column(lacking[0])} AS {lacking[0]}, ... FROM {form.kind}.`{file.path}`\""
-    similar = {ours: _similar(ours, file.columns) for ours in lacking}
+    similar = {ours: _similar(ours, table.column(ours), file.columns) for ours in lacking}
     names = ", ".join(f"{ours}: {theirs or 'COLUMN'}" for ours, theirs in similar.items())
     advice = f"say which it is: {table.key}.columns={{{names}}}"
+    if any(_composed(theirs) == _composed(table.column(ours)) for ours, theirs in similar.items()):
+        advice += ". Copy the name from here: it looks like yours, but encodes accents in another way " \
+            "(Unicode NFC, NFD)"
     if form.kind == "delimited" and not form.header and not any(similar.values()):
         advice += f". If its first line is no header but data: {table.key}.header=[NAME, ...]"
     return advice
@@ -105,11 +109,19 @@ def _require(file: FileInfo, columns: Sequence[str]) -> None:
         raise DataError(f"{file.path} has no column {missing[0]} (columns found: {', '.join(file.types)})")
 
 
-def _similar(ours: str, found: Sequence[str]) -> str | None:
-    return column_for(ours, found) or _nearest(ours, found)
+def _similar(ours: str, theirs: str, found: Sequence[str]) -> str | None:
+    """The column that is probably meant: one nearly named so, else one that is probably ours."""
+    named = _nearest(theirs, found) if theirs != ours else None
+    return named or column_for(ours, found) or _nearest(ours, found)
 
 
 def _nearest(name: str, found: Iterable[str]) -> str | None:
-    """The column whose name differs least, in any case; None if all differ much."""
-    lower = {each.lower(): each for each in sorted(found)}
-    return next((lower[each] for each in difflib.get_close_matches(name.lower(), lower, n=1)), None)
+    """The column whose name differs least, in any case and composition; None if all differ much."""
+    plain = {_composed(each).lower(): each for each in sorted(found)}
+    near = difflib.get_close_matches(_composed(name).lower(), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def _composed(name: str | None) -> str:
+    """A name whose accents are parts of their letters (NFC), as most programs write them."""
+    return unicodedata.normalize("NFC", name or "")

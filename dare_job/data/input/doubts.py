@@ -1,14 +1,14 @@
 """Warnings of a mapping that is probably wrong, by what was read with it."""
 
 import logging
+from collections.abc import Set
 from datetime import UTC, datetime
 
-from dare_job.data.input import values
+from dare_job.data.input import guess, values
 from dare_job.data.input.table import Table
 from dare_job.observe.progress import counted
 
 _LOG = logging.getLogger("dare_job")
-_EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 
 
 def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | None, met: int | None) -> None:
@@ -39,7 +39,7 @@ def warn_of_mapping(table: Table, rows: int, oldest: int | None, newest: int | N
                               for name, allowed in table.settings.where.items())
         _LOG.warning("%s: no row of %s is read%s", table.name, files, f" ({chosen_by})" if chosen_by else "")
     timed = table.name == "interactions" and table.column("timestamp") is not None
-    if timed and oldest is not None and oldest < _EARLY_S:
+    if timed and oldest is not None and oldest < guess.EARLY_S:
         first, last = (datetime.fromtimestamp(time, UTC).date() for time in (oldest, newest))
         _LOG.warning("interactions: the oldest is of %s, the newest of %s (UTC): check the unit, "
                      "%s.time = %s", first, last, table.key, table.settings.time or "s")
@@ -55,6 +55,14 @@ def _warn_of_missing_keys(table: Table) -> None:
             _LOG.warning("%s: the first objects have no %s, which %s.%s names (keys found: %s)",
                          table.files[0].path, ", ".join(missing), table.key, setting,
                          ", ".join(table.files[0].types))
+
+
+def warn_of_ratings(table: Table, ratings: Set[float]) -> None:
+    """Warn of a single negative rating, such as -1, which often means that there is none."""
+    negative = [rating for rating in ratings if rating < 0]
+    if len(negative) == 1 and len(ratings) > 1:
+        _LOG.warning("%s: %g is the only negative rating: if it means that there is none, set "
+                     "%s.unrated=[%g]", table.name, negative[0], table.key, negative[0])
 
 
 def warn_of_headers(table: Table, lines: int, file: str | None) -> None:

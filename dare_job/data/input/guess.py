@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import filter as matching
+from glob import escape
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,7 @@ _NAMES = {
                 "sku_id", "show_id", "id"),
     "rating": ("rating", "stars", "score", "overall", "book_rating", "review_score", "star_rating", "label",
                "watch_ratio",
-               "rate", "playtime_forever", "play_hours", "weight"),
+               "rate", "playtime", "playtime_forever", "play_hours", "weight"),
     "timestamp": ("timestamp", "time", "event_time", "datetime", "date", "created_at", "ts",
                   "unix_review_time",
                   "t_dat", "date_added", "created", "event_timestamp", "review_date", "event_date",
@@ -44,15 +45,19 @@ _NAMES = {
 }
 _DATES = ("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%m-%d-%Y", "%d-%m-%Y",
           "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%Y/%m/%d")
-_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", ", %H:%M:%S", ", %I:%M:%S %p")
 _TIME_FORMATS = (*(date + clock for date in _DATES for clock in _CLOCKS), "%a %b %d %H:%M:%S %z %Y",
-                 "%d/%b/%Y:%H:%M:%S %z")
+                 "%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT")
+_DAYS = ("%Y%m%d", "%Y%m%d%H")
 _DIGITS = ("%Y%m%d%H%M%S", "%Y%m%d%H%M")  # longer than seconds and shorter than milliseconds of today
 _OF_EVENT = {"event", "eventtype", "eventname", "action", "actiontype", "behavior", "behaviour",
              "behaviortype"}
 _MOST_EVENTS = 20
+_HAS = {"interactions": "users and items", "items": "ids and titles", "users": "ids"}  # by table
+_NUMBER_AT_END, _NUMBER_AT_START = re.compile(r"[0-9][0-9_.-]*$"), re.compile(r"^[0-9_.-]*[0-9]")
 _TEXTS = 300  # that are tried with each format of time
 _OF_TIME = re.compile(r"(_at|_on|_ts|time|date|when)$", re.IGNORECASE)
+EARLY_S = 631_152_000  # 1990: older interactions have times of another unit
 _UNITS = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"))  # smallest number of today's times in a unit
 _ATTRIBUTE_CHARACTERS = 60  # mean length of values that may be attributes
 _NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|password|hash|token|deleted|"
@@ -84,36 +89,41 @@ def propose(root: AnyPath) -> Proposal | None:
     """Tables of a folder or file by the names of their columns; None if none has users and items."""
     folder = files.single_subfolder(root)
     above = str(folder)[len(str(root)):].strip("/")  # a folder that is all that there is
-    candidates = {"/".join(filter(None, [above, name])): info for name, info in _candidates(folder)}
-    titled = {name: _plain(name.rpartition("/")[2].partition(".")[0]) for name, info in candidates.items()
-              if column_for("title", info.types)}
+    candidates = {"/".join(filter(None, [above if (folder / name).exists() else escape(above), name])): info
+                  for name, info in _candidates(folder)}
+    titled = [name for name, info in candidates.items() if column_for("title", info.types)]
     events = {name: ids for name, info in candidates.items()
-              if (ids := _ids(info.types, {titled[other] for other in titled if other != name}))}
+              if (ids := _ids(info.types, [other for other in titled if other != name]))}
     if not events:
         return None
     name = max(events, key=lambda each: (column_for("timestamp", candidates[each].types) is not None,
                                          column_for("rating", candidates[each].types) is not None,
                                          sum(piece.size for piece in candidates[each].pieces)))
     user, item = events[name]
-    rest = {other: info for other, info in candidates.items() if other != name}
-    path = None if folder.is_file() else name
-    others = {"items": _entities(rest, "item_id", item, events),
-              "users": _entities(rest, "user_id", user, events)}
-    interactions = _interactions(path, candidates[name], user, item)
-    return Proposal(InputTables(interactions=interactions, **{
-        table: settings for table, settings in others.items() if settings is not None}),
-        list(_notes(interactions, candidates[name])))
+    rest = {other: info for other, info in candidates.items() if other not in events}
+    interactions = _interactions(None if folder.is_file() else name, candidates[name], user, item)
+    tables: dict = {"interactions": interactions}
+    unread = {"interactions": [other for other in events if other != name]}
+    for table, key, theirs in (("items", "item_id", item), ("users", "user_id", user)):
+        if found := _describing(rest, key, theirs):
+            tables[table], unread[table] = _entities(found[0], rest[found[0]], key, theirs), found[1:]
+    others = [f"{table}: {other} has {_HAS[table]}, too, and is not read" for table, names in unread.items()
+              for other in names]
+    for note in others:
+        _LOG.warning("%s", note)
+    return Proposal(InputTables(**tables), [*_notes(interactions, candidates[name]), *others])
 
 
 def _notes(settings: InteractionSettings, info: FileInfo) -> Iterable[str]:
     """What a proposal for interactions cannot know."""
     if doubt := doubt_of_times(settings, info):
-        yield doubt
+        yield f"interactions: {doubt}"
     for name in info.types:
         if _plain(name) in _OF_EVENT:
             kinds = sorted(set(values.texts(first_values(info, name)[name], "")[0].drop_null().to_pylist()))
             if 1 < len(kinds) <= _MOST_EVENTS:
-                yield f"all rows are read; where: {{{name}: [...]}} reads only some of {', '.join(kinds)}"
+                yield f"interactions: all rows are read; where: {{{name}: [...]}} reads only some of " \
+                    f"{', '.join(kinds)}"
 
 
 def doubt_of_times(settings: InteractionSettings, info: FileInfo) -> str | None:
@@ -154,20 +164,21 @@ def _candidates(folder: AnyPath, unread: list[str] | None = None) -> Iterable[tu
             if unread is not None:
                 unread.append(str(error))
             continue
-        alike.setdefault((entry.is_dir() and entry.name, info.form.kind, *info.types), []).append(
+        alike.setdefault((entry.is_dir(), info.form.kind, *info.types), []).append(
             (entry.name, info))
     for group in alike.values():
         yield from _one_table(group, [entry.name for entry in entries])
 
 
 def _one_table(group: list[tuple[str, FileInfo]], beside: list[str]) -> Iterable[tuple[str, FileInfo]]:
-    """Files with equal columns, by a pattern if it names no other file."""
+    """Files or folders with equal columns, by a pattern if it names no other."""
     names = [name for name, _ in group]
-    pattern = names[0] if len(names) == 1 else _pattern(names)
-    others = [name for name in matching(beside, pattern) if name not in names and not files.hidden(name)]
-    if len(names) == 1 or not others:
-        yield pattern, group[0][1]
-        return
+    others: list[str] = []
+    for pattern in names if len(names) == 1 else _patterns(names):
+        others = [name for name in matching(beside, pattern) if name not in names and not files.hidden(name)]
+        if len(names) == 1 or not others:
+            yield pattern, group[0][1]
+            return
     _LOG.warning("%s have the same columns, but the pattern %s names %s, too: only one of them is proposed. "
                  "To read them all, move them to a folder of their own and name it in the path",
                  ", ".join(names), pattern, ", ".join(others))
@@ -182,32 +193,48 @@ def _lake(name: str, folder: AnyPath) -> Iterable[tuple[str, FileInfo]]:
             yield name, lakes.lake_files("", folder, kind, None, lambda info: list(info.types))[-1]
 
 
-def _pattern(names: list[str]) -> str:
-    """A pattern of files that begin and end alike, such as part-*.csv; any file if they do not."""
+def _patterns(names: list[str]) -> list[str]:
+    """Patterns of names that begin and end alike, such as part-*.csv; any name if they do not.
+
+    The first one takes any numbers where the numbers differ: after dt=2026-01-01 comes dt=2027-01-01.
+    """
     begin = os.path.commonprefix(names)
     end = os.path.commonprefix([name[len(begin):][::-1] for name in names])[::-1]
-    return f"{begin}*{end}"
+    numbered = any(name[len(begin):len(begin) + 1].isdigit() for name in names)
+    word = _NUMBER_AT_END.sub("", begin) if numbered else begin
+    number = "[0-9]" if word != begin else ""
+    return [f"{escape(word)}{number}*{escape(_NUMBER_AT_START.sub('', end))}",
+            f"{escape(begin)}*{escape(end)}"]
 
 
-def _ids(columns: Iterable[str], described: set[str]) -> tuple[str, str] | None:
+def _ids(columns: Iterable[str], described: Iterable[str]) -> tuple[str, str] | None:
     """Columns of users and items; of items also the only one such as anime_id, beside a table anime.csv.
+
+    A column id is the number of the row itself.
 
     Parameters
     ----------
     described
-        Plain names of other tables with titles.
+        Names of other tables with titles.
     """
     names = list(columns)
     user = column_for("user_id", names)
-    rest = [name for name in names if name != user]
-    named = [name for name in rest if len(stem := _plain(name)) > 2 and stem.endswith("id")
-             and described & {stem[:-2], f"{stem[:-2]}s", f"{stem[:-3]}ies"}]
+    rest = [name for name in names if name != user and _plain(name) != "id"]
+    named = [name for name in rest if any(_named_after(table, name) for table in described)]
     item = column_for("item_id", rest) or (named[0] if len(named) == 1 else None)
     return (user, item) if user and item else None
 
 
+def _named_after(table: str, column: str) -> bool:
+    """Whether a table has the name of what a column has ids of, such as stories_2024.csv of story_id."""
+    thing = _plain(column).removesuffix("id")
+    named = _plain(table.rpartition("/")[2].partition(".")[0]).rstrip("0123456789")
+    return len(thing) > 1 and named in (thing, f"{thing}s", f"{thing[:-1]}ies")
+
+
 def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> InteractionSettings:
-    time = column_for("timestamp", info.types) or next(filter(_OF_TIME.search, info.types), None)
+    time = column_for("timestamp", info.types) or next(
+        (name for name in filter(_OF_TIME.search, info.types) if _is_recent(info, name)), None)
     columns = _renamed({"user_id": user, "item_id": item, "rating": column_for("rating", info.types),
                         "timestamp": time})
     unit = time_format(first_values(info, time)[time]) if time else None
@@ -216,27 +243,45 @@ def _interactions(path: str | None, info: FileInfo, user: str, item: str) -> Int
     return InteractionSettings(path=path, columns=columns, time=unit, decimal=decimal)
 
 
+def _is_recent(info: FileInfo, name: str) -> bool:
+    """Whether a column has times that may be of interactions, not numbers as small as a duration."""
+    column = first_values(info, name)[name]
+    latest = pc.max(times.seconds(column, "timestamp", time_format(column), "UTC")[0]).as_py()
+    return latest is None or latest >= EARLY_S
+
+
 def _decimal(column: pa.Array) -> str:
     """The decimal mark of most numbers of a column."""
     valid = {mark: values.numbers(column, "rating", mark)[1].null_count for mark in ("point", "comma")}
     return max(valid, key=valid.get)
 
 
-def _entities(candidates: Mapping[str, FileInfo], key: str, theirs: str, events: Mapping[str, object]
-              ) -> EntitySettings | None:
-    """The table that describes users or items: it has their ids, and items have titles."""
+def _describing(candidates: Mapping[str, FileInfo], key: str, theirs: str) -> list[str]:
+    """The tables that may describe users or items, all as probably: they have ids, and of items titles.
+
+    Those that name the ids as the interactions do come first, then those that are named after the ids.
+    """
+    ranks: dict[tuple, list[str]] = {}
     for name, info in candidates.items():
-        ids = theirs if theirs in info.types else column_for(key, info.types)
-        title = column_for("title",
-                           [column for column in info.types if column != ids]) if key == "item_id" else ""
-        if ids is None or title is None or name in events:
-            continue
-        wanted = {key: ids} | ({"title": title} if title else {})
-        given = "attributes" in info.types and holds_attributes(info.types["attributes"])
-        listed = attribute_columns(info, [*wanted.values()]) if key == "item_id" and not given else None
-        return EntitySettings(path=name, columns=_renamed(wanted),
-                             attributes=listed or None)
-    return None
+        columns = _described(info, key, theirs)
+        if None not in columns.values():
+            rank = columns[key] != theirs, not _named_after(name, theirs)
+            ranks.setdefault(rank, []).append(name)
+    return ranks[min(ranks)] if ranks else []
+
+
+def _described(info: FileInfo, key: str, theirs: str) -> dict[str, str | None]:
+    """Columns of the ids and, of items, of the titles."""
+    ids = theirs if theirs in info.types else column_for(key, info.types)
+    title = {"title": column_for("title", [name for name in info.types if name != ids])}
+    return {key: ids} | (title if key == "item_id" else {})
+
+
+def _entities(name: str, info: FileInfo, key: str, theirs: str) -> EntitySettings:
+    columns = _described(info, key, theirs)
+    given = "attributes" in info.types and holds_attributes(info.types["attributes"])
+    listed = attribute_columns(info, columns.values()) if key == "item_id" and not given else None
+    return EntitySettings(path=name, columns=_renamed(columns), attributes=listed or None)
 
 
 def _renamed(columns: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -265,10 +310,8 @@ def time_format(column: pa.Array) -> str | None:
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return None
     dates = times.seconds(column, "timestamp", None, "UTC")[1]
-    if (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2:
-        forms = ("%Y%m%d", "%Y%m%d%H")
-        return max(forms, key=lambda form: times.seconds(column, "timestamp", form, "UTC")[1].null_count)
-    for form in _DIGITS:
+    short = (pc.sum(pc.match_substring(dates, "is a date such as")).as_py() or 0) > len(column) / 2
+    for form in _DAYS if short else _DIGITS:
         if 2 * times.seconds(column, "timestamp", form, "UTC")[0].null_count < len(column):
             return form
     number, problem = values.numbers(column, "timestamp")

@@ -48,12 +48,13 @@ def erase(out: AnyPath, wanted: Subjects) -> dict:
         with progress.doing("looking for texts"):
             everyone = everyone.with_texts(texts_of(out, everyone))
         subjects.write_state(out, everyone)
-        removed = _remove(out, everyone)
+        removed, owners = _remove(out, everyone)
         with progress.doing("searching all files"):
             search = Search(out, everyone)
             _require_nothing(out, list(search.hits()))
         subjects.remove_state(out)
     return {"out": str(out), "erased": everyone.names(), "resumed": before is not None, "removed": removed,
+            "not_found": [name for name in everyone.names() if name not in owners],
             "searched": {**asdict(search.searched), "texts": len(everyone.texts)},
             "by_type_only": sorted(name for name in everyone.names()
                                    if not mentions.is_distinctive(name.partition(":")[2]))}
@@ -94,7 +95,8 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _remove(out: Path, everyone: Subjects) -> dict[str, int]:
+def _remove(out: Path, everyone: Subjects) -> tuple[dict[str, int], set[str]]:
+    """Remove entities; returns what was removed, and the entities that tables had."""
     search = Search(out, everyone)
     removal = Removal(out, everyone, search)
     with progress.doing("removing data that no search finds"):
@@ -105,7 +107,7 @@ def _remove(out: Path, everyone: Subjects) -> dict[str, int]:
         removal.remove(hits)
     if removal.counts["reports"] and reports_index(out).exists():
         date_index.write_or_warn(out)
-    return dict(removal.counts)
+    return dict(removal.counts), search.owners
 
 
 def _require_nothing(out: Path, hits: list[Hit]) -> None:

@@ -73,10 +73,8 @@ class Removal:
                 if folder.exists():
                     self._delete(folder)
             for copy in sorted((work / "input").glob(".*")):  # with the input's columns
-                lock.require_held()
-                shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
-                self.counts["folders"] += 1
-            for leftover in sorted(work.rglob(".*.partial")):
+                self._delete(copy)
+            for leftover in filter(_is_partial, files_below(work)):
                 leftover.unlink()
             for log in sorted((work / "logs").glob("*.jsonl")):
                 lock.require_held()
@@ -87,10 +85,14 @@ class Removal:
                     if tables.has_owned(rejects, None, self._subjects):  # the number of files stays
                         self._count_rows(tables.rewrite(rejects, rejects, None, self._subjects))
 
-    def _delete(self, folder: Path) -> None:
+    def _delete(self, path: Path) -> None:
+        """Delete a folder, or a file in its place; of a link also what it leads to."""
         lock.require_held()
-        (folder / DONE).unlink(missing_ok=True)  # so that a partly deleted folder counts as unfinished
-        shutil.rmtree(folder)
+        real = path.resolve()
+        if real.is_dir():
+            (real / DONE).unlink(missing_ok=True)  # so that a partly deleted folder counts as unfinished
+            shutil.rmtree(real)
+        path.unlink(missing_ok=True)
         self.counts["folders"] += 1
 
     def _work_of(self, path: Path) -> Path | None:
@@ -226,6 +228,11 @@ def working_folders(out: Path) -> set[Path]:
     moved = {path.parent.parent for path in files_below(out)
              if path.name == READ_DATES and path.parent.name == "logs"}
     return moved | set(paths.dated_folders(out / "_work"))
+
+
+def _is_partial(path: Path) -> bool:
+    """Whether a killed writer left a file."""
+    return path.name.startswith(".") and path.name.endswith(".partial")
 
 
 def _json(path: Path):

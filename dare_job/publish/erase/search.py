@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dare_job.errors import DataError
 from dare_job.publish.erase import mentions, tables
 from dare_job.publish.erase.mentions import Mentions
 from dare_job.publish.erase.subjects import STATE, Subjects
@@ -39,10 +40,39 @@ class Searched:
 
 
 def files_below(out: Path) -> list[Path]:
-    """All files, hidden ones as well, except locks and the state of the erasure. Links are not followed."""
-    return sorted(Path(folder, name) for folder, _, names in os.walk(out) for name in names
-                  if not name.startswith(lock.NAME) and not Path(folder, name).is_symlink()
-                  and not (name == STATE and folder == str(out / "_work")))
+    """All files, each once, hidden ones as well, except locks and the state of the erasure.
+
+    Links to folders are followed.
+
+    Raises
+    ------
+    DataError
+        A folder cannot be read, or a link leads to a file elsewhere or to nothing.
+    """
+    files, links, searched, waiting = [], [], set(), [out]
+    while waiting:
+        for folder, below, names in os.walk(waiting.pop(), onerror=_unreadable):
+            if (real := os.path.realpath(folder)) in searched:
+                below.clear()
+                continue
+            searched.add(real)
+            waiting += filter(Path.is_symlink, (Path(folder, name) for name in below))
+            for path in (Path(folder, name) for name in names):
+                if path.is_symlink():
+                    links.append(path)
+                elif not path.name.startswith(lock.NAME) and path != out / "_work" / STATE:
+                    files.append(path)
+    for link in links:
+        if os.path.dirname(os.path.realpath(link)) not in searched:
+            raise DataError(f"{link} is a link to {os.readlink(link)}, which is missing or no folder; only "
+                            "links to folders are followed. Mount what it leads to, put the file in its "
+                            "place, or remove the link")
+    return sorted(files)
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read ({error.strerror}), so that no search can prove that "
+                    "nobody is in it") from error
 
 
 def entity_beside(out: Path, path: Path) -> str | None:
@@ -52,10 +82,14 @@ def entity_beside(out: Path, path: Path) -> str | None:
 
 
 class Search:
-    """A search of all files of a folder. ``searched`` counts what it has read so far."""
+    """A search of all files of a folder.
+
+    ``searched`` counts what it has read so far; ``owners`` are the entities whose rows it has met.
+    """
 
     def __init__(self, out: Path, subjects: Subjects):
         self.out, self._subjects, self.searched = out, subjects, Searched()
+        self.owners: set[str] = set()
         self.mentions = Mentions(subjects)
 
     def hits(self) -> Iterator[Hit]:
@@ -82,6 +116,7 @@ class Search:
                            if field.name in tables.ID_COLUMNS or _has_strings(field.type)]
                 for batch in file.iter_batches(tables.BATCH, columns=columns or None):
                     rows += batch.num_rows
+                    self.owners |= tables.owners(batch, entity, self._subjects)
                     what = what or self._rows(batch, entity, bool(tables.id_columns(schema)))
         except (pa.ArrowException, OSError) as error:
             return f"it cannot be read as Parquet ({str(error).partition(chr(10))[0]})"

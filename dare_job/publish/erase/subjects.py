@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dare_job.data.input import values
 from dare_job.errors import ConfigError
 from dare_job.schemas import ENTITIES
 from dare_job.workspace import write_json
@@ -69,14 +70,20 @@ def parse(names: Sequence[str], file: Path | None = None) -> Subjects:
     """
     ids = {entity: set() for entity in ENTITIES}
     for source, name in [*(("", name) for name in names), *_lines(file)]:
-        entity, colon, identifier = name.partition(":")
-        if entity not in ENTITIES or not colon or not identifier:
+        entity, _, identifier = name.strip().partition(":")
+        identifier = _as_read(identifier)
+        if entity not in ENTITIES or not identifier:
             raise ConfigError(f"{source}{name!r} is not the name of a user or an item; write user:ID or "
                               "item:ID")
         ids[entity].add(identifier)
     if not any(ids.values()):
         raise ConfigError("nothing to erase: name at least one user:ID or item:ID, or a file with --ids FILE")
     return Subjects({entity: frozenset(found) for entity, found in ids.items()})
+
+
+def _as_read(identifier: str) -> str:
+    """An id as the tables have it: without blanks at its ends, and 7 for 7.0."""
+    return values.ids(pa.array([identifier]), "id")[0][0].as_py() or identifier.strip()
 
 
 def _lines(file: Path | None) -> Iterator[tuple[str, str]]:

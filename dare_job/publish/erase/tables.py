@@ -41,23 +41,33 @@ def entity_of(place: str, manifest: dict | None = None) -> str | None:
 
 def owned(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subjects) -> pa.Array:
     """Which rows (n,) belong to the entities. ``entity``: as ``entity_of``; None: either type."""
-    names, masks = rows.schema.names, []
-    if _are_rejects(names):
+    if _are_rejects(rows.schema.names):
         return pa.repeat(True, rows.num_rows)
-    for kind in ENTITIES:
-        if f"{kind}_id" in names:
-            masks.append(_among(rows[f"{kind}_id"], subjects.ids[kind]))
-        if "entity_id" in names and entity in (None, kind):
-            mask = _among(rows["entity_id"], subjects.ids[kind])
-            typed = "entity" in names
-            masks.append(pc.and_(mask, pc.equal(rows["entity"], kind)) if typed else mask)
+    masks = [mask for _, _, mask in _named(rows, entity, subjects)]
     if not masks:
         return pa.repeat(False, rows.num_rows)
     return pc.fill_null(reduce(pc.or_kleene, masks), False)
 
 
-def _among(column: pa.Array, ids: frozenset[str]) -> pa.Array:
-    return pc.is_in(column.cast(pa.string()), value_set=pa.array(sorted(ids), pa.string()))
+def owners(rows: pa.RecordBatch, entity: str | None, subjects: Subjects) -> set[str]:
+    """Names of the entities that have rows, such as ``user:ID``. ``entity``: as for ``owned``."""
+    return {f"{kind}:{name}" for kind, column, mask in _named(rows, entity, subjects)
+            for name in column.filter(mask).unique().to_pylist()}
+
+
+def _named(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subjects
+           ) -> Iterator[tuple[str, pa.Array, pa.Array]]:
+    """Entity type and values of each column of ids, and which of them (n,) are ids of the entities."""
+    names = rows.schema.names
+    for kind in ENTITIES:
+        ids = pa.array(sorted(subjects.ids[kind]), pa.string())
+        if f"{kind}_id" in names:
+            column = rows[f"{kind}_id"].cast(pa.string())
+            yield kind, column, pc.is_in(column, value_set=ids)
+        if "entity_id" in names and entity in (None, kind):
+            column = rows["entity_id"].cast(pa.string())
+            mask = pc.is_in(column, value_set=ids)
+            yield kind, column, pc.and_(mask, pc.equal(rows["entity"], kind)) if "entity" in names else mask
 
 
 def batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
