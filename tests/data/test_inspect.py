@@ -291,4 +291,4 @@ def test_titles_that_python_wrote_for_missing_values_are_named(tmp_path, caplog)
     assert "have the title None" not in caplog.text  # it may be one
     write(folder, items_csv=["item_id,title", "a,None", "b,None"])
     inspect(config(folder))
-    assert "items: 2 have the title None, as Python writes a missing value" in caplog.text
+    assert "items: 2 have the title None, as programs write a missing value" in caplog.text

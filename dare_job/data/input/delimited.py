@@ -15,6 +15,7 @@ from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
 from dare_job.storage.paths import AnyPath
 
 _EXCEL = re.compile("sep=.")  # what Excel writes before the header
+_AROUND = ' \t"\ufeff'  # names in a header that is repeated
 _MOST_LINES = 1000  # of a record in quotes
 _FIRST_ROWS = 100  # that tell whether a separator ends each row
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
@@ -52,7 +53,8 @@ def header_place(lines: Sequence[str], *separators: str) -> int:
 
 def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter) -> Iterator[Raw]:
     names = list(form.header or header(piece.path, form))
-    last, at_start = tuple(names[-1:]), piece.start == 0
+    repeated, at_start = _folded(names), piece.start == 0
+    last = tuple(repeated[-1:])
     blocks = line_blocks(piece, form.encoding, counts)
     for first, lines in blocks:
         if at_start:
@@ -62,15 +64,14 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counte
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
             numbers, rows, raws = _records(first, lines, blocks, form, len(names))
-            kept = [at for at, row in enumerate(rows) if not (
-                row[-1].strip() == names[-1] and _repeats(row, names))]
+            kept = [at for at, row in enumerate(rows) if not _repeats(row, repeated)]
             counts["repeated"] += len(rows) - len(kept)
             rows, raws = [rows[at] for at in kept], [raws[at] for at in kept]
             yield _batch(names, _padded(rows, names), numbers[kept], raws, columns)
         else:
             present = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
             kept = [(number, line) for number, line in present if not (
-                line.endswith(last) and _repeats(line.split(form.separator), names))]
+                line.lower().endswith(last) and _repeats(line.split(form.separator), repeated))]
             counts["repeated"] += len(present) - len(kept)
             if kept:
                 numbers, texts = zip(*kept, strict=True)
@@ -81,14 +82,18 @@ def _lines_before_rows(lines: Sequence[str], form: Form) -> int:
     """Lines at the start of a file that are no rows: up to its header, or the one that a setting repeats."""
     if form.header is None:
         return _header(lines, form)[1]
-    names = zip(_fields(lines[0], form), form.header, strict=False)
-    equal = sum(found.strip().lower() == name.lower() for found, name in names)
-    return int(equal > 1 and 2 * equal >= len(form.header))
+    equal = {*_folded(_fields(lines[0], form))} & {*_folded(form.header)}
+    return int(len(equal) > 1 and 2 * len(equal) >= len(form.header))
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    """Names without blanks, quotes and a byte order mark around them, in lower case."""
+    return [name.strip(_AROUND).lower() for name in names]
 
 
 def _repeats(row: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a row is a header, as where files were joined."""
-    return list(map(str.strip, row)) == names
+    """Whether a row is a header, as where files were joined; ``names`` are folded."""
+    return _folded(row[-1:]) == names[-1:] and _folded(row) == names
 
 
 def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
@@ -191,7 +196,7 @@ def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
     """Fields of one line."""
     if len(form.separator) > 1 or (quotes or form.quotes) == "none" or '"' not in line:
         return line.split(form.separator)
-    return next(csv.reader([line], **_dialect(form)), [])
+    return next(csv.reader([line.replace("\r", " ")], **_dialect(form)), [])  # refused outside of quotes
 
 
 def _dialect(form: Form) -> dict:

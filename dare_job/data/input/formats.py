@@ -314,14 +314,11 @@ def _unwrapped(value: object) -> object:
 def _json_text(value: object, in_words: bool) -> str | None:
     """A value of a JSON object as text; lists and objects stay JSON, or are in words."""
     value = _unwrapped(value)
-    if in_words and isinstance(value, list | dict):
-        value = values.as_text(value)
+    if isinstance(value, list | dict):
+        value = values.as_text(value) if in_words else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
-        paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return paired if value.strip(" ") else None
-    if value is None:
-        return None
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
+        return values.paired(value) if value.strip(" ") else None
+    return None if value is None else str(value).lower()
 
 
 def _record(line: str) -> dict | None:
