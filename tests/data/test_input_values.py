@@ -140,6 +140,7 @@ def test_a_date_without_separators_is_no_second_of_1970(tmp_path):
     for form, given in (("%Y%m%d", "2023111"), ("%Y%m%d%H", "202311145"), ("%H%M %d.%m.%Y", "115 4.11.2023")):
         assert events(tmp_path, [given], time=form)[1] == [f"timestamp is not of the format {form}"]
     assert events(tmp_path, ["20231114 5:00"], time="%Y%m%d %H:%M") == ([day + 5 * 3600], [])
+    assert events(tmp_path, ["20231114.0"], time="%Y%m%d") == ([day], [])  # as pandas writes it beside a gap
 
 
 @pytest.mark.parametrize(("unit", "digits"), [("ms", 3), ("us", 6), ("ns", 9)])

@@ -46,9 +46,16 @@ def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
 
 
 def header_place(lines: Sequence[str], *separators: str) -> int:
-    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments of one field."""
+    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments."""
     return next((at for at, line in enumerate(lines) if line.strip() and not _EXCEL.fullmatch(line) and not (
-        line.startswith("#") and not any(mark in line for mark in separators))), 0)
+        line.startswith("#") and _is_comment(line, lines[at + 1:at + _FIRST_ROWS], separators))), 0)
+
+
+def _is_comment(line: str, after: Sequence[str], separators: Sequence[str]) -> bool:
+    """Whether a line with # has one field, or a blank after it and fewer fields than the next other line."""
+    following = next((each for each in after if each.strip() and not each.startswith("#")), "")
+    own, others = (max(map(each.count, separators)) for each in (line, following))
+    return not own or (line.startswith("# ") and own < others)
 
 
 def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter) -> Iterator[Raw]:
@@ -142,8 +149,8 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
     """Fields of the record that begins at a line, and how many lines it takes.
 
     Its quotes may follow a blank, or, where they are not doubled, be written after a backslash, if that makes
-    ``count`` fields. If they are not those of a record at all, they are text and the record is one line: no
-    other is lost.
+    ``count`` fields. If they are not those of a record at all, the record is one line, so that no other is
+    lost, and where separators make ``count`` fields of it, only quotes around a whole field are no text.
     """
     if f"{form.separator} " in lines[at] and ' "' in lines[at] and form.separator != " ":
         spaced, of_spaced = _complete(lines, at, blocks, replace(form, spaced=True))
@@ -156,6 +163,9 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
             return escaped, of_escaped
     if row:
         return row, taken
+    fields = lines[at].split(form.separator)
+    if len(fields) == count:
+        return [(_quoted_fields([field.strip(" ")], form) or [field])[0] for field in fields], 1
     return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
 
 

@@ -25,6 +25,8 @@ _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")  # but not ends of lines
 # a float as an id: with zeros only, or as pandas and spreadsheets write long numbers
 _FLOAT = r"^(?P<whole>-?[0-9]+)\.0+$|^(?P<exponent>-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]+)$"
 _EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24}  # whole numbers from here on are rounded; else 2**53
+_SIMPLE = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
+           pa.binary_view(): pa.binary()}
 Checked = tuple[pa.Array, pa.Array]
 
 
@@ -204,7 +206,7 @@ def _float_text(value: float, kind: pa.DataType) -> str:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Without dictionaries, extension types, views and large offsets; UUIDs are text."""
+    """Without dictionaries, extension types, views and large offsets, also in lists; UUIDs are text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary_decode())
@@ -212,9 +214,9 @@ def plain(column: pa.Array) -> pa.Array:
         return pa.array([value and str(value) for value in column.to_pylist()], pa.string())
     if isinstance(kind, pa.BaseExtensionType):
         return plain(column.storage)
-    simple = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
-              pa.binary_view(): pa.binary()}.get(kind)
-    return column.cast(simple) if simple else column
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return column.cast(pa.list_(_SIMPLE.get(kind.value_type, kind.value_type)))
+    return column.cast(_SIMPLE[kind]) if kind in _SIMPLE else column
 
 
 def is_text(kind: pa.DataType) -> bool:
