@@ -334,7 +334,7 @@ class Table:
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:
     """Some rows of a batch, perhaps several times."""
     places, text = pa.array(rows, pa.int64()), raw.raw
-    columns = {name: values.plain(column) for name, column in raw.columns.items()}  # Arrow takes of no views
+    columns = {name: values.plain(column) for name, column in raw.columns.items()}  # not views: take fails
     return Raw({name: column.take(places) for name, column in columns.items()}, raw.lines[rows],
                lambda row: text(int(rows[row])), raw.problems.take(places))
 

@@ -214,8 +214,8 @@ def plain(column: pa.Array) -> pa.Array:
         return pa.array([value and str(value) for value in column.to_pylist()], pa.string())
     if isinstance(kind, pa.BaseExtensionType):
         return plain(column.storage)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return column.cast(pa.list_(_SIMPLE.get(kind.value_type, kind.value_type)))
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and kind.value_type in _SIMPLE:
+        return column.cast(pa.list_(_SIMPLE[kind.value_type]))
     return column.cast(_SIMPLE[kind]) if kind in _SIMPLE else column
 
 
