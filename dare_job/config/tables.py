@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -50,6 +50,15 @@ class TableSettings(Section):
         "quotes are ordinary text")
     encoding: str | None = Field(None, description="Encoding of text files. null: UTF-8, and cp1252 in lines "
                                  "that are not UTF-8")
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _has_no_dates(cls, value: Any) -> Any:
+        for column, allowed in value.items() if isinstance(value, dict) else ():
+            for each in allowed if isinstance(allowed, list) else ():
+                if isinstance(each, date):
+                    raise ValueError(f"{column}: {each} is a date in YAML: write it in quotes, as text")
+        return value
 
     @field_validator("encoding")
     @classmethod

@@ -30,6 +30,7 @@ _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
 _MOST_COLUMNS = 20  # of a table in a message
 SHOWN = 5  # rows and values of a kind
+_DOUBTFUL = (("title", "None"), ("user_id", "NA"), ("item_id", "NA"))  # may stand for a missing value
 _MANY = {"user_id": "users", "item_id": "items", "entity_id": "entities"}
 
 
@@ -61,8 +62,8 @@ class TableFacts:
         Lines that are not of the encoding, and those that repeat the header, by file.
     met
         Bits of the values of ``where`` that a row has.
-    titled_none
-        Items with the title None.
+    doubtful
+        Rows by column and a word in it that may stand for a missing value.
     ratings
         Different ratings.
     """
@@ -83,7 +84,7 @@ class TableFacts:
     odd: Counter = field(default_factory=Counter)
     repeated: Counter = field(default_factory=Counter)
     met: int = 0
-    titled_none: int = 0
+    doubtful: Counter = field(default_factory=Counter)
     ratings: set[float] = field(default_factory=set)
     first: int | None = None
     last: int | None = None
@@ -202,7 +203,9 @@ def _table_facts(table: Table) -> TableFacts:
                              for row in valid.slice(0, SHOWN - len(facts.sample)).to_pylist()]
         if "title" in valid.schema.names:
             facts.untitled += valid["title"].null_count
-            facts.titled_none += pc.sum(pc.equal(valid["title"], "None")).as_py() or 0
+        for column, word in _DOUBTFUL:
+            if column in valid.schema.names:
+                facts.doubtful[column, word] += pc.sum(pc.equal(valid[column], word)).as_py() or 0
         if table.name != "interactions":
             known = facts.ids.setdefault(key, set())
             new = valid[key].to_pylist()
@@ -220,9 +223,10 @@ def _table_facts(table: Table) -> TableFacts:
             _LOG.warning("%s: no row of the column attributes has a name and a value, as a map or JSON "
                          "object has; to read other columns: %s.attributes=[NAME, ...]", table.name,
                          table.key)
-    if facts.titled_none > 1:
-        _LOG.warning("%s: %d have the title None, as Python writes a missing value: leave it empty where it "
-                     "is one", table.name, facts.titled_none)
+    for (column, word), rows in facts.doubtful.items():
+        if rows > 1:
+            _LOG.warning("%s: %d have the %s %s, as programs write a missing value: leave it empty where it "
+                         "is one", table.name, rows, column, word)
     if table.shows_all and table.may_lack_keys:
         known = {clean(name) for name in facts.columns}
         facts.columns |= {name: ("text", "attribute") for name in sorted(facts.valued - known)}

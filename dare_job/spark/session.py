@@ -24,6 +24,7 @@ _REFUSED = ("No space left on device", "Disk quota exceeded", "Read-only file sy
 # Without the C2 compiler, Java reserves only 48 MiB for compiled code, which a few small runs fill.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 _LOGGING = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(.+)", re.MULTILINE)  # error at the end of a traceback
 # Java and Spark print these at every start.
 _JAVA_WARNINGS = re.compile(
     rb"(WARNING: Using incubator modules|Using Spark's default log4j profile|Setting default log level to"
@@ -185,11 +186,13 @@ def _copy_filtered(source: int, terminal: int) -> None:
 
 
 def failure_cause(error: Exception) -> str:
-    """One-line cause of a Spark failure: the first line of the error and Java's reason, if any."""
+    """One-line cause of a Spark failure: its first line and the reason that Python or Java gives, if any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     reasons = [line for line in lines if line.startswith((": ", "Caused by: "))]
+    if lines[0].endswith("Python worker:"):
+        reasons = _RAISED.findall(str(error))[-1:]
     return " ".join([lines[0], *reasons[:1]])
 
 

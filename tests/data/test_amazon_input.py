@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job.config.settings import InputSettings
+from dare_job.data.input.amazon import _leaves
 from dare_job.data.input.formats import MAX_CHARACTERS
 from dare_job.data.input.prepare import read_input
 from dare_job.errors import DataError
@@ -76,6 +77,11 @@ def test_new_reviews_with_milliseconds_and_bad_lines(spark, tmp_path):
         (2, "item_id is a duplicate: the first row is kept"), (2, "not a JSON object"),
         (3, "user_id is missing"), (4, "rating is outside 0 to 5"), (5, "timestamp is missing")]
     assert (counts.broken, counts.duplicates) == (4, 1)
+
+
+def test_text_in_brackets_is_a_category():
+    """It ended the run with a traceback."""
+    assert (_leaves("[Books, Arts"), _leaves('[["Books", "Arts"]]')) == (["[Books, Arts"], ["Books", "Arts"])
 
 
 def test_metadata_without_reviews_is_refused(spark, tmp_path):

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 
+import pyarrow as pa
 import pytest
 from input_rows import EVENT, NOON, put, read, text
 
@@ -316,6 +318,52 @@ def test_a_setting_may_rename_the_columns_of_a_header(tmp_path, caplog, names, t
     assert [item["title"] for item in found] == titles
     text(folder, "items.csv", "a,A,x", "b,B,y")
     assert [item["title"] for item in read(folder, tmp_path, tables={"items": settings})["items"]] == titles
+
+
+def test_names_that_are_not_utf_8_are_read(tmp_path):
+    """They ended the run with a traceback."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    place = folder / "items" / os.fsdecode(b"genre=Com\xe9die")
+    text(place, os.fsdecode(b"p-\xe9.csv"), "item_id,title", "a,A", "bad")
+    settings = InputSettings(path=str(folder), tables={"items": {"attributes": ["genre"]}})
+    with opened(settings, tmp_path / "into") as source:
+        good, bad = [row for batch in sample.batches(source.tables["items"]) for row in batch.to_pylist()]
+    assert good["attributes"] == [("genre", "Comédie")] and bad["source"] == "genre=Comédie/p-é.csv"
+    (folder / "interactions.parquet").rename(place / os.fsdecode(b"p-\xe9.parquet"))
+    text(folder, "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
+    with pytest.raises(DataError, match="genre=Comédie/p-é.parquet: its path is not UTF-8.* rename it"):
+        read(folder, tmp_path)
+
+
+def test_a_column_that_is_called_like_another_format(tmp_path):
+    folder = text(tmp_path / "in", "log.csv", "ORCID,item_id,timestamp", "0000-0001,a,1")
+    found = read(folder, tmp_path, tables={"interactions": {"path": "log.csv",
+                                                            "columns": {"user_id": "ORCID"}}})
+    assert found["interactions"][0]["user_id"] == "0000-0001"
+
+
+def test_an_array_of_json_after_a_byte_order_mark_is_named(tmp_path):
+    folder = text(tmp_path / "in", "interactions.json", '\ufeff[{"user_id": "u"}]')
+    with pytest.raises(DataError, match="is one JSON array: write one object per line"):
+        read(folder, tmp_path)
+
+
+def test_an_unforeseen_fault_names_its_file_and_cause(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise KeyError("colour")
+
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    monkeypatch.setattr("dare_job.data.input.values.ids", fail)
+    with pytest.raises(DataError, match=r"in/interactions.parquet could not be read: KeyError: 'colour'$"):
+        read(folder, tmp_path)
+
+
+def test_a_rejected_row_with_a_list_of_far_times_is_shown(tmp_path):
+    far = pa.array([2**60], pa.int64()).cast(pa.timestamp("ms"))
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    put(folder, "items.parquet", item_id=[None], title=["A"], seen=pa.ListArray.from_arrays([0, 1], far))
+    found = read(folder, tmp_path, tables={"items": {"attributes": ["seen"]}})
+    assert found["bad items"] == [(1, "item_id is missing")]
 
 
 def test_quotes_may_follow_a_blank(tmp_path):

@@ -96,6 +96,32 @@ def test_values_of_where_are_compared_by_value(tmp_path, name, allowed, users):
     assert "".join(row["user_id"] for row in found["interactions"]) == users
 
 
+def test_rows_with_text_and_lists_of_polars_are_chosen(tmp_path):
+    """Views of text, which Arrow does not take rows of, ended the run with a traceback."""
+    kinds, users = (pa.array(each, pa.string_view()) for each in (["buy", "view"], ["u", "v"]))
+    put(tmp_path / "in", "interactions.parquet", user_id=users, item_id=users, timestamp=[1, 1], kind=kinds)
+    put(tmp_path / "in", "items.parquet", item_id=["a", "b"], title=["A", "B"], kind=kinds,
+        tags=pa.array([["x", "y"], []], pa.large_list(pa.string_view())))
+    where = {"where": {"kind": ["buy"]}}
+    found = read(tmp_path / "in", tmp_path,
+                 tables={"interactions": where, "items": {**where, "attributes": ["tags"]}})
+    assert [row["user_id"] for row in found["interactions"]] == ["u"]
+    assert found["items"] == [{"item_id": "a", "title": "A", "attributes": {"tags": "x, y"}}]
+
+
+def test_a_date_of_yaml_in_where_is_refused():
+    tables = yaml.safe_load("interactions: {where: {day: [2026-01-01]}}")
+    with pytest.raises(ValueError, match="day: 2026-01-01 is a date in YAML: write it in quotes, as text"):
+        InputSettings(tables=tables)
+
+
+def test_a_log_without_times_is_told_the_setting(tmp_path):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id", "u,a")
+    with pytest.raises(DataError, match=r"no column timestamp.*If none has times, the order of rows counts: "
+                       r"input.tables.interactions.columns=\{timestamp: null\}"):
+        read(folder, tmp_path)
+
+
 def test_a_boolean_that_is_compared_with_text_is_refused(tmp_path):
     """YAML reads NO as false: all Norwegian rows were lost without a word."""
     folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp,country", "u,a,1,SE",

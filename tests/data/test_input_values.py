@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from input_rows import EVENT, NOON, events, put, read, text
 
+from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input import guess
 from dare_job.data.input.cleaning import clean
+from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 
 
@@ -138,6 +140,7 @@ def test_a_date_without_separators_is_no_second_of_1970(tmp_path):
     for form, given in (("%Y%m%d", "2023111"), ("%Y%m%d%H", "202311145"), ("%H%M %d.%m.%Y", "115 4.11.2023")):
         assert events(tmp_path, [given], time=form)[1] == [f"timestamp is not of the format {form}"]
     assert events(tmp_path, ["20231114 5:00"], time="%Y%m%d %H:%M") == ([day + 5 * 3600], [])
+    assert events(tmp_path, ["20231114.0"], time="%Y%m%d") == ([day], [])  # as pandas writes it beside a gap
 
 
 @pytest.mark.parametrize(("unit", "digits"), [("ms", 3), ("us", 6), ("ns", 9)])
@@ -310,7 +313,7 @@ def test_floats_that_lost_digits_are_no_ids(tmp_path):
 
 def test_words_for_a_missing_value_are_no_ids(tmp_path):
     """All anonymous events were those of a user None. A title may be None."""
-    words = ["None", "nan", "NaT", "<NA>", "null", ""]
+    words = ["None", "nan", "NaT", "<NA>", "null", "", "undefined", "(null)", "N/A", "#N/A"]
     folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp",
                   *[f"{word},a,{NOON}" for word in words], f"none-1,a,{NOON}")
     text(folder, "items.csv", "item_id,title,genre", "a,None,None", "b,NaT,NaT")
@@ -318,6 +321,37 @@ def test_words_for_a_missing_value_are_no_ids(tmp_path):
     assert [row["user_id"] for row in found["interactions"]] == ["none-1"]
     assert {problem for _, problem in found["bad interactions"]} == {"user_id is missing"}
     assert [(item["title"], item["attributes"]) for item in found["items"]] == [("None", {}), (None, {})]
+
+
+def test_words_that_may_stand_for_a_missing_id_are_counted(tmp_path, caplog):
+    folder = text(tmp_path / "in", "interactions.csv", "user_id,item_id,timestamp", f"NA,a,{NOON}",
+                  f"u,a,{NOON}")
+    inspect(JobConfig(input=InputSettings(path=str(folder))))
+    assert "have the user_id NA" not in caplog.text  # it may be one
+    text(folder, "interactions.csv", "user_id,item_id,timestamp", f"NA,a,{NOON}", f"NA,NA,{NOON}")
+    found = inspect(JobConfig(input=InputSettings(path=str(folder))))
+    assert found["tables"]["interactions"]["rows"] == 2 and not found["tables"]["interactions"]["rejected"]
+    assert "interactions: 2 have the user_id NA, as programs write a missing value" in caplog.text
+    assert "item_id NA" not in caplog.text
+
+
+@pytest.mark.parametrize(("name", "lines", "settings", "shown"), [
+    ("items.jsonl", [r'{"item_id": "a", "attributes": {"genre": "fun \ud83d"}}'], {},
+     {"genre": "fun \ufffd"}),
+    ("items.jsonl", [r'{"item_id": "a", "tags": ["fun \ud83d", "\ud83d\ude00"]}'], {"attributes": "all"},
+     {"tags": "fun \ufffd, \U0001f600"}),
+    ("items.jsonl", [r'{"item_id": "a", "k\ud83d": "v"}'], {"attributes": "all"}, {"k\ufffd": "v"}),
+    ("items.csv", ["item_id,title,tags", r'a,A,"[""fun \ud83d""]"'], {"attributes": ["tags"]},
+     {"tags": "fun \ufffd"}),
+    ("items.csv", ["item_id,title,attributes", r'a,A,"{""g"": ""fun \ud83d""}"'], {}, {"g": "fun \ufffd"}),
+    ("items.csv", ["item_id,title,attributes", r'a,A,"{""k\ud83d"": ""v""}"'], {}, {"k\ufffd": "v"})])
+def test_half_an_emoji_costs_no_more_than_itself(tmp_path, name, lines, settings, shown):
+    """A writer of JSON cut it in two, and Arrow ended the run with a traceback."""
+    folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
+    text(folder, name, *lines)
+    config = InputSettings(path=str(folder), tables={"items": settings})
+    assert read(folder, tmp_path, tables={"items": settings})["items"][0]["attributes"] == shown
+    assert not inspect(JobConfig(input=config))["tables"]["items"]["rejected"]
 
 
 def test_characters_that_nothing_shows_are_left_out(tmp_path):

@@ -186,7 +186,7 @@ def test_a_file_is_saved_only_with_a_proposal_and_over_no_other(tmp_path, monkey
     ("interactions.feather", b"ARROW1\0\0", r"interactions.feather is Feather \(Arrow\), which is not read: "
      "convert it to Parquet or CSV"),
     ("interactions.csv.xz", b"\xfd7zXZ\0", "interactions.csv.xz is compressed with xz, which is not read"),
-    ("interactions/part-0.orc", b"ORC\n", "no file that can be read: part-0.orc is ORC, which is not read"),
+    ("interactions/part-0.orc", b"ORC\0", "no file that can be read: part-0.orc is ORC, which is not read"),
     ("interactions.csv", b"\x1f\x8b\x08\0", "does not end with .gz: rename it")])
 def test_a_file_of_a_format_that_is_not_read_is_named(tmp_path, name, data, message):
     """The message named the items as the only table, or told to read the file as text."""
@@ -234,6 +234,8 @@ def test_reasons_of_other_formats_name_a_setting():
     for reason, setting in (("not a JSON object", "items.format=csv"), ("item_id is not in links.csv", "ids"),
                             ("item_id is not a whole number", "items.columns={item_id: COLUMN}"),
                             ("item_id is dict, no id", 'items.query="SELECT object.key AS item_id'),
+                            ("item_id is list, no id", 'items.query="SELECT item_id[0] AS item_id'),
+                            ("title is an object without a name", 'items.query="SELECT object.key AS title'),
                             ("timestamp is bool, no number", "columns={timestamp: COLUMN}")):
         assert setting in hint("items", reason)
 
@@ -322,4 +324,4 @@ def test_titles_that_python_wrote_for_missing_values_are_named(tmp_path, caplog)
     assert "have the title None" not in caplog.text  # it may be one
     write(folder, items_csv=["item_id,title", "a,None", "b,None"])
     inspect(config(folder))
-    assert "items: 2 have the title None, as Python writes a missing value" in caplog.text
+    assert "items: 2 have the title None, as programs write a missing value" in caplog.text

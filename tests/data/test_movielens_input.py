@@ -9,6 +9,7 @@ import pytest
 from dare_job import schemas
 from dare_job.config.settings import InputSettings
 from dare_job.data.input.prepare import read_input
+from dare_job.data.input.source import detected
 from dare_job.errors import DataError
 
 RATINGS_1M = ["1::1::5::978300760", "1::2::3::978302109", "2::1::4::978300275", "2::3::1::978824291"]
@@ -112,6 +113,13 @@ def test_100k_shape(spark, tmp_path):
         "186": {"gender": "female", "age": "under 18", "occupation": "student"}}
     assert (items[0]["title"], dict(items[0]["attributes"])) == (
         "Le Café (The Tea) (1996)", {"genre": "Comedy", "other_genres": "Romance", "year": "1996"})
+
+
+def test_films_of_another_shop_are_not_movielens(tmp_path):
+    """A table movies.csv was called an incomplete MovieLens set, and no setting helped."""
+    folder = put(tmp_path / "shop", "movies.csv", ["movie_id,title,genre", "a,A,Drama"])
+    assert detected(put(folder, "watched.csv", ["user_id,movie_id,watched_at", "u,a,2026-01-01"])) is None
+    assert detected(put(folder, "movies.csv", ["movieId,title,genres", "1,A,Drama"])) == "movielens"
 
 
 @pytest.mark.parametrize("zipped", [False, True])

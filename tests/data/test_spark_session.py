@@ -6,7 +6,7 @@ import pytest
 
 from dare_job.config.settings import SparkSettings
 from dare_job.errors import InfrastructureError
-from dare_job.spark.session import require_java, session, with_retries
+from dare_job.spark.session import failure_cause, require_java, session, with_retries
 
 
 def test_no_java_says_in_one_line_what_to_install(monkeypatch):
@@ -22,6 +22,14 @@ def test_a_java_home_without_java_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InfrastructureError, match=f"was not found in JAVA_HOME={tmp_path}"):
         require_java()
+
+
+def test_the_cause_of_a_fault_in_a_worker_is_that_of_python():
+    """Nothing followed the colon."""
+    frames = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    x\n'
+    error = Exception(f"An exception was thrown from the Python worker:\n{frames}KeyError: 1\n\nDuring it:\n"
+                      f"{frames}ValueError: colour\n\nJVM stacktrace:\n at java")
+    assert failure_cause(error) == "An exception was thrown from the Python worker: ValueError: colour"
 
 
 @pytest.mark.parametrize(("printed", "found"), [

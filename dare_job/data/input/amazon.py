@@ -158,7 +158,10 @@ def _leaves(listed: str | None) -> list[str]:
     """The strings in a list of one or two levels."""
     if not listed or not listed.startswith("["):
         return [listed] if listed else []
-    values = json.loads(listed)
+    try:
+        values = json.loads(listed)
+    except ValueError:  # text in brackets
+        return [listed]
     return [leaf for value in values for leaf in (value if isinstance(value, list) else [value])
             if isinstance(leaf, str)]
 

@@ -25,7 +25,7 @@ def attribute_maps(columns: dict[str, pa.Array], rows: int) -> pa.Array:
 
     A name must not end its line either. Of several that are equal then, the others get a number.
     """
-    cleaned = list(map(clean, columns))
+    cleaned = [clean(values.paired(name)) for name in columns]
     numbers = [cleaned[:at].count(name) + 1 for at, name in enumerate(cleaned)]
     named = {f"{name} #{number}" if number > 1 else name: column
              for name, number, column in zip(cleaned, numbers, columns.values(), strict=True) if name}

@@ -92,6 +92,11 @@ def _advice(table: Table, file: FileInfo, lacking: list[str]) -> str:
     if any(_composed(theirs) == _composed(table.column(ours)) for ours, theirs in similar.items()):
         advice += ". Copy the name from here: it looks like yours, but encodes accents in another way " \
             "(Unicode NFC, NFD)"
+    if "timestamp" in lacking and not similar["timestamp"]:
+        advice += f". If none has times, the order of rows counts: {table.key}.columns={{timestamp: null}}"
+    other = next((mark for mark in formats.USUAL for name in file.columns if mark in name), form.separator)
+    if form.kind == "delimited" and other != form.separator:
+        advice += f". If {other!r} separates fields: {table.key}.separator={other!r}"
     if form.kind == "delimited" and not form.header and not any(similar.values()):
         advice += f". If its first line is no header but data: {table.key}.header=[NAME, ...]"
     return advice

@@ -15,6 +15,7 @@ from dare_job.data.input.scan import Form, Piece, Raw, line_blocks
 from dare_job.storage.paths import AnyPath
 
 _EXCEL = re.compile("sep=.")  # what Excel writes before the header
+_AROUND = ' \t"\ufeff'  # names in a header that is repeated
 _MOST_LINES = 1000  # of a record in quotes
 _FIRST_ROWS = 100  # that tell whether a separator ends each row
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
@@ -45,14 +46,22 @@ def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
 
 
 def header_place(lines: Sequence[str], *separators: str) -> int:
-    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments of one field."""
+    """Place of the line with names: after blank ones, a line sep=; of Excel, and comments."""
     return next((at for at, line in enumerate(lines) if line.strip() and not _EXCEL.fullmatch(line) and not (
-        line.startswith("#") and not any(mark in line for mark in separators))), 0)
+        line.startswith("#") and _is_comment(line, lines[at + 1:at + _FIRST_ROWS], separators))), 0)
+
+
+def _is_comment(line: str, after: Sequence[str], separators: Sequence[str]) -> bool:
+    """Whether a line with # has one field, or a blank after it and fewer fields than the next other line."""
+    following = next((each for each in after if each.strip() and not each.startswith("#")), "")
+    own, others = (max(map(each.count, separators)) for each in (line, following))
+    return not own or (line.startswith("# ") and own < others)
 
 
 def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter) -> Iterator[Raw]:
     names = list(form.header or header(piece.path, form))
-    last, at_start = tuple(names[-1:]), piece.start == 0
+    repeated, at_start = _folded(names), piece.start == 0
+    last = tuple(repeated[-1:])
     blocks = line_blocks(piece, form.encoding, counts)
     for first, lines in blocks:
         if at_start:
@@ -62,15 +71,14 @@ def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counte
         quoted = form.quotes != "none" and any('"' in line for line in lines)
         if quoted:
             numbers, rows, raws = _records(first, lines, blocks, form, len(names))
-            kept = [at for at, row in enumerate(rows) if not (
-                row[-1].strip() == names[-1] and _repeats(row, names))]
+            kept = [at for at, row in enumerate(rows) if not _repeats(row, repeated)]
             counts["repeated"] += len(rows) - len(kept)
             rows, raws = [rows[at] for at in kept], [raws[at] for at in kept]
             yield _batch(names, _padded(rows, names), numbers[kept], raws, columns)
         else:
             present = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
             kept = [(number, line) for number, line in present if not (
-                line.endswith(last) and _repeats(line.split(form.separator), names))]
+                line.lower().endswith(last) and _repeats(line.split(form.separator), repeated))]
             counts["repeated"] += len(present) - len(kept)
             if kept:
                 numbers, texts = zip(*kept, strict=True)
@@ -81,14 +89,18 @@ def _lines_before_rows(lines: Sequence[str], form: Form) -> int:
     """Lines at the start of a file that are no rows: up to its header, or the one that a setting repeats."""
     if form.header is None:
         return _header(lines, form)[1]
-    names = zip(_fields(lines[0], form), form.header, strict=False)
-    equal = sum(found.strip().lower() == name.lower() for found, name in names)
-    return int(equal > 1 and 2 * equal >= len(form.header))
+    equal = {*_folded(_fields(lines[0], form))} & {*_folded(form.header)}
+    return int(len(equal) > 1 and 2 * len(equal) >= len(form.header))
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    """Names without blanks, quotes and a byte order mark around them, in lower case."""
+    return [name.strip(_AROUND).lower() for name in names]
 
 
 def _repeats(row: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a row is a header, as where files were joined."""
-    return list(map(str.strip, row)) == names
+    """Whether a row is a header, as where files were joined; ``names`` are folded."""
+    return _folded(row[-1:]) == names[-1:] and _folded(row) == names
 
 
 def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separator: str,
@@ -137,8 +149,8 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
     """Fields of the record that begins at a line, and how many lines it takes.
 
     Its quotes may follow a blank, or, where they are not doubled, be written after a backslash, if that makes
-    ``count`` fields. If they are not those of a record at all, they are text and the record is one line: no
-    other is lost.
+    ``count`` fields. If they are not those of a record at all, the record is one line, so that no other is
+    lost, and where separators make ``count`` fields of it, only quotes around a whole field are no text.
     """
     if f"{form.separator} " in lines[at] and ' "' in lines[at] and form.separator != " ":
         spaced, of_spaced = _complete(lines, at, blocks, replace(form, spaced=True))
@@ -151,6 +163,9 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
             return escaped, of_escaped
     if row:
         return row, taken
+    fields = lines[at].split(form.separator)
+    if len(fields) == count:
+        return [(_quoted_fields([field.strip(" ")], form) or [field])[0] for field in fields], 1
     return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
 
 
@@ -191,7 +206,7 @@ def _fields(line: str, form: Form, quotes: str | None = None) -> list[str]:
     """Fields of one line."""
     if len(form.separator) > 1 or (quotes or form.quotes) == "none" or '"' not in line:
         return line.split(form.separator)
-    return next(csv.reader([line], **_dialect(form)), [])
+    return next(csv.reader([line.replace("\r", " ")], **_dialect(form)), [])  # refused outside of quotes
 
 
 def _dialect(form: Form) -> dict:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote
 
-from dare_job.data.input.scan import COMPRESSED, bare_suffix, first_bytes, other_format
+from dare_job.data.input.scan import COMPRESSED, bare_suffix, first_bytes, other_format, readable
 from dare_job.errors import DataError
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -187,7 +187,7 @@ def _magic(file: AnyPath) -> bool:
 
 
 def _partition(name: str) -> dict[str, str | None]:
-    pairs = (part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
+    pairs = (part.split("=", 1) for part in readable(name).split("/")[:-1] if "=" in part)
     return {column: None if value == _NO_VALUE else unquote(value) for column, value in pairs}
 
 

@@ -26,6 +26,7 @@ from dare_job.data.input.scan import (
     first_bytes,
     line_blocks,
     other_format,
+    readable,
     text_pieces,
 )
 from dare_job.errors import DataError
@@ -36,7 +37,7 @@ _ROWS = 1 << 16
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 20
 MAX_CHARACTERS = 1 << 20  # longer lines of dict literals are not parsed
 _FREE_ESCAPE = re.compile(r'\\([^"\\/bfnrtu])')  # JSON knows no such escape; the backslash is left out
-_USUAL = ("::", "\t", ";", "|", ",")
+USUAL = ("::", "\t", ";", "|", ",")
 _SEPARATORS = {".tsv": "\t", ".tab": "\t", ".csv": ",", ".psv": "|"}
 
 
@@ -49,10 +50,10 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
     DataError
         It is not recognized, or the file cannot be read.
     """
-    start = first_bytes(file)
+    start = first_bytes(file).removeprefix(b"\xef\xbb\xbf")
     if kind == "parquet" or (kind is None and start[:4] == b"PAR1"):
         return Form("parquet")
-    if kind == "json" or (kind is None and not separator and re.match(rb"(\xef\xbb\xbf)?\s*\{", start)):
+    if kind == "json" or (kind is None and not separator and re.match(rb"\s*\{", start)):
         return Form("json", encoding=encoding)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{file} is UTF-16, which is not supported: convert it to UTF-8 "
@@ -69,17 +70,14 @@ def detect(file: AnyPath, separator: str | None = None, header: Sequence[str] | 
 
 
 def _separator(file: AnyPath, start: bytes) -> str:
-    """The separator of the header: that of the suffix if it has it, or the most frequent one."""
-    lines = start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines() or [""]
+    """The separator of the header: the most frequent one, of several that of the suffix."""
+    lines = start.decode("utf-8", "replace").splitlines() or [""]
     if lines[0][:-1] == "sep=":
         return lines[0][-1]
-    line = lines[delimited.header_place(lines, *_USUAL)]
+    line = lines[delimited.header_place(lines, *USUAL)]
     usual = _SEPARATORS.get(bare_suffix(file))
-    if usual and usual in line:
-        return usual
-    counts = {mark: line.count(mark) for mark in _USUAL}
-    best = max(counts, key=counts.get)
-    return best if counts[best] else usual or ","
+    best = max((usual or USUAL[0], *USUAL), key=line.count)
+    return best if best in line else usual or ","
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,8 @@ class FileInfo:
     @property
     def name(self) -> str:
         """The file's name, after the folders that give columns."""
-        return "/".join([*(f"{column}={value}" for column, value in self._partition.items()), self.path.name])
+        folders = [f"{column}={value}" for column, value in self._partition.items()]
+        return "/".join([*folders, readable(self.path.name)])
 
     @property
     def columns(self) -> dict[str, pa.DataType | None]:
@@ -165,6 +164,8 @@ def _metadata(file: AnyPath) -> pq.FileMetaData:
     try:
         with paths.arrow_source(file) as source:
             return pq.read_metadata(source)
+    except UnicodeEncodeError:
+        raise DataError(f"{readable(str(file))}: its path is not UTF-8, as Arrow needs: rename it") from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file: {_first_line(error)}") from None
 
@@ -261,7 +262,8 @@ def _shown(column: pa.Array, row: int) -> object:
     except UnicodeDecodeError:
         value = values.utf8(column.slice(row, 1))[0][0].as_py() if values.is_text(column.type) else "?"
     except (OverflowError, ValueError):  # a time that Python does not have
-        value = column.slice(row, 1).view(pa.int64())[0].as_py() if column.type.bit_width == 64 else "?"
+        plain = pa.types.is_temporal(column.type) and column.type.bit_width == 64
+        value = column.slice(row, 1).view(pa.int64())[0].as_py() if plain else "?"
     return "" if value is None else value
 
 
@@ -314,14 +316,11 @@ def _unwrapped(value: object) -> object:
 def _json_text(value: object, in_words: bool) -> str | None:
     """A value of a JSON object as text; lists and objects stay JSON, or are in words."""
     value = _unwrapped(value)
-    if in_words and isinstance(value, list | dict):
-        value = values.as_text(value)
+    if isinstance(value, list | dict):
+        value = values.as_text(value) if in_words else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
-        paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return paired if value.strip(" ") else None
-    if value is None:
-        return None
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value).lower()
+        return values.paired(value) if value.strip(" ") else None
+    return None if value is None else str(value).lower()
 
 
 def _record(line: str) -> dict | None:

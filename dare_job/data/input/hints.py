@@ -11,10 +11,13 @@ _HINTS = (
      "{key}.columns={{rating: COLUMN}}, {{rating: null}}"),
     ("rating is outside", "Another range of ratings: {key}.rating_range=[LOW, HIGH]"),
     ("rating is", "The right column, or none: {key}.columns={{rating: COLUMN}}, {{rating: null}}"),
-    ("expected", "Another separator, or quotes that are text: {key}.separator=';', {key}.quotes=none"),
+    ("expected", "Another separator, or quotes that are text: {key}.separator=';', {key}.quotes=none; if the "
+     "header lacks a name, as that of R's row names: {key}.header=[NAME, ...]"),
     ("not a JSON object", "Each line must be one object; files of another format: {key}.format=csv"),
     (r"\w+ is not in ", "The file that translates ids, and its columns: {key}.ids"),
-    (r"\w+ is (dict|list|struct|map)", "A key inside of an object: {key}.query=\"SELECT object.key AS "
+    (r"\w+ is list", "An entry of a list: {key}.query=\"SELECT {column}[0] AS {column}, ... FROM "
+     "json.`/path`\"; the right column: {key}.columns={{{column}: COLUMN}}"),
+    (r"\w+ is (dict|struct|map|an object)", "A key inside of an object: {key}.query=\"SELECT object.key AS "
      "{column}, ... FROM json.`/path`\"; the right column: {key}.columns={{{column}: COLUMN}}"),
     (r"\w+ is ", "The right column: {key}.columns={{{column}: COLUMN}}"),
 )

@@ -54,11 +54,12 @@ _OF_USERS = {"attributes": ["gender", "age", "occupation"]}
 
 
 def is_movielens(folder: AnyPath) -> bool:
-    """Whether a folder has a file of MovieLens; other sets have a ratings.csv, too."""
+    """Whether a folder has a file of MovieLens; other sets have a ratings.csv or movies.csv, too."""
     found = [mark for mark in MARKS if (folder / mark).exists()]
-    if not {*found} <= {"ratings.csv", "rating.csv"}:
+    if any(not mark.endswith(".csv") for mark in found):
         return True
-    return any({"userId", "movieId"} <= {*header(folder / mark, Form("delimited"))} for mark in found)
+    return any(({"movieId"} if mark in _ITEMS else {"userId", "movieId"})
+               <= {*header(folder / mark, Form("delimited"))} for mark in found)
 
 
 def tables(folder: AnyPath) -> dict[str, Table]:
@@ -108,7 +109,7 @@ def _require(folder: AnyPath, *names: str) -> AnyPath:
     if missing:
         present = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
         raise DataError(f"{folder} is not a complete MovieLens set: {', '.join(missing)} is missing "
-                        f"(found {present}). Other tables: input.format=auto")
+                        f"(found {present}). Other tables: `dare-job data inspect` proposes a mapping")
     return folder
 
 

@@ -5,6 +5,7 @@ row where it stands (``Place``), so that a rejected row can be named and shown.
 """
 
 import gzip
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from dare_job.storage.paths import AnyPath
 _MAGIC = {b"ORC": "ORC", b"ARROW1": "Feather (Arrow)", b"Obj\x01": "Avro", b"\xfd7zXZ": "compressed with xz",
           b"7z\xbc\xaf": "7z", b"Rar!": "RAR", b"PK\x03\x04": "zip or Excel", b"SQLite format 3": "SQLite",
           b"\x89HDF": "HDF5"}  # first bytes of files that are not read
+_NOT_TEXT = re.compile(rb"[\0-\x08\x0e-\x1f]")
 _PACKED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst", b"\x04\x22\x4d\x18": ".lz4"}
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 RAW_CHARACTERS = 200
@@ -153,6 +155,8 @@ def first_bytes(file: AnyPath, size: int = 1 << 16) -> bytes:
 
 def other_format(start: bytes) -> str | None:
     """What a file is that cannot be read, and what to do, by its first bytes; None if it is unknown."""
+    if not _NOT_TEXT.search(start[:1000]):  # text may begin with a column ORCID
+        return None
     suffix = next((suffix for mark, suffix in _PACKED.items() if start.startswith(mark)), None)
     if suffix:
         return f"compressed with {COMPRESSED[suffix]}, but its name does not end with {suffix}: rename it"
@@ -220,6 +224,11 @@ def _decoded_line(line: bytes, encoding: str | None) -> tuple[str, bool]:
         return line.decode(encoding or "utf-8"), False
     except UnicodeDecodeError:
         return line.decode(encoding or "cp1252", "replace"), True
+
+
+def readable(name: str) -> str:
+    """The name of a file as text, which is read as a line is."""
+    return _decoded_line(name.encode("utf-8", "surrogateescape"), None)[0]
 
 
 def text_pieces(file: AnyPath, partition: dict, quotes: bool) -> list[Piece]:

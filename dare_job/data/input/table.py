@@ -22,7 +22,7 @@ from dare_job.data.input.attributes import attribute_maps, given_attributes
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
 from dare_job.data.input.scan import RAW_CHARACTERS, Form, Piece, Raw
-from dare_job.errors import DataError
+from dare_job.errors import DareJobError, DataError
 from dare_job.schemas import INTERACTIONS, ITEMS, TEXTS, USERS
 from dare_job.storage import paths
 
@@ -169,8 +169,17 @@ class Table:
         Raises
         ------
         DataError
-            A file is damaged.
+            A file is damaged, or reading it fails for a reason that nobody foresaw.
         """
+        try:
+            yield from self._batches(part)
+        except (DareJobError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise DataError(f"{part.piece.file} could not be read: {cause}") from error
+
+    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         piece, form = part.piece, part.form
         convert = {"interactions": self._interactions, "users": self._entities, "items": self._entities}.get(
             self.name, self._texts)
@@ -325,7 +334,8 @@ class Table:
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:
     """Some rows of a batch, perhaps several times."""
     places, text = pa.array(rows, pa.int64()), raw.raw
-    return Raw({name: column.take(places) for name, column in raw.columns.items()}, raw.lines[rows],
+    columns = {name: values.plain(column) for name, column in raw.columns.items()}  # not views: take fails
+    return Raw({name: column.take(places) for name, column in columns.items()}, raw.lines[rows],
                lambda row: text(int(rows[row])), raw.problems.take(places))
 
 

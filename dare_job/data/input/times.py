@@ -128,6 +128,8 @@ def iso_time(text: str) -> datetime:
 
 def _formatted(column: pa.Array, name: str, form: str, zone: str) -> values.Checked:
     text = values.present_text(column)
+    if "." not in form:
+        text = pc.replace_substring_regex(text, r"^(\d+)\.0+$", r"\1")  # as pandas writes integers with gaps
     adjoining = _ADJOINING.search(form)
 
     def parse(value: str) -> datetime:

@@ -19,11 +19,14 @@ _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9
 # at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
 _BLANK = " \t\r\n\v\f\x85\xa0\u2002\u2003\u2009\u200b\u200c\u200d\u2028\u2029\u202f\u2060\u3000\ufeff"
 _MISSING = ("null", "NULL", "nan", "NaN", "NaT", "<NA>", r"\N")  # as exports write a missing value
+_NO_ID = ("undefined", "(null)", "N/A", "n/a", "#N/A")  # beside them; a title may be one of these
 _NO_NUMBER = ("", "none", "na", "n/a", "#n/a")  # beside them, in any case, where a number or time is expected
 _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")  # but not ends of lines and tabs
 # a float as an id: with zeros only, or as pandas and spreadsheets write long numbers
 _FLOAT = r"^(?P<whole>-?[0-9]+)\.0+$|^(?P<exponent>-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]+)$"
 _EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24}  # whole numbers from here on are rounded; else 2**53
+_SIMPLE = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
+           pa.binary_view(): pa.binary()}
 Checked = tuple[pa.Array, pa.Array]
 
 
@@ -70,7 +73,7 @@ def _text_ids(column: pa.Array, name: str) -> Checked:
         inexact = pc.or_kleene(pc.not_equal(exponent, ""), pc.greater_equal(pc.abs(number), 2.0**53))
         problem = pc.coalesce(problem, problem_where(inexact, _inexact(name)))
         text = pc.coalesce(whole, text)
-    return without_missing(text, "None"), problem
+    return without_missing(text, "None", *_NO_ID), problem
 
 
 def _inexact(name: str) -> str:
@@ -160,7 +163,7 @@ def _python(column: pa.Array) -> list:
 def as_text(value: object) -> str:
     """A value in words for a prompt; empty for what has none, such as an empty list."""
     if isinstance(value, str):
-        return value
+        return paired(value)
     if isinstance(value, bytes):
         text = _decoded(value)
         return value.hex() if text is None or _CONTROL.search(text) else text
@@ -183,6 +186,11 @@ def as_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def paired(text: str) -> str:
+    """Text with U+FFFD for half of a character, which JSON has where an emoji was cut and Arrow refuses."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _flat(values: list | tuple) -> Iterator[object]:
     for value in values:
         if isinstance(value, list | tuple):
@@ -198,7 +206,7 @@ def _float_text(value: float, kind: pa.DataType) -> str:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Without dictionaries, extension types, views and large offsets; UUIDs are text."""
+    """Without dictionaries, extension types, views and large offsets, also in lists; UUIDs are text."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary_decode())
@@ -206,9 +214,9 @@ def plain(column: pa.Array) -> pa.Array:
         return pa.array([value and str(value) for value in column.to_pylist()], pa.string())
     if isinstance(kind, pa.BaseExtensionType):
         return plain(column.storage)
-    simple = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(),
-              pa.binary_view(): pa.binary()}.get(kind)
-    return column.cast(simple) if simple else column
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and kind.value_type in _SIMPLE:
+        return column.cast(pa.list_(_SIMPLE[kind.value_type]))
+    return column.cast(_SIMPLE[kind]) if kind in _SIMPLE else column
 
 
 def is_text(kind: pa.DataType) -> bool:
