@@ -113,7 +113,7 @@ class _RunFile(logging.FileHandler):
     """A log file on disk. If the disk refuses a line, logging to the file ends; the run continues."""
 
     def __init__(self, path: Path):
-        super().__init__(path, encoding="utf-8", delay=True)
+        super().__init__(path, encoding="utf-8", delay=True, errors="backslashreplace")
         self.setFormatter(_formatter(_json()))
 
     def _open(self):

@@ -320,7 +320,7 @@ def test_a_setting_may_rename_the_columns_of_a_header(tmp_path, caplog, names, t
     assert [item["title"] for item in read(folder, tmp_path, tables={"items": settings})["items"]] == titles
 
 
-def test_names_that_are_not_utf_8_are_read(tmp_path):
+def test_names_that_are_not_utf_8_are_read(tmp_path, caplog):
     """They ended the run with a traceback."""
     folder = put(tmp_path / "in", "interactions.parquet", **EVENT)
     place = folder / "items" / os.fsdecode(b"genre=Com\xe9die")
@@ -333,6 +333,7 @@ def test_names_that_are_not_utf_8_are_read(tmp_path):
     text(folder, "interactions.csv", "user_id,item_id,timestamp", "u,a,1")
     with pytest.raises(DataError, match="genre=Comédie/p-é.parquet: its path is not UTF-8.* rename it"):
         read(folder, tmp_path)
+    assert "not read, because they are not Parquet: genre=Comédie/p-é.csv" in caplog.text
 
 
 def test_a_column_that_is_called_like_another_format(tmp_path):

@@ -127,7 +127,7 @@ def files_below(folder: AnyPath) -> list[Found]:
     others = [name for name, kind in zip(names, kinds, strict=True) if kind != chosen]
     if others and len(others) < len(names):
         _LOG.warning("%s: %d files are not read, because they are not %s: %s", folder, len(others),
-                     "Parquet" if chosen == "parquet" else "data", ", ".join(others[:5]))
+                     "Parquet" if chosen == "parquet" else "data", ", ".join(map(readable, others[:5])))
     return [(folder / name, _partition(name)) for name, kind in zip(names, kinds, strict=True)
             if kind == chosen]
 
