@@ -268,7 +268,7 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
     """Type of each column, and what it is taken for."""
     uses = dict.fromkeys(table.only_filters(), "which rows are read") | {
         table.column(ours): ours for ours in COLUMNS[table.name]}
-    unused = {*table.unused(), *table.left_out()}
+    unused = set(table.columns).difference(table.shown(table.columns)) if table.shows_all else table.unused()
     kept = "not read" if table.derive is None else "source of other columns"
     return {name: ("text" if kind is None else str(kind),
                    uses.get(name) or (kept if name in unused or table.derive else "attribute"))

@@ -279,11 +279,13 @@ def test_a_value_that_no_row_has_is_named(tmp_path, caplog):
 def test_keys_of_later_objects_are_listed(tmp_path):
     """An address was shown to the model, and nobody could know it."""
     lines = [{"item_id": str(at), "title": "A", "genre": "x"} for at in range(1001)]
-    lines.append({"item_id": "z", "title": "Z", "mail": "x@y.z"})
+    lines.append({"item_id": "z", "title": "Z", "mail": "x@y.z", "__index_level_0__": 7})
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,0,1"],
                    items_jsonl=list(map(json.dumps, lines)))
     found = inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"attributes": "all"}})))
-    assert found["tables"]["items"]["columns"]["mail"] == {"type": "text", "use": "attribute"}
+    columns = found["tables"]["items"]["columns"]
+    assert columns["mail"] == {"type": "text", "use": "attribute"}
+    assert columns["__index_level_0__"] == {"type": "text", "use": "not read"}  # a column of pandas
 
 
 def test_names_in_another_composition_are_said_to_be_so(tmp_path, capsys):

@@ -236,6 +236,10 @@ def test_an_input_far_smaller_than_that_of_the_previous_date_stops_the_run(make_
     manifest = job.space.knowledge("user", "2026-01-01") / MANIFEST
     counts = {"interactions": 100, "users": len(USERS), "items": 13}
     manifest.write_text(json.dumps({"input": counts}))
+    write_input([], USERS, ITEMS)
+    with pytest.raises(DataError, match="; 2026-01-01 had 100 interactions, 4 users, 13 items"):
+        plan.run(job)
+    write_input([("ann", "i1", 5.0, JAN_2)] * 49, USERS, ITEMS)
     with pytest.raises(ThresholdError, match="only 49 interactions .before: 100. and 6 items .before: 13.: "
                                              "less than limits.min_input_share = 0.5 of the input of 2026"):
         plan.run(job)

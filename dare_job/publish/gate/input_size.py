@@ -37,10 +37,12 @@ def check(job: Job, record: dict, needs_titles: bool = True) -> None:
         There are fewer interactions, users or items than ``limits.min_input_share`` of those of the newest
         earlier date.
     """
-    _require_rows(job, record, needs_titles)
     share, before = job.config.limits.min_input_share, job.space.previous(ENTITIES[0])
-    counts = published.read_manifest(before).get("input") if share is not None and before else None
-    if not counts:  # published by a version that did not record them
+    counts = published.read_manifest(before).get("input") if before else None
+    sizes = ", ".join(f"{count:,} {name}" for name, count in (counts or {}).items())
+    earlier = f"; {before.name[3:]} had {sizes}" if sizes else ""
+    _require_rows(job, record, needs_titles, earlier)
+    if share is None or not counts:  # published by a version that did not record them
         return
     fewer = [f"{now:,} {name} (before: {counts[name]:,})" for name, now in compared_counts(record).items()
              if now < share * counts.get(name, 0)]
@@ -52,18 +54,20 @@ def check(job: Job, record: dict, needs_titles: bool = True) -> None:
             "--set limits.min_input_share=null")
 
 
-def _require_rows(job: Job, record: dict, needs_titles: bool) -> None:
+def _require_rows(job: Job, record: dict, needs_titles: bool, earlier: str) -> None:
     path = job.config.input.path
     named = f"the input {path}" if path else "the input"
     again = "Nothing was written: correct or wait for the input, and run the same command again"
-    sizes = f"{record['users']:,} users, {record['items']:,} items, {record['broken']:,} unusable rows"
+    sizes = (f"{record['users']:,} users, {record['items']:,} items, {record['broken']:,} unusable "
+             f"rows{earlier}")
     if not record["interactions"]:
         raise DataError(f"{named} has no interactions ({sizes}). {again}")
     if not record["up_to_date"]:
         raise DataError(
             f"{named} has no interactions up to {job.space.dt}: its {record['interactions']:,} interactions "
-            f"are from {_time(record['first'])} to {_time(record['last'])}. {again}; if the times are wrong, "
-            "set their unit or format with input.tables.interactions.time; if the date is, use another one")
+            f"are from {_time(record['first'])} to {_time(record['last'])}{earlier}. {again}; if the times "
+            "are wrong, set their unit or format with input.tables.interactions.time; if the date is, use "
+            "another one")
     if needs_titles and not record["titled"]:
         raise DataError(f"{named} has no item with a title ({sizes}), and neither texts about items nor "
                         f"histories of users can do without. {again}; if titles are in another column, set "
