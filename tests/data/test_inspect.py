@@ -278,8 +278,8 @@ def test_a_value_that_no_row_has_is_named(tmp_path, caplog):
 
 def test_keys_of_later_objects_are_listed(tmp_path):
     """An address was shown to the model, and nobody could know it."""
-    lines = [{"item_id": str(at), "title": "A", "genre": "x"} for at in range(1001)]
-    lines.append({"item_id": "z", "title": "Z", "mail": "x@y.z", "__index_level_0__": 7})
+    lines = [{"item_id": str(at), "title": "A", "__index_level_0__": at} for at in range(1001)]
+    lines.append({"item_id": "z", "title": "Z", "mail": "x@y.z"})
     folder = write(tmp_path / "in", interactions_csv=["user_id,item_id,timestamp", "u,0,1"],
                    items_jsonl=list(map(json.dumps, lines)))
     found = inspect(JobConfig(input=InputSettings(path=str(folder), tables={"items": {"attributes": "all"}})))
