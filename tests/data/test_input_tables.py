@@ -1,5 +1,7 @@
 """Tables with other names and columns than ours: mappings, queries, and what is said of wrong ones."""
 
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -226,6 +228,18 @@ def test_a_query_of_spark(spark, tmp_path):
     with pytest.raises(DataError, match=r"input.tables.interactions.query = nowhere: "
                        r".*TABLE_OR_VIEW_NOT_FOUND"):
         read_input(InputSettings(tables={"interactions": {"query": "nowhere"}}), tmp_path / "none", spark)
+
+
+def test_the_join_of_the_documents(spark, tmp_path):
+    page = (Path(__file__).parents[2] / "docs/how-to/input-tables.md").read_text("utf-8")
+    example, = (block for block in re.findall(r"```yaml\n(.*?)```", page, re.S) if " JOIN " in block)
+    put(tmp_path / "orders", "1.parquet", order_id=[1, 2], customer=["u", "v"], bought_at=[NOON, NOON + 1])
+    put(tmp_path / "order_lines", "1.parquet", order_id=[1, 1, 2, 3], sku=["a", "b", "a", "c"])
+    settings = yaml.safe_load(example.replace("/data/shop", str(tmp_path)))["input"]
+    counts = read_input(InputSettings.model_validate(settings), tmp_path / "into", spark)
+    assert (counts.interactions, counts.items, counts.broken, counts.duplicates) == (3, 3, 0, 0)
+    items = pq.read_table(tmp_path / "into" / "items.parquet").to_pylist()
+    assert sorted((row["item_id"], row["title"]) for row in items) == [(name, name) for name in "abc"]
 
 
 def test_settings_of_the_form_hold_for_a_table_with_the_usual_name(tmp_path):

@@ -40,7 +40,7 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_MAX_GROUPS = 5  # that a text names
+_MAX_GROUPS = 7  # that a text names
 _MIN_TITLES = 3  # of a text
 _TITLES, _TITLES_OF_MANY = 2, 3  # of a sentence, at most; the second if it speaks of ``_MANY`` films or more
 _MANY, _FEW_GROUPS = 4, 2  # films of a group; groups of a prompt whose sentences name three titles
@@ -52,8 +52,11 @@ _SPARE_WORDS = (0, 10, 20, 40)  # that a prompt allows beyond its text, so that 
 _UNEQUAL = 1  # film more, at most, that the first genre of an opening has than the last
 _NONE_LEADS = "No genre stands out among the user's favorite movies."
 _FRAMES = (("For ", ", the user chose ", ""), ("A taste for ", " shows in ", ""),
-           ("The list has ", " with ", ""), ("An interest in ", " can be seen in ", ""),
-           ("In ", ", the user liked ", ""), ("As for ", ", they picked ", ""))  # as Sentences.frames
+           ("An interest in ", " can be seen in ", ""), ("In ", ", the user liked ", ""),
+           ("As for ", ", they picked ", ""))  # as Sentences.frames
+# of a single film, which is no preference
+_FRAMES_OF_ONE = (("One choice for ", " is ", ""), ("Of ", ", there is ", ""),
+                  ("One example of ", " is ", ""), ("In ", ", one title is ", ""))
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -218,9 +221,10 @@ class _Composer:
             many = len(films) >= _MANY or len(shared) <= _FEW_GROUPS
             cited = [re.sub(r"(?<=\S) *\(.*\)", "", film.title)
                      for film in films[:_TITLES_OF_MANY if many else _TITLES]]
-            frames = _FRAMES if number % 2 else recorded
-            at = list(_NOUNS).index(genres[0])
-            frame = next(each for each in (*frames[at % len(frames):], *frames) if each not in used)
+            frames = _FRAMES_OF_ONE if len(films) == 1 else _FRAMES if number % 2 else recorded
+            at = list(_NOUNS).index(genres[0]) % len(frames)
+            turned = (*frames[at:], *frames[:at])
+            frame = next((each for each in turned if each not in used), turned[0])
             before, between, after = frame
             claim, named = _joined([_NOUNS[genre] for genre in genres]), _joined(cited, '"')
             text = f'{before}{claim}{between}"{named}"{after}.'
