@@ -6,7 +6,6 @@ large files. Callers must name the columns, as Spark cannot push a projection do
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from dare_job.errors import DataError
 from dare_job.spark import tasks
 from dare_job.storage import paths as storage_paths
+from dare_job.storage.parquet_writer import parquet_writer
 from dare_job.storage.paths import AnyPath
 
-_ROWS, _GROUP_BYTES = 2000, 64 << 20
+_ROWS = 2000
 _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
 
@@ -126,35 +126,14 @@ def write_parquet(table: DataFrame, folder: AnyPath) -> None:
         from pyspark import TaskContext
 
         path = storage_paths.path(target) / f"part-{TaskContext.get().partitionId():05d}-{run}.parquet"
-        yield pa.RecordBatch.from_pylist([{"rows": _write(path, schema, batches)}], schema=_WRITTEN)
+        rows = 0
+        with parquet_writer(path, schema) as add:
+            for batch in batches:
+                add(batch)
+                rows += len(batch)
+        yield pa.RecordBatch.from_pylist([{"rows": rows}], schema=_WRITTEN)
 
     written = sum(row.rows for row in table.mapInArrow(write, "rows long").collect())
     if not written:
         with storage_paths.arrow_sink(folder / f"part-none-{run}.parquet") as sink:
             pq.write_table(schema.empty_table(), sink)
-
-
-def _write(path: AnyPath, schema: pa.Schema, batches: Batches) -> int:
-    """Write one file and return its rows; no file if there are none. A second attempt replaces the file."""
-    groups = _grouped(batch for batch in batches if batch.num_rows)
-    first = next(groups, None)
-    if first is None:
-        return 0
-    rows = 0
-    with storage_paths.arrow_sink(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for group in chain([first], groups):
-            writer.write_table(group.cast(schema))
-            rows += len(group)
-    return rows
-
-
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Combine Spark's small batches into tables of one row group each."""
-    group: list[pa.RecordBatch] = []
-    for batch in batches:
-        group.append(batch)
-        if sum(part.nbytes for part in group) >= _GROUP_BYTES:
-            yield pa.Table.from_batches(group)
-            group = []
-    if group:
-        yield pa.Table.from_batches(group)

@@ -1,27 +1,34 @@
 """Writes the contract tables of an input with Spark, and the rows that are rejected to a table of rejects."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Observation, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.input import doubts
 from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
-from dare_job.data.input.table import CONTRACT, OF_TEXTS, Table, schema_of
+from dare_job.data.input.table import CONTRACT, MARKS, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
-from dare_job.schemas import REJECTS, TEXTS
+from dare_job.schemas import INTERACTIONS, REJECTS, TEXTS
 from dare_job.spark.tables import write_parquet
 from dare_job.spark.tasks import divide
 from dare_job.storage import paths
+from dare_job.storage.parquet_writer import parquet_writer
 from dare_job.storage.paths import AnyPath
 
 _REPORTED_REASONS = 5
 _SHOWN_CHARACTERS = 60  # of the first row of a reason
+_OF_REJECTS = ("source", "part", "line", "problem", "raw")
+# rejected interactions, and rows that count those of a batch
+_REST = pa.schema([*MARKS, *[pa.field(name, pa.int64()) for name in ("rows", "oldest", "newest")]])
+Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass
@@ -73,11 +80,12 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
             _write_empty(into / f"{name}.parquet", schema)
             counts[name] = TableCounts()
             continue
-        rows = _rows(table, spark)
-        checked = rows.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()}) \
-            if name == "interactions" else _without_copies(rows, schema.names[0], table.settings.distinct)
-        counts[name] = _write(checked, schema, name, into, max_reject_share)
-        found = counts[name]
+        if name == "interactions":
+            found = _write_interactions(table, into, max_reject_share, spark)
+        else:
+            rows = _without_copies(_rows(table, spark), schema.names[0], table.settings.distinct)
+            found = _write(rows, schema, name, into, max_reject_share)
+        counts[name] = found
         doubts.warn_of_mapping(table, found.written + found.broken, found.oldest, found.newest, found.met)
         doubts.warn_of_encoding(table, found.odd, found.odd_file)
         doubts.warn_of_headers(table, found.repeated, found.repeated_file)
@@ -91,17 +99,62 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
 
 def _rows(table: Table, spark: SparkSession) -> DataFrame:
     """The rows of a table, read by tasks."""
+    return _in_tasks(table, spark, lambda number, batches: batches, schema_of(table.name))
+
+
+def _in_tasks(table: Table, spark: SparkSession, work: Callable[[int, Batches], Batches], schema: pa.Schema
+              ) -> DataFrame:
+    """What ``work`` makes of the number of a task and the rows that it reads."""
     tasks = divide([(part, part.piece.size) for part in table.parts()], spark)
     reader = replace(table, files=())
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                for part in tasks[number]:
-                    yield from reader.read(part)
+                yield from work(number, chain.from_iterable(map(reader.read, tasks[number])))
 
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(read, from_arrow_schema(schema_of(table.name)))
+    return numbers.mapInArrow(run, from_arrow_schema(schema))
+
+
+def _write_interactions(table: Table, into: AnyPath, max_share: float, spark: SparkSession) -> TableCounts:
+    """Write the interactions in the tasks that read them. They are compared with no other rows, and Spark
+    takes five times as long to write them.
+    """
+    folder = into / "interactions.parquet"
+    paths.make_folder(folder)
+    target = str(folder)
+
+    def write(number: int, batches: Batches) -> Batches:
+        with parquet_writer(paths.path(target) / f"part-{number:05d}.parquet", INTERACTIONS) as add:
+            for batch in batches:
+                usable = pc.is_null(batch["problem"])
+                rows = batch.filter(usable).select(INTERACTIONS.names)
+                add(rows)
+                rejected = batch.filter(pc.invert(usable))
+                yield pa.RecordBatch.from_arrays([
+                    rejected[name] if name in _OF_REJECTS else pa.nulls(len(rejected), kind)
+                    for name, kind in zip(_REST.names, _REST.types, strict=True)], schema=_REST)
+                yield _counted(batch, rows["timestamp"])
+
+    rest = _in_tasks(table, spark, write, _REST).persist()
+    try:
+        checked = rest.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()})
+        found = checked.agg(*_aggregates()).first().asDict()
+        counts = _with_rejects(checked, found, table.name, into, max_share)
+    finally:
+        rest.unpersist()
+    if not counts.written:
+        _write_empty(folder, INTERACTIONS)
+    return counts
+
+
+def _counted(batch: pa.RecordBatch, times: pa.Array) -> pa.RecordBatch:
+    """A row that counts those of a batch. ``times``: of those that are usable."""
+    oldest, newest = pc.min_max(times).as_py().values()
+    row = {"source": batch["source"][0].as_py(), "rows": len(batch), "oldest": oldest, "newest": newest,
+           **{name: pc.sum(batch[name]).as_py() for name in ("odd", "repeated", "met")}}
+    return pa.RecordBatch.from_pylist([row], schema=_REST)
 
 
 def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:
@@ -118,22 +171,31 @@ def _without_copies(rows: DataFrame, key: str, distinct: bool) -> DataFrame:
 def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_share: float,
            folder: AnyPath | None = None) -> TableCounts:
     observation = Observation(name)
-    time = F.col("timestamp") if name == "interactions" else F.lit(None).cast("long")
-    observed = checked.observe(
-        observation, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("rejected"),
-        F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)).alias("broken"),
-        *[of(F.when(F.col("reason").isNull(), time)).alias(key)
-          for key, of in (("oldest", F.min), ("newest", F.max))],
-        *[each for mark in ("odd", "repeated") for each in (
-            F.coalesce(F.sum(mark), F.lit(0)).alias(mark),
-            F.min(F.when(F.col(mark) > 0, F.col("source"))).alias(f"{mark}_file"))],
-        F.bit_or("met").alias("met"))
+    counted = {"rows": F.lit(1), **dict.fromkeys(("oldest", "newest"), F.lit(None).cast("long"))}
+    observed = checked.withColumns(counted).observe(observation, *_aggregates())
     write_parquet(observed.where(F.col("reason").isNull()).select(*schema.names),
                   folder or into / f"{name}.parquet")
-    rows, rejected, broken = (observation.get[key] for key in ("rows", "rejected", "broken"))
-    others = {key: observation.get[key] for key in ("oldest", "newest", "odd", "odd_file", "repeated",
-                                                    "repeated_file", "met")}
-    counts = TableCounts(rows - rejected, broken, rejected - broken, **others)
+    return _with_rejects(checked, observation.get, name, into, max_share)
+
+
+def _aggregates() -> list[Column]:
+    """What is counted of rows that are marked, and of rows that count others (``_REST``)."""
+    columns = {"rows": F.coalesce(F.sum("rows"), F.lit(0)), "rejected": F.count("reason"),
+               "broken": F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)),
+               "oldest": F.min("oldest"), "newest": F.max("newest"), "met": F.bit_or("met")}
+    for mark in ("odd", "repeated"):
+        columns |= {mark: F.coalesce(F.sum(mark), F.lit(0)),
+                    f"{mark}_file": F.min(F.when(F.col(mark) > 0, F.col("source")))}
+    return [column.alias(name) for name, column in columns.items()]
+
+
+def _with_rejects(checked: DataFrame, found: dict, name: str, into: AnyPath, max_share: float) -> TableCounts:
+    """The counts of a table, by the aggregates of its rows, with the reasons of those that are rejected.
+
+    These are written.
+    """
+    rows, rejected, broken = found.pop("rows"), found.pop("rejected"), found.pop("broken")
+    counts = TableCounts(rows - rejected, broken, rejected - broken, **found)
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)
@@ -162,6 +224,6 @@ def _shown(row) -> str:
 
 
 def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
-    folder.mkdir()
+    paths.make_folder(folder)
     with paths.arrow_sink(folder / "part-empty.parquet") as sink:
         pq.write_table(schema.empty_table(), sink)
