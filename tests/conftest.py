@@ -1,5 +1,6 @@
 """Fixtures of all tests: one Spark session for the whole run, stores, jobs and small inputs."""
 
+import gc
 import logging
 import os
 import subprocess
@@ -34,9 +35,14 @@ _ONE_WORKER = ("tests/run/", "tests/faults/", "tests/dags/")  # the longest firs
 
 
 def pytest_configure(config):
-    """Compile the engine's kernels while parallel workers start: each would compile all of them itself."""
+    """Compile the engine's kernels while parallel workers start: each would compile all of them itself.
+
+    Processes that run tests collect no garbage until the tests start.
+    """
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         subprocess.Popen([sys.executable, TESTS / "quick_workers.py", "compile"])
+    else:
+        gc.disable()
 
 
 def pytest_collection_modifyitems(items):
@@ -74,6 +80,8 @@ def _uses_spark(file: str) -> bool:
 
 
 def pytest_collection_finish(session):
+    gc.freeze()  # modules and tests live to the end; they are not searched again and again
+    gc.enable()
     if any(item.get_closest_marker("spark") for item in session.items):
         quick_java.use()
 
