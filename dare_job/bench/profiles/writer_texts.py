@@ -11,9 +11,10 @@ user, from recorded sentences that the prompt bears out, so that the model learn
 - the prompt groups films by the most frequent genres that they share, the largest group first, and writes the
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
-  films, more of them for a large group. Each group has one sentence, so that no sentence says what another
-  one said. Recorded sentences and shorter ones of ours take turns; a group's first genre decides which. A
-  model writes the likeliest sentence, which would be the same one each time otherwise.
+  films, more of them for a large group. A single film is called an example, not a preference. Each group
+  has one sentence, so that no sentence says what another one said. Recorded sentences and shorter ones of
+  ours take turns; a group's first genre decides which. A model writes the likeliest sentence, which would be
+  the same one each time otherwise.
 
 Genres and films stand in the same order in prompt and sentence, because a small model repeats what follows in
 the prompt. Where the genres followed the films, it gave a film at the end of a group the genres of the next
