@@ -39,6 +39,7 @@ def small(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_sample_world_and_many_words(small):
     """No mean rate exceeds its optimum, and all rates of three candidates are exact."""
     found = last("--model", "embedded", "--draft", small, "--positions", 6, "--texts", 6,

@@ -99,8 +99,9 @@ def test_a_row_without_a_text_does_not_depend_on_what_others_wrote(model):
     assert not torch.equal(before, network(rows))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("clusters", [False, True])
+@pytest.mark.parametrize(("model", "clusters"), [
+    (MODELS[0], False), (MODELS[1], True),
+    *(pytest.param(*each, marks=pytest.mark.release) for each in ((MODELS[0], True), (MODELS[1], False)))])
 def test_texts_that_tell_the_kind_lift_auc(model, clusters):
     """Few rows a user: the base learns a user's kind slowly, the text says it."""
     found = made(users=400, items=40, rows=4000)

@@ -149,8 +149,8 @@ def test_overhead_of_drafts_counts():
 
 
 @pytest.mark.parametrize(("name", "curve"), [
-    ("llama", FLAT), ("llama", LINEAR), ("llama", STEEP), ("gemma2", LINEAR), ("qwen2-window", FLAT),
-    ("gpt2", LINEAR)])
+    ("llama", FLAT), ("llama", LINEAR), ("llama", STEEP), ("qwen2-window", FLAT), ("gpt2", LINEAR),
+    pytest.param("gemma2", LINEAR, marks=pytest.mark.release)])
 def test_strict_text_is_that_of_generate(name, curve):
     """Trees of different sizes: packed if supported, else padded (gemma2, whose attention has a softcap)."""
     model = tiny(name)
@@ -322,7 +322,8 @@ def test_a_replay_is_as_fast_as_the_best_fixed_budget(batch):
 
 @pytest.mark.parametrize("name", ["cpu-embedded", "h100-mistral-7b", "a100-mistral-7b"])
 @pytest.mark.parametrize(("batch", "fixed"), [
-    (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)), (256, (0, 1, 2))])
+    (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)),
+    pytest.param(256, (0, 1, 2), marks=pytest.mark.release)])
 def test_on_a_published_curve_it_is_as_fast_as_the_best_fixed_budget(name, batch, fixed):
     curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
     alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # with common phrases

@@ -45,7 +45,6 @@ def forks(monkeypatch):
     monkeypatch.setattr(kill_points, "_CONTEXT", multiprocessing.get_context("fork"))
     gc.freeze()
     yield
-    gc.unfreeze()
 
 
 @pytest.fixture
