@@ -3,7 +3,8 @@
 ``generate`` reads a prompt in the chunked form of a recurrence and every later token in its step form. The
 two differ in rounding, and the chunked form gives the last state only. So chains run in the step form, token
 by token, which is the form that ``generate`` uses for the same tokens; projections, convolutions and
-feed-forward layers read the whole chain at once.
+feed-forward layers read the whole chain at once. If a chain follows its prompt in one forward pass, the
+prompt runs in the chunked form.
 """
 
 import sys
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-Step = Callable[..., torch.Tensor]
+Form = Callable
 
 
 class StateRecorder:
@@ -23,68 +24,88 @@ class StateRecorder:
 
     Attributes
     ----------
+    prompt : int
+        Tokens of the prompts that come first; 0: the tokens continue texts.
     before : float (R, ...), optional
         State that the layer asked for last.
     after : list of float (R, ...)
-        States after each token, by the recurrence that ran last.
+        States after the last token of a prompt and after each token that follows, or after each token that
+        continues a text, by the recurrence that ran last.
     """
 
     def __init__(self):
+        self.prompt = 0
         self.before: torch.Tensor | None = None
         self.after: list[torch.Tensor] = []
 
-    def run(self, length: int, step: Callable[[int, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]):
-        """Run ``step(token, state) -> (output, new state)`` over tokens; return the outputs."""
+    def run(self, length: int, chunk: Callable[[slice], tuple[torch.Tensor, torch.Tensor]],
+            step: Callable[[int, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]):
+        """Run ``chunk(tokens) -> (output, state)`` over a prompt and ``step(token, state) -> (output, new
+        state)`` over later tokens; return the outputs, that of the prompt first.
+        """
         state, outputs, self.after = self.before, [], []
-        for token in range(length):
+        if self.prompt:
+            output, state = chunk(slice(self.prompt))
+            outputs.append(output)
+            self.after.append(state)
+        for token in range(self.prompt, length):
             output, state = step(token, state)
             outputs.append(output)
             self.after.append(state)
         return outputs
 
 
-def _gated_delta_rule(step: Step, recorder: StateRecorder):
+def _gated_delta_rule(chunked: Form, step: Form, recorder: StateRecorder):
     def chunk(query, key, value, *, g, beta, initial_state=None, output_final_state=True, **options):
-        def one(t: int, state: torch.Tensor):
-            now = slice(t, t + 1)
-            return step(query[:, now], key[:, now], value[:, now], g=g[:, now], beta=beta[:, now],
+        def read(form: Form, now: slice, state: torch.Tensor | None):
+            return form(query[:, now], key[:, now], value[:, now], g=g[:, now], beta=beta[:, now],
                         initial_state=state, output_final_state=True, **options)
 
-        outputs = recorder.run(query.shape[1], one)
+        outputs = recorder.run(query.shape[1], lambda now: read(chunked, now, None),
+                               lambda t, state: read(step, slice(t, t + 1), state))
         return torch.cat(outputs, 1), recorder.after[-1]
 
     return chunk
 
 
-def _mamba2(step: Step, recorder: StateRecorder):
+def _mamba2(chunked: Form, step: Form, recorder: StateRecorder):
     def chunk(hidden_states, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False,
               **options):
         batch, length, heads, dim = hidden_states.shape
         wide_a = A[:, None, None].expand(-1, dim, B.shape[-1]).to(torch.float32)
         wide_d, wide_bias = (None if part is None else part[:, None].expand(-1, dim) for part in (D, dt_bias))
 
+        def prompt(now: slice):
+            return chunked(hidden_states[:, now], dt[:, now], A, B[:, now], C[:, now], chunk_size, D=D,
+                           dt_bias=dt_bias, dt_softplus=dt_softplus, **options)
+
         def one(t: int, state: torch.Tensor):
             state = state.clone()
             output = step(state, hidden_states[:, t], dt[:, t, :, None].expand(-1, -1, dim), wide_a, B[:, t],
                           C[:, t], wide_d, z=None, dt_bias=wide_bias, dt_softplus=dt_softplus)
-            return output, state
+            return output.reshape(batch, 1, heads, dim), state
 
-        outputs = recorder.run(length, one)
-        return torch.stack(outputs, 1).view(batch, length, heads, dim), recorder.after[-1]
+        outputs = recorder.run(length, prompt, one)
+        return torch.cat([output.view(batch, -1, heads, dim) for output in outputs], 1), recorder.after[-1]
 
     return chunk
 
 
-def _mamba(step: Step, recorder: StateRecorder):
+def _mamba(chunked: Form, step: Form, recorder: StateRecorder):
     def scan(hidden_states, dt, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, **options):
+        def prompt(now: slice):
+            return chunked(hidden_states[..., now], dt[..., now], A, B[..., now], C[..., now], D=D,
+                           z=None if z is None else z[..., now], delta_bias=delta_bias,
+                           delta_softplus=delta_softplus, **options)
+
         def one(t: int, state: torch.Tensor):
             state = state.clone()
             output = step(state, hidden_states[..., t], dt[..., t], A, B[..., t], C[..., t], D,
                           z=None if z is None else z[..., t], dt_bias=delta_bias, dt_softplus=delta_softplus)
-            return output, state
+            return output[..., None], state
 
-        outputs = recorder.run(hidden_states.shape[2], one)
-        return torch.stack(outputs, -1), recorder.after[-1]
+        outputs = recorder.run(hidden_states.shape[2], prompt, one)
+        return torch.cat(outputs, -1), recorder.after[-1]
 
     return scan
 
@@ -101,8 +122,8 @@ class Recurrence(NamedTuple):
 
     code: ModuleType
     name: str
-    step: Step
-    wrap: Callable[[Step, StateRecorder], Callable]
+    step: Form
+    wrap: Callable[[Form, Form, StateRecorder], Form]
 
 
 def find(model: PreTrainedModel) -> list[Recurrence]:
@@ -117,8 +138,8 @@ def find(model: PreTrainedModel) -> list[Recurrence]:
 def by_token(recurrences: Sequence[Recurrence], recorder: StateRecorder) -> Iterator[None]:
     """Run recurrent layers in the step form, with their states recorded."""
     chunked = [getattr(code, name) for code, name, *_ in recurrences]
-    for code, name, step, wrap in recurrences:
-        setattr(code, name, wrap(step, recorder))
+    for (code, name, step, wrap), function in zip(recurrences, chunked, strict=True):
+        setattr(code, name, wrap(function, step, recorder))
     try:
         yield
     finally:

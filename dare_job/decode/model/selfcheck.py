@@ -93,12 +93,13 @@ def require_numbers(target, logits: torch.Tensor) -> None:
 
 _CHAINS = (4, 2)  # draft tokens of two rows
 _ACCEPTED = np.array([2, 2])  # of each, before the next forward pass
+_SUBMITTED, _KEPT = (3, 2), np.array([1, 2])  # tokens after two prompts, and those that are kept
 
 
 @torch.inference_mode()
 def check_chains(target) -> None:
-    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, with ordinary
-    forward passes.
+    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, and chains in
+    the forward pass of their prompts, with ordinary forward passes.
 
     Raises
     ------
@@ -154,6 +155,11 @@ def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
     step(lengths + 1, _CHAINS, _ACCEPTED)
     step(lengths + 2 + _ACCEPTED, (2, 2), np.array([0, 2]))
     step((lengths + 3 + _ACCEPTED)[:1], (0,), np.zeros(1, np.int64))
+    ids, counts = texts[:, : lengths.max() + max(_SUBMITTED)], np.array(_SUBMITTED)
+    compare(target.prefill(cache, np.arange(2), ids, lengths, counts),
+            [(row, length - 1 + t) for row, length in enumerate(lengths) for t in range(counts[row] + 1)])
+    target.commit_prefill(cache, _KEPT)
+    step(lengths + _KEPT, (1, 1), np.zeros(2, np.int64))
     return pairs
 
 

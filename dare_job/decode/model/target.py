@@ -20,7 +20,7 @@ from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 
-def _without_gradients(method):
+def without_gradients(method):
     """Enter ``torch.inference_mode`` only if the caller has not: entering takes noticeable time per step."""
     entering = torch.inference_mode()(method)
 
@@ -177,7 +177,7 @@ class Target:
         with tree_attention.original(self.model, self._original_attention), linear:
             yield self.model
 
-    @_without_gradients
+    @without_gradients
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 submitted: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
         """Read prompts, and tokens to verify after them, into the cache.
@@ -218,7 +218,7 @@ class Target:
             return logits[0]
         return logits[torch.from_numpy(row), torch.from_numpy(columns if options else wanted)]
 
-    @_without_gradients
+    @without_gradients
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Run the target over the trees of the first R rows.
 
@@ -276,7 +276,7 @@ class Target:
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.unpad(self._forward(tokens, positions, mask, cache))
 
-    @_without_gradients
+    @without_gradients
     def extend(self, cache: TreeCache, level: Level, wanted: np.ndarray | None = None) -> torch.Tensor:
         """Run the target over one level of trees, after nodes that earlier passes read.
 
@@ -371,6 +371,15 @@ class Target:
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.move_entries(rows, sources[rows], targets[rows])
+
+    def max_submitted(self, prompt: int) -> int | None:
+        """Maximum tokens, of all rows together, that a forward pass can verify after prompts of this length.
+        None: unlimited.
+        """
+        return None
+
+    def commit_prefill(self, cache: TreeCache, counts: np.ndarray) -> None:
+        """Keep ``counts`` (F,) tokens after each of the prompts that were read last: they are in place."""
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         if self.llama is not None:
