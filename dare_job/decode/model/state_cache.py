@@ -89,7 +89,7 @@ class StateCache(TreeCache):
         states = {"conv": shapes.convolutions, "recurrent": shapes.recurrences}
         self._states = {(kind, *place): state.new_zeros((slots, *state.shape[1:]))
                         for kind, of_kind in states.items() for place, state in of_kind.items()}
-        self._prompts = np.empty(0, np.int64), 0  # rows, and tokens of their prompts, of the next forward pass
+        self._prompts = np.empty(0, np.int64), 0  # rows of the next prompts, and tokens of each
         self._continues = False  # whether the next forward pass continues texts
         self._passes: list[_Pass] = []
         self._pass: _Pass | None = None  # the last one; None: over prompts, without tokens after them
