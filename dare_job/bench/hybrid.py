@@ -43,7 +43,8 @@ from dare_job.training.embedded import corpus, train
 from pools.draft import warm_up
 from pools.index import Index
 
-METHODS = (methods.GENERATE, methods.AUTOREGRESSIVE, methods.STRICT)
+METHODS = (methods.GENERATE, methods.AUTOREGRESSIVE, methods.RESD, methods.STRICT)
+DRAFTED = (methods.RESD, methods.STRICT)  # from texts of other users alone; with the row's previous text
 OVER_BASELINE = 1.3  # at batch 1, relative to the faster of generate and autoregressive
 _VERSION = 1  # of the recipe: a model of another one is trained again
 _ITEMS, _SEED = 300, 7  # of the synthetic data set
@@ -88,7 +89,7 @@ def main(options: Options) -> dict:
     """Measure chains of drafts with a small hybrid model, trained here, on the synthetic data set.
 
     Trains the model on one thread (minutes). The last line is one JSON object. Exit code 1 if drafts are less
-    than 1.3 times as fast as decoding without them at batch 1.
+    than 1.3 times as fast as decoding without them at batch 1, or those of other users' texts alone are.
     """
     with work_folder(options.work) as work:
         folder = model(work, options.kind, options.steps)
@@ -110,7 +111,7 @@ def main(options: Options) -> dict:
                 f"of {options.repeats}", rows)
     targets = [target_row(f"batch 1: {row['method']} over baseline, at least", OVER_BASELINE,
                           row["ratio_to_baseline"], row["ratio_to_baseline"] >= OVER_BASELINE)
-               for row in rows if (row["method"], row["batch"]) == (methods.STRICT, 1)]
+               for row in rows if row["method"] in DRAFTED and row["batch"] == 1]
     print_targets(targets)
     return {"rows": rows, "targets": targets, "rows_that_differ": methods.differing(measured),
             "model": folder.name, "parameters": target.model.num_parameters(), "drafts": target.drafts,

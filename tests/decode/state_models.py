@@ -59,12 +59,12 @@ STATEFUL = {
         _DELTA, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, num_hidden_layers=2,
         shared_expert_intermediate_size=16, layer_types=["linear_attention", "indexed_attention"], hc_count=2,
         hc_lowrank=8, ple_layer_ids=[1], ple_embed_dim=32, ngram_size=3, heads_per_ngram=2,
-        ngram_vocab_size_base=VOCABULARY, eos_token_id=0, indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=8,
-        indexer_budget=8, indexer_compress_ratio=4)),
+        ngram_vocab_size_base=VOCABULARY, eos_token_id=0, indexer_n_heads=2, indexer_kv_heads=1,
+        indexer_head_dim=8, indexer_budget=8, indexer_compress_ratio=4)),
     "rwkv": (hf.RwkvConfig, _SMALL),
     "recurrent_gemma": (hf.RecurrentGemmaConfig, dict(
         _SMALL, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, intermediate_size=64,
-        lru_width=32, attention_window_size=64)),
+        lru_width=32, attention_window_size=WINDOW)),
     "minimax": (hf.MiniMaxConfig, dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, head_dim=8,
                                        layer_types=["linear_attention", "full_attention"], block_size=16)),
 }

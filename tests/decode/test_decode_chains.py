@@ -33,7 +33,7 @@ from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 _FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba", "mamba", "lfm3", "inkling"}
-WITHOUT_CHAINS = {"rwkv", "recurrent_gemma", "minimax"}
+WITHOUT_CHAINS = {"rwkv", "minimax"}
 CHAINS = [name if name in _FAST else pytest.param(name, marks=pytest.mark.release)
           for name in STATEFUL if name not in WITHOUT_CHAINS]
 

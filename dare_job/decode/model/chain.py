@@ -5,6 +5,7 @@ tokens is recorded, and the one after the last accepted token is kept.
 """
 
 import inspect
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from dare_job.decode.model import masks, recurrence, selfcheck, support, tree_attention
+from dare_job.decode.model import griffin, masks, recurrence, selfcheck, support, tree_attention
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
@@ -68,6 +69,7 @@ class ChainTarget(Target):
         self.supports_logits_to_keep = "logits_to_keep" in arguments
         self._cache_name = "cache_params" if "cache_params" in arguments else "past_key_values"
         self._has_positions = "position_ids" in arguments
+        self._has_griffin = griffin.enable(model)
         self._shapes = _state_shapes(model, self._cache_name)
         self._has_attention = any(self._shapes.entries)
         self._original_attention = tree_attention.original_name(model)
@@ -113,6 +115,12 @@ class ChainTarget(Target):
     def new_cache(self, slots: int) -> StateCache:
         """Return an empty cache for this many rows."""
         return StateCache(self._shapes, slots, self.dtype, self.device)
+
+    @contextmanager
+    def as_transformers(self):
+        """Run ``model`` with its original layers, for comparison."""
+        with super().as_transformers(), griffin.off(self.model) if self._has_griffin else nullcontext():
+            yield self.model
 
     def prefill(self, cache: StateCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 submitted: np.ndarray | None = None, prefix=None) -> torch.Tensor:

@@ -110,6 +110,18 @@ def _mamba(chunked: Form, step: Form, recorder: StateRecorder):
     return scan
 
 
+def _linear_unit(chunked: Form, step: Form, recorder: StateRecorder):
+    def scan(unit, hidden_states, recurrent_gate, reset, recurrent_states, **options):
+        def read(form: Form, now: slice, state: torch.Tensor | None):
+            return form(unit, hidden_states[:, now], recurrent_gate[:, now], reset[:, now], state, **options)
+
+        outputs = recorder.run(hidden_states.shape[1], lambda now: read(chunked, now, None),
+                               lambda t, state: read(step, slice(t, t + 1), state))
+        return torch.cat(outputs, 1), recorder.after[-1]
+
+    return scan
+
+
 # Names in a model's code: of the chunked form, and of the step form with its wrapper.
 _FORMS = {"torch_chunk_gated_delta_rule": ("torch_recurrent_gated_delta_rule", _gated_delta_rule),
           "chunk_kimi_delta_attention": ("recurrent_kimi_delta_attention", _gated_delta_rule),
@@ -117,10 +129,13 @@ _FORMS = {"torch_chunk_gated_delta_rule": ("torch_recurrent_gated_delta_rule", _
           "mamba_selective_scan": ("mamba_selective_state_update", _mamba)}
 
 
-class Recurrence(NamedTuple):
-    """A function of a model's code that runs a recurrence in its chunked form, and how its step form runs."""
+_METHOD = "_rnn_scan"  # of RecurrentGemma's linear unit, for both forms
 
-    code: ModuleType
+
+class Recurrence(NamedTuple):
+    """A function of a module or class that runs a recurrence in chunked form, and how its step form runs."""
+
+    code: ModuleType | type
     name: str
     step: Form
     wrap: Callable[[Form, Form, StateRecorder], Form]
@@ -128,10 +143,13 @@ class Recurrence(NamedTuple):
 
 def find(model: PreTrainedModel) -> list[Recurrence]:
     """Return the recurrences of a model's code."""
-    codes = {id(code): code for module in model.modules()
-             if (code := sys.modules.get(type(module).__module__)) is not None}.values()
-    return [Recurrence(code, name, getattr(code, step), wrap) for code in codes
-            for name, (step, wrap) in _FORMS.items() if hasattr(code, name) and hasattr(code, step)]
+    types = {type(module) for module in model.modules()}
+    codes = {id(code): code for kind in types
+             if (code := sys.modules.get(kind.__module__)) is not None}.values()
+    functions = [Recurrence(code, name, getattr(code, step), wrap) for code in codes
+                 for name, (step, wrap) in _FORMS.items() if hasattr(code, name) and hasattr(code, step)]
+    return functions + [Recurrence(kind, _METHOD, getattr(kind, _METHOD), _linear_unit) for kind in types
+                        if hasattr(kind, _METHOD)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from dare_job.decode.model import prepacked, selfcheck, support, tree_attention
+from dare_job.decode.model import griffin, prepacked, selfcheck, support, tree_attention
 from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.own_cache import CachedRows, ModuleState, OwnCache
 from dare_job.decode.model.prefix_cache import NoPrefixes
@@ -61,6 +61,7 @@ def any_target(model: PreTrainedModel, check: bool = True, static: bool | None =
 def _restore(model: PreTrainedModel, attention: str) -> None:
     """Give a model its own layers and attention again."""
     prepacked.remove(model)
+    griffin.remove(model)
     if model.config._attn_implementation != attention:
         model.set_attn_implementation(attention)
 
