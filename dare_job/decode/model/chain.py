@@ -109,7 +109,8 @@ class ChainTarget(Target):
         None after a prompt that is shorter than a state of token ids, whose padding only the model knows.
         """
         ids = [state.shape[-1] for state in self._states if not state.is_floating_point()]
-        recurrent = sum(state.nbytes for state in self._shapes.recurrences.values())
+        recorded = any(recurrence.records for recurrence in self._recurrences)
+        recurrent = sum(state.nbytes for state in self._shapes.recurrences.values()) if recorded else 0
         return 0 if prompt < max(ids, default=0) else _STATE_BYTES // max(1, recurrent)
 
     def new_cache(self, slots: int) -> StateCache:

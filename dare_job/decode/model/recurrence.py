@@ -10,13 +10,16 @@ prompt runs in the chunked form.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 Form = Callable
+After = Callable[[np.ndarray], torch.Tensor]
 
 
 class StateRecorder:
@@ -28,42 +31,75 @@ class StateRecorder:
         Tokens of the prompts that come first; 0: the tokens continue texts.
     before : float (R, ...), optional
         State that the layer asked for last.
-    after : list of float (R, ...)
-        States after the last token of a prompt and after each token that follows, or after each token that
-        continues a text, by the recurrence that ran last.
+    after : callable, optional
+        Of the recurrence that ran last: returns the states (R, ...) after the first token that continues a
+        text, or after the prompt, and n (R,) more. None: it ran in another form.
     """
 
     def __init__(self):
         self.prompt = 0
         self.before: torch.Tensor | None = None
-        self.after: list[torch.Tensor] = []
+        self.after: After | None = None
 
     def run(self, length: int, chunk: Callable[[slice], tuple[torch.Tensor, torch.Tensor]],
             step: Callable[[int, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]):
         """Run ``chunk(tokens) -> (output, state)`` over a prompt and ``step(token, state) -> (output, new
-        state)`` over later tokens; return the outputs, that of the prompt first.
+        state)`` over later tokens; return the outputs, that of the prompt first, and the last state.
         """
-        state, outputs, self.after = self.before, [], []
+        state, outputs, states = self.before, [], []
         if self.prompt:
             output, state = chunk(slice(self.prompt))
             outputs.append(output)
-            self.after.append(state)
+            states.append(state)
         for token in range(self.prompt, length):
             output, state = step(token, state)
             outputs.append(output)
-            self.after.append(state)
-        return outputs
+            states.append(state)
+        self.after = partial(_recorded, states)
+        return outputs, state
+
+
+def _recorded(states: list[torch.Tensor], counts: np.ndarray) -> torch.Tensor:
+    """Return one of the states (R, ...) for each row."""
+    first = counts[0].item()
+    if (counts == first).all():
+        return states[first]
+    device = states[0].device
+    return torch.stack(states)[torch.from_numpy(counts).to(device), torch.arange(len(counts), device=device)]
 
 
 def _gated_delta_rule(chunked: Form, step: Form, recorder: StateRecorder):
+    """The step form reads several tokens in one call and gives the last state. If an earlier one is needed, it
+    reads the tokens up to it again.
+    """
     def chunk(query, key, value, *, g, beta, initial_state=None, output_final_state=True, **options):
-        def read(form: Form, now: slice, state: torch.Tensor | None):
-            return form(query[:, now], key[:, now], value[:, now], g=g[:, now], beta=beta[:, now],
-                        initial_state=state, output_final_state=True, **options)
+        tensors, first, length = (query, key, value, g, beta), recorder.prompt, query.shape[1]
 
-        outputs = recorder.run(query.shape[1], lambda now: read(chunked, now, None),
-                               lambda t, state: read(step, slice(t, t + 1), state))
-        return torch.cat(outputs, 1), recorder.after[-1]
+        def read(form: Form, parts: Sequence[torch.Tensor], state: torch.Tensor | None):
+            q, k, v, decay, b = parts
+            return form(q, k, v, g=decay, beta=b, initial_state=state, output_final_state=True, **options)
+
+        state, outputs = recorder.before, []
+        if first:
+            output, state = read(chunked, [part[:, :first] for part in tensors], None)
+            outputs.append(output)
+        output, last = read(step, [part[:, first:] for part in tensors], state)
+
+        def after(counts: np.ndarray) -> torch.Tensor:
+            kept = counts + (not first)
+            if kept.min() == length - first:
+                return last
+            if not kept.max():
+                return state
+            end = first + kept.max().item()
+            seen = torch.from_numpy(np.arange(first, end) < first + kept[:, None]).to(query.device)
+            # Later tokens of shorter chains leave the state as it is: no decay, nothing added.
+            parts = [part[:, first:end].masked_fill(~seen.view(*seen.shape, *[1] * (part.dim() - 2)), 0)
+                     for part in tensors]
+            return read(step, parts, state)[1]
+
+        recorder.after = after
+        return torch.cat([*outputs, output], 1), last
 
     return chunk
 
@@ -85,8 +121,8 @@ def _mamba2(chunked: Form, step: Form, recorder: StateRecorder):
                           C[:, t], wide_d, z=None, dt_bias=wide_bias, dt_softplus=dt_softplus)
             return output.reshape(batch, 1, heads, dim), state
 
-        outputs = recorder.run(length, prompt, one)
-        return torch.cat([output.view(batch, -1, heads, dim) for output in outputs], 1), recorder.after[-1]
+        outputs, last = recorder.run(length, prompt, one)
+        return torch.cat([output.view(batch, -1, heads, dim) for output in outputs], 1), last
 
     return chunk
 
@@ -104,8 +140,8 @@ def _mamba(chunked: Form, step: Form, recorder: StateRecorder):
                           z=None if z is None else z[..., t], dt_bias=delta_bias, dt_softplus=delta_softplus)
             return output[..., None], state
 
-        outputs = recorder.run(hidden_states.shape[2], prompt, one)
-        return torch.cat(outputs, -1), recorder.after[-1]
+        outputs, last = recorder.run(hidden_states.shape[2], prompt, one)
+        return torch.cat(outputs, -1), last
 
     return scan
 
@@ -115,9 +151,9 @@ def _linear_unit(chunked: Form, step: Form, recorder: StateRecorder):
         def read(form: Form, now: slice, state: torch.Tensor | None):
             return form(unit, hidden_states[:, now], recurrent_gate[:, now], reset[:, now], state, **options)
 
-        outputs = recorder.run(hidden_states.shape[1], lambda now: read(chunked, now, None),
-                               lambda t, state: read(step, slice(t, t + 1), state))
-        return torch.cat(outputs, 1), recorder.after[-1]
+        outputs, last = recorder.run(hidden_states.shape[1], lambda now: read(chunked, now, None),
+                                     lambda t, state: read(step, slice(t, t + 1), state))
+        return torch.cat(outputs, 1), last
 
     return scan
 
@@ -139,6 +175,11 @@ class Recurrence(NamedTuple):
     name: str
     step: Form
     wrap: Callable[[Form, Form, StateRecorder], Form]
+
+    @property
+    def records(self) -> bool:
+        """Whether the states after all tokens are kept until one is chosen."""
+        return self.wrap is not _gated_delta_rule
 
 
 def find(model: PreTrainedModel) -> list[Recurrence]:

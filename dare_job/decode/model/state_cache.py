@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.recurrence import StateRecorder
+from dare_job.decode.model.recurrence import After, StateRecorder
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 Place = tuple[int, int]  # layer, and number of the state in the layer
@@ -51,8 +51,8 @@ class _Pass(NamedTuple):
         Copies of the states before. A forward pass over one token changes them.
     windows : dict of tuple to (R, ..., K + tokens - 1)
         Inputs of convolutions, of which the first K are the state after the first of these tokens.
-    after : dict of tuple to list of (R, ...)
-        States of recurrences after each of these tokens.
+    after : dict of tuple to callable
+        ``StateRecorder.after`` of recurrences.
     """
 
     slots: slice | torch.Tensor
@@ -60,7 +60,7 @@ class _Pass(NamedTuple):
     tokens: int
     work: dict[tuple, torch.Tensor]
     windows: dict[tuple, torch.Tensor]
-    after: dict[tuple, list[torch.Tensor]]
+    after: dict[tuple, After]
 
 
 class StateCache(TreeCache):
@@ -194,8 +194,8 @@ class StateCache(TreeCache):
             self._states[place][self._slots] = recurrent_states.to(self._states[place].dtype)
         elif self._pass.tokens == 1:
             self._pass.work[place].copy_(recurrent_states)
-        elif self.recorder.after:  # empty: the recurrence ran in another form than by token
-            self._pass.after[place], self.recorder.after = self.recorder.after, []
+        elif self.recorder.after is not None:
+            self._pass.after[place], self.recorder.after = self.recorder.after, None
         return recurrent_states
 
     def commit_states(self, counts: np.ndarray) -> None:
@@ -205,24 +205,11 @@ class StateCache(TreeCache):
                 for place, state in done.work.items():
                     self._states[place][done.slots] = state
                 continue
-            of_rows = counts[done.rows]
-            if (same := of_rows[0].item()) == of_rows.max() == of_rows.min():
-                for place, inputs in done.windows.items():
-                    kernel = self._states[place].shape[-1]
-                    self._states[place][done.slots] = inputs[..., same : same + kernel]
-                for place, states in done.after.items():
-                    self._states[place][done.slots] = states[same].to(self._states[place].dtype)
-                continue
-            row = torch.arange(len(of_rows), device=self.device)
-            count = torch.from_numpy(of_rows).to(self.device)
             for place, inputs in done.windows.items():
                 state = self._states[place]
-                columns = count[:, None] + torch.arange(state.shape[-1], device=self.device)  # (R, K)
-                columns = columns.view(len(row), *[1] * (inputs.dim() - 2), -1)
-                state[done.slots] = inputs.gather(-1, columns.expand(*inputs.shape[:-1], -1))
-            for place, states in done.after.items():
-                state = self._states[place]
-                state[done.slots] = torch.stack(states)[count, row].to(state.dtype)
+                state[done.slots] = _windows(inputs, counts[done.rows], state.shape[-1])
+            for place, after in done.after.items():
+                self._states[place][done.slots] = after(counts[done.rows]).to(self._states[place].dtype)
         self._passes, self._pass = [], None
 
     @property
@@ -247,3 +234,13 @@ class StateCache(TreeCache):
         if not start:
             for state in self._states.values():
                 state[slot] = 0
+
+
+def _windows(inputs: torch.Tensor, counts: np.ndarray, width: int) -> torch.Tensor:
+    """Return ``width`` inputs of (R, ..., W) from each row's count on, (R, ..., width)."""
+    first = counts[0].item()
+    if (counts == first).all():
+        return inputs[..., first : first + width]
+    columns = torch.from_numpy(counts[:, None] + np.arange(width)).to(inputs.device)
+    columns = columns.view(len(counts), *[1] * (inputs.dim() - 2), -1)
+    return inputs.gather(-1, columns.expand(*inputs.shape[:-1], -1))
