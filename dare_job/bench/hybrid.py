@@ -29,6 +29,7 @@ from dare_job.bench.decode import methods
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import keep_named, work_folder
 from dare_job.bench.measured import print_table, print_targets, take_turns, target_row
+from dare_job.bench.profiles import texts
 from dare_job.config.options import option
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.engine.draft_budget import max_row_nodes
@@ -113,7 +114,11 @@ def main(options: Options) -> dict:
                           row["ratio_to_baseline"], row["ratio_to_baseline"] >= OVER_BASELINE)
                for row in rows if row["method"] in DRAFTED and row["batch"] == 1]
     print_targets(targets)
-    return {"rows": rows, "targets": targets, "rows_that_differ": methods.differing(measured),
+    written = measured[methods.GENERATE, min(options.batch)].texts[0]
+    distinct = round(texts.distinct(list(written.values())), 3)
+    print(f"{distinct:g} of the texts are distinct: a model trained for too few steps ignores its prompts")
+    return {"rows": rows, "targets": targets, "distinct": distinct,
+            "rows_that_differ": methods.differing(measured),
             "model": folder.name, "parameters": target.model.num_parameters(), "drafts": target.drafts,
             "training": json.loads((folder / "training.json").read_text("utf-8")),
             "machine": machine.describe(target.device)}
@@ -172,10 +177,10 @@ def two_dates(target: Target, tokenizer: PreTrainedTokenizerBase, options: Optio
     if len(new) < options.rows or len(pool) < options.pool:
         raise ConfigError(f"--rows {options.rows}, --pool {options.pool}: there are {len(new)} users with a "
                           f"new interaction and {len(pool)} others")
-    texts = _texts(target, {user: earlier[user] for user in (*new, *pool)}, options.tokens)
-    everybody = Index.build([texts[user] for user in pool])
-    return [Request(user, later[user], (Index.build([texts[user]], kind="own"), everybody),
-                    previous_ids=texts[user]) for user in new]
+    previous = _texts(target, {user: earlier[user] for user in (*new, *pool)}, options.tokens)
+    everybody = Index.build([previous[user] for user in pool])
+    return [Request(user, later[user], (Index.build([previous[user]], kind="own"), everybody),
+                    previous_ids=previous[user]) for user in new]
 
 
 def _texts(target: Target, asked: dict[int, np.ndarray], tokens: int) -> dict[int, np.ndarray]:

@@ -135,7 +135,8 @@ def test_rows_end_at_different_times():
         assert_written(write(target, prompts(), oracle(expected), batch_size=batch_size), expected)
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba"])
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba", "lfm3", "inkling",
+                                  "qwen4_exp", "recurrent_gemma"])
 def test_bfloat16_is_verified_in_chains(name):
     assert any_target(tiny_without_trees(name, dtype=torch.bfloat16)).drafts == "chain"
 

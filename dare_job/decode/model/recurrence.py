@@ -69,7 +69,7 @@ def _recorded(states: list[torch.Tensor], counts: np.ndarray) -> torch.Tensor:
 
 
 def _gated_delta_rule(chunked: Form, step: Form, recorder: StateRecorder):
-    """The step form reads several tokens in one call and gives the last state. If an earlier one is needed, it
+    """The step form reads several tokens in one call and gives the last state. For an earlier one, it
     reads the tokens up to it again.
     """
     def chunk(query, key, value, *, g, beta, initial_state=None, output_final_state=True, **options):

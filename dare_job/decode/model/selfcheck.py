@@ -125,7 +125,7 @@ def check_chains(target) -> None:
 def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return logits (V,) of two rows by the engine's forward passes, each with those of an ordinary one."""
     rng = np.random.default_rng(0)
-    lengths = np.array(_LENGTHS)  # before the root
+    lengths = _lengths(target.traits)[-1]  # before the root
     if target.traits.max_length is not None:
         lengths = np.clip(lengths, 1, max(1, target.traits.max_length - sum(_CHAINS) - 4))
     texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 10))

@@ -30,7 +30,8 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
     if position_bias is not None:
         if attention_mask is None and query.shape[2] > 1:
             future = torch.ones(position_bias.shape[2:], dtype=torch.bool, device=query.device).triu_(1)
-            attention_mask = torch.where(future, torch.finfo(query.dtype).min, 0.0)
+            low = torch.finfo(query.dtype).min
+            attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
         attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
     if layout is not None:
         attend = _attend_folded if layout.fold else _attend
