@@ -25,7 +25,7 @@ from dare_job.decode.model.cache import entry_bytes
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
-from dare_job.decode.model.support import INDEXED, DraftError
+from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.target import Target, in_order, without_gradients
 from dare_job.decode.model.tree import Tree
 
@@ -75,7 +75,7 @@ class ChainTarget(Target):
         self._has_attention = any(self._shapes.entries)
         self._original_attention = tree_attention.original_name(model)
         # Indexes read the mask, which ``tree_sdpa`` does not always have.
-        if self._has_attention and INDEXED not in self.traits.kinds:
+        if self._has_attention and not any(len(shape or ()) > 3 for shape in self._shapes.entries):
             self.fused = tree_attention.enable(model)
         self._recurrences = recurrence.find(model)
         self.prefix_cache, self.prepacked = NoPrefixes(), PrepackedLayers(model)

@@ -12,7 +12,9 @@ from dare_job.errors import ModelError
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"  # the mask of FULL, from which the model's code selects
 _STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
-_ATTENTION = {"hybrid": FULL, "attention": FULL, "hybrid_sliding": SLIDING}  # of layers, some with a state
+# Masks of layers that have a state too, or an index over blocks of earlier tokens (Qwen4-exp). An index over
+# columns, with ``index_topk``, chooses among equal scores by their number, which is another one in a chain.
+_ATTENTION = {"hybrid": FULL, "attention": FULL, INDEXED: FULL, "hybrid_sliding": SLIDING}
 # Layers that see the same tokens however many columns of padding are before the text.
 _RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
              "recurrent", "attention"}
@@ -159,7 +161,7 @@ def chain_traits(model: PreTrainedModel) -> Traits:
     attention = [_ATTENTION.get(kind, kind) for kind in _kinds(config) if kind not in _STATES - {"hybrid"}]
     kinds = tuple(dict.fromkeys(kind for kind in attention if kind not in ("mlp", "moe"))) or (FULL,)
     limit = "ALiBi" if uses_alibi(model) else _hidden_limit(config, kinds)
-    if limit or not {*kinds} <= {FULL, SLIDING, CHUNKED, INDEXED} or {SLIDING, CHUNKED} <= {*kinds}:
+    if limit or not {*kinds} <= {FULL, SLIDING, CHUNKED} or {SLIDING, CHUNKED} <= {*kinds}:
         limit = limit or ", ".join(kinds)
         raise DraftError(type(model).__name__, f"it has states beside attention that is limited ({limit})")
     window = config.sliding_window if SLIDING in kinds else None
