@@ -211,10 +211,13 @@ def test_a_draft_model_has_to_sample_chains():
         assert np.array_equal(plain[0][row], plain[1][row])
 
 
-def test_a_draft_budget_plans_chains():
+def test_a_draft_budget_plans_chains(monkeypatch):
     target, expected = _target("mamba2")
     settings = EngineSettings(max_new_tokens=40, batch_size=3, nodes=32, depth=6)
+    kept, commit = set(), ChainTarget.commit
+    monkeypatch.setattr(ChainTarget, "commit", lambda *args: kept.add(args[-1].max().item()) or commit(*args))
     table = latency_probe.measure(target, settings)
+    assert {0, 1, 2, 4} <= kept  # of 1, 2, 5 and 9 tokens
     assert set(table) == {"1", "3"} and all(ms > 0 for times in table.values() for ms in times.values())
     cheap = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "3": {"1": 1.0, "9": 1.1}}, "a test")
     engine = Engine(target, settings, oracle(expected), draft_budget=DraftBudget(cheap, 32))
