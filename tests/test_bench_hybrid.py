@@ -12,7 +12,8 @@ from dare_job.errors import ConfigError
 from dare_job.training.embedded import train
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5", pytest.param("granite", marks=pytest.mark.release)])
+@pytest.mark.parametrize("kind", [pytest.param("qwen3_5", marks=pytest.mark.slow),
+                                  pytest.param("granite", marks=pytest.mark.release)])
 def test_the_command_ends_with_its_figures(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "_BATCH_TOKENS", 512)
     monkeypatch.setitem(hybrid._SIZES, "hidden_size", 64)

@@ -32,7 +32,7 @@ from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
-_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "mamba", "lfm3", "inkling"}
+_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "mamba", "lfm3"}
 WITHOUT_CHAINS = {"rwkv", "minimax"}
 
 
