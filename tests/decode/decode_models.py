@@ -92,7 +92,7 @@ def architectures(*names: str) -> list:
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, among=ARCHITECTURES, **changes):
     """Return a random model whose weights vary enough that no token is always the argmax."""
     kind, options = among[name]
-    config = kind(**{**options, "tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None,
+    config = kind(**{"tie_word_embeddings": False, "eos_token_id": None, "bos_token_id": None, **options,
                      **changes})
     if getattr(config, "pad_token_id", None) is not None and config.pad_token_id >= VOCABULARY:
         config.pad_token_id = 0

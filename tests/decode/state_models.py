@@ -1,7 +1,7 @@
 """Tiny random models whose layers keep a state, or whose attention cannot run token trees."""
 
 import transformers as hf
-from decode_models import GROUPED, VOCABULARY, tiny
+from decode_models import GROUPED, VOCABULARY, WINDOW, tiny
 
 _SMALL = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2)
 _DELTA = dict(GROUPED, num_hidden_layers=4, head_dim=8, linear_num_value_heads=4, linear_num_key_heads=2,
@@ -46,10 +46,25 @@ STATEFUL = {
         num_key_value_heads=4, kv_lora_rank=8, qk_rope_head_dim=4, v_head_dim=8, qk_nope_head_dim=8,
         num_experts=2, num_experts_per_token=1, pad_token_id=0,
         layer_types=["linear_attention", "full_attention"] * 2)),
+    "lfm3": (hf.Lfm3Config, dict(GROUPED, num_hidden_layers=3, sliding_window=WINDOW, pad_token_id=0,
+                                 layer_types=["conv", "sliding_attention", "full_attention"])),
+    # Distances by column, and queries scaled by their column.
+    "inkling": (hf.InklingTextConfig, dict(
+        _SMALL, num_attention_heads=4, num_key_value_heads=2, head_dim=8, swa_num_attention_heads=4,
+        swa_num_key_value_heads=2, swa_head_dim=8, sliding_window_size=WINDOW, d_rel=4, rel_extent=16,
+        intermediate_size=48, moe_intermediate_size=16, n_routed_experts=2, num_experts_per_tok=1,
+        layer_types=["hybrid_sliding", "hybrid"], log_scaling_n_floor=4, logits_mup_width_multiplier=1.0)),
+    # An index that chooses 8 tokens, and n-grams of tokens as a state.
+    "qwen4_exp": (hf.Qwen4ExpTextConfig, dict(
+        _DELTA, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, num_hidden_layers=2,
+        shared_expert_intermediate_size=16, layer_types=["linear_attention", "indexed_attention"], hc_count=2,
+        hc_lowrank=8, ple_layer_ids=[1], ple_embed_dim=32, ngram_size=3, heads_per_ngram=2,
+        ngram_vocab_size_base=VOCABULARY, eos_token_id=0, indexer_n_heads=2, indexer_kv_heads=1,
+        indexer_head_dim=8, indexer_budget=8, indexer_compress_ratio=4)),
     "rwkv": (hf.RwkvConfig, _SMALL),
     "recurrent_gemma": (hf.RecurrentGemmaConfig, dict(
         _SMALL, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, intermediate_size=64,
-        lru_width=32, attention_window_size=64)),
+        lru_width=32, attention_window_size=WINDOW)),
     "minimax": (hf.MiniMaxConfig, dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, head_dim=8,
                                        layer_types=["linear_attention", "full_attention"], block_size=16)),
 }

@@ -1,5 +1,7 @@
 """Models whose layers keep states verify chains of drafts, with the text of ``generate``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +18,7 @@ from dare_job.decode.engine.chains import best_chains
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
-from dare_job.decode.model import recurrence
+from dare_job.decode.model import chain, recurrence
 from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.state_cache import StateCache
 from dare_job.decode.model.support import DraftError
@@ -30,8 +32,8 @@ from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
-_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "mamba"}
-WITHOUT_CHAINS = {"rwkv", "recurrent_gemma", "minimax"}
+_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "mamba", "lfm3"}
+WITHOUT_CHAINS = {"rwkv", "minimax"}
 
 
 def _chains(fast: set[str]) -> list:
@@ -64,21 +66,64 @@ def test_text_of_generate(name):
 @pytest.mark.parametrize("name", _chains({"lfm2"}))
 def test_repeated_text_takes_fewer_forward_passes(name):
     target, expected = _target(name)
+    own = [(Index.build([text], kind="own"),) for text in expected]
+    changed = [np.where(np.arange(len(text)) == 13, (text + 1) % VOCABULARY, text) for text in expected]
+    # Forward passes if previous text is a draft; if it is verified with the prompt; if it differs in a token.
+    for pools, previous, nodes, most in ((own, None, 16, 0.4 * 40), (None, expected, 0, 1),
+                                         (None, changed, 0, 40 - 13)):
+        with _counted(target) as passes:
+            requests = [Request(i, prompt, pools[i] if pools else (),
+                                previous_ids=previous[i] if previous else None)
+                        for i, prompt in enumerate(prompts())]
+            settings = EngineSettings(max_new_tokens=40, batch_size=1, nodes=nodes, score="always")
+            engine = Engine(target, settings, RetrievalDrafter(DraftSettings(depth=8)))
+            results = {result.id: result for result in engine.run(requests)}
+        assert_written(results, expected)
+        # Qwen4-exp verifies nothing after a prompt that is shorter than its n-grams.
+        short = [i for i, prompt in enumerate(prompts()) if not target.max_submitted(len(prompt))]
+        assert len(passes) <= most * (len(expected) - len(short)) + 40 * len(short)
+        if previous:
+            assert all(results[i].reused_tokens == 40 - most for i in results if i not in short)
+
+
+@contextmanager
+def _counted(target: ChainTarget) -> Iterator[list]:
+    """Record a target's forward passes."""
     passes, forward = [], target.model.forward
-    requests = [Request(i, prompt, (Index.build([text], kind="own"),))
-                for i, (prompt, text) in enumerate(zip(prompts(), expected, strict=True))]
     target.model.forward = lambda *args, **kwargs: passes.append(1) or forward(*args, **kwargs)
     try:
-        counts = []
-        for nodes in (0, 16):
-            passes.clear()
-            engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=1, nodes=nodes),
-                            RetrievalDrafter(DraftSettings(depth=8)))
-            assert_written({result.id: result for result in engine.run(requests)}, expected)
-            counts.append(len(passes))
+        yield passes
     finally:
         del target.model.forward
-    assert counts[1] < 0.4 * counts[0]
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba", "inkling"])
+def test_previous_texts_of_rows_in_a_batch(name):
+    """Prompts of equal length share a forward pass, whatever part of the previous text is right."""
+    target, _ = _target(name)
+    texts = prompts((9, 9, 14, 9, 5, 14))
+    with target.as_transformers() as model:
+        expected = [generate(model, text, max_new_tokens=12) for text in texts]
+    previous = [np.where(np.arange(12) == 2 * i, 7, text) for i, text in enumerate(expected)]
+    previous[1], previous[4] = previous[1][:0], previous[4][:3]
+    requests = [Request(i, text, previous_ids=previous[i]) for i, text in enumerate(texts)]
+    settings = EngineSettings(max_new_tokens=12, batch_size=4, nodes=4, score="always")
+    results = {r.id: r for r in Engine(target, settings, oracle(expected)).run(requests)}
+    assert_written(results, expected)
+    same = [next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), 11))
+            for old, new in zip(previous, expected, strict=True)]
+    assert [results[i].reused_tokens for i in range(len(texts))] == same
+
+
+def test_states_of_previous_text_are_limited(monkeypatch):
+    monkeypatch.setattr(chain, "_STATE_BYTES", 2**14)
+    target, expected = _target("mamba2")
+    most = target.max_submitted(5)
+    assert 1 < most < 10
+    engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=3, score="always"))
+    results = list(engine.run(Request(i, text, previous_ids=expected[i]) for i, text in enumerate(prompts())))
+    assert_written({result.id: result for result in results}, expected)
+    assert {result.reused_tokens for result in results} == {most}
 
 
 def test_rows_end_at_different_times():
@@ -93,7 +138,8 @@ def test_rows_end_at_different_times():
         assert_written(write(target, prompts(), oracle(expected), batch_size=batch_size), expected)
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba"])
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba", "lfm3", "inkling",
+                                  "qwen4_exp", "recurrent_gemma"])
 def test_bfloat16_is_verified_in_chains(name):
     assert any_target(tiny_without_trees(name, dtype=torch.bfloat16)).drafts == "chain"
 
@@ -165,10 +211,13 @@ def test_a_draft_model_has_to_sample_chains():
         assert np.array_equal(plain[0][row], plain[1][row])
 
 
-def test_a_draft_budget_plans_chains():
+def test_a_draft_budget_plans_chains(monkeypatch):
     target, expected = _target("mamba2")
     settings = EngineSettings(max_new_tokens=40, batch_size=3, nodes=32, depth=6)
+    kept, commit = set(), ChainTarget.commit
+    monkeypatch.setattr(ChainTarget, "commit", lambda *args: kept.add(args[-1].max().item()) or commit(*args))
     table = latency_probe.measure(target, settings)
+    assert {0, 1, 2, 4} <= kept  # of 1, 2, 5 and 9 tokens
     assert set(table) == {"1", "3"} and all(ms > 0 for times in table.values() for ms in times.values())
     cheap = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "3": {"1": 1.0, "9": 1.1}}, "a test")
     engine = Engine(target, settings, oracle(expected), draft_budget=DraftBudget(cheap, 32))

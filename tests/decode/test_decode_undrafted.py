@@ -33,7 +33,7 @@ NAMES = [name if name in _FAST else pytest.param(name, marks=pytest.mark.release
          for name in ARCHITECTURES_WITHOUT_TREES]
 # In steps of several rows, Rwkv of transformers mixes the rows, and XLNet fails.
 BATCHES = {"rwkv": ALONE, "recurrent_gemma": EQUAL, "minimax": EQUAL, "gpt_neo_local": EQUAL, "doge": EQUAL,
-           "llama4_chunks": EQUAL, "xlnet": ALONE}
+           "llama4_chunks": EQUAL, "xlnet": ALONE, "inkling": EQUAL, "qwen4_exp": EQUAL}
 
 
 def _undrafted(name: str) -> UndraftedTarget:

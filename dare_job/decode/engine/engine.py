@@ -57,8 +57,8 @@ class Engine:
 
     Without a drafter, or with ``settings.nodes`` 0, rows have no draft nodes. Decoding is then autoregressive
     unless requests bring a previous text. If the target verifies chains (``ChainTarget``), each row has the
-    best path of its drafts. If it has no drafts (``UndraftedTarget``), the drafter is not used, and rows are
-    admitted when no other row is being decoded. In both cases the prefill verifies no previous text.
+    best path of its drafts. If it has no drafts (``UndraftedTarget``), the drafter is not used, the prefill
+    verifies no previous text, and rows are admitted when no other row is being decoded.
 
     Parameters
     ----------
@@ -84,9 +84,8 @@ class Engine:
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
                  stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
-        if target.drafts != "tree":
-            nodes = settings.nodes if target.drafts == "chain" else 0
-            settings = replace(settings, nodes=nodes, score="never")
+        if target.drafts == "none":
+            settings = replace(settings, nodes=0, score="never")
         self.target, self.settings, self._numbers = target, settings, numbers
         self._admit_below = 1 if target.drafts == "none" else settings.batch_size  # active rows
         self.reuse_estimator = reuse_estimator or ReuseEstimator()
@@ -323,6 +322,7 @@ class Engine:
                 cache.clear(slot)
                 rows.submitted[slot] = 0
             result, tokens_read = self._verify_prefill(rows, cache, slots, prefix)
+        self.target.commit_prefill(cache, result.counts)
         ending, ends = rows.append_prefilled(slots, result, self._is_eos)
         seconds = time.perf_counter() - started
         self.reuse_estimator.record_prefill(seconds, tokens_read)

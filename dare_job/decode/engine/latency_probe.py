@@ -31,12 +31,12 @@ _NODES_PER_ROW = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _CHAIN_NODES = 6  # of each row with drafts, if only some rows have drafts
 _ROUNDS = 6
 _MAX_SECONDS = 4.0  # per batch size: no further round begins after this
-_FORMAT_VERSION = 6  # of cached measurements
+_FORMAT_VERSION = 7  # of cached measurements
 _LOG = logging.getLogger("dare_job")
 
 
 def load_or_measure(target: Target, settings: EngineSettings, folder: Path | None = None) -> LatencyCurve:
-    """Return the latency curve for ``DraftBudget``: a forward pass and its verification.
+    """Return the latency curve for ``DraftBudget``: a forward pass, verification, and commit of a chain.
 
     Measured once for each model, dtype, device, versions and rule.
 
@@ -167,6 +167,8 @@ def _step(target: Target, settings: EngineSettings):
                 return
         on_device = tree.to(target.device)
         verify(target.forward(cache, on_device, lengths).float(), on_device)
+        if target.drafts == "chain":  # keeping the state after half of the tokens takes time too
+            target.commit(cache, lengths, np.zeros((len(lengths), 1), np.int64), np.diff(tree.starts) // 2)
 
     return step
 

@@ -56,8 +56,12 @@ def usable_previous_text(previous: np.ndarray | None, vocabulary: int, is_eos: n
 
 
 def max_reused_tokens(prompt: int, target: Target) -> int:
-    """Return how many previous tokens a row with a prompt of this length can verify in ``_LOGIT_BYTES``."""
-    return max(0, _max_logit_positions(target) - (1 if target.supports_logits_to_keep else prompt))
+    """Return how many previous tokens a row with a prompt of this length can verify in ``_LOGIT_BYTES``, and
+    with the states that the target records.
+    """
+    tokens = max(0, _max_logit_positions(target) - (1 if target.supports_logits_to_keep else prompt))
+    limit = target.max_submitted(prompt)
+    return tokens if limit is None else min(tokens, limit)
 
 
 def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> Iterator[slice]:
@@ -89,6 +93,9 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     """Return whether several rows can share a forward pass."""
     rows, longest = len(prompts), int((prompts + submitted).max())
     needed, columns = int(submitted.sum()) + rows, longest
+    limit = target.max_submitted(int(prompts[0]))
+    if limit is not None and rows * int(submitted.max()) > limit:
+        return False
     if target.supports_logits_to_keep:
         columns = min(longest - int(prompts[0]) + 1, needed)
         if needed > rows and rows * columns > _MAX_LOGIT_OVERHEAD * needed:

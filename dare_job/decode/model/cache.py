@@ -68,7 +68,7 @@ class TreeCache(Cache):
         self.graphs: dict = {}  # of ``StaticForward``: they hold addresses in this cache
         self.graph_pool = None  # memory that they share
         self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
-        self._slots: torch.Tensor | None = None  # of the prompts of the next forward pass
+        self._slots: slice | torch.Tensor | None = None  # of the next forward pass, if rows are equally long
         self._layout: PaddedLayout | None = None  # of padded rows
         self._lines: list[torch.Tensor] | None = None  # by part: where static forward passes write
         # On a CPU: lengths and starts of the trees, and places of their queries if rows are padded; None: a
@@ -124,25 +124,24 @@ class TreeCache(Cache):
         # narrow takes a fifth of the time of a slice
         self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
 
-    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = (),
-                      start: int = 0) -> None:
+    def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
         """Prepare a forward pass over the prompts of slots (F,), padded to ``longest``.
 
         Parameters
         ----------
         prefix
             ``entries`` of the prompts' common prefix, which the forward pass leaves out.
-        start
-            Without a prefix: tokens that the slots hold already.
         """
-        self.reserve(longest)
-        self._slots, self.column = slots, prefix[0].shape[2] if prefix else start
-        self._lines = None
+        self.begin_equal(slots, prefix[0].shape[2] if prefix else 0, longest)
         for stack, entries in zip(self._stacks, prefix, strict=False):
             stack[:, slots, :, : self.column] = entries[:, None]
-        self._written = self._by_part([stack[:, :, :, self.column : longest].unbind(0)
-                                       for stack in self._stacks])
-        self._read = self._by_part([stack[:, :, :, :longest].unbind(0) for stack in self._stacks])
+
+    def begin_equal(self, slots: slice | torch.Tensor, start: int, end: int) -> None:
+        """Prepare a forward pass over tokens ``start`` to ``end`` of rows in these slots."""
+        self.reserve(end)
+        self._slots, self._lines, self.column = slots, None, start
+        self._written = self._by_part([stack[:, :, :, start:end].unbind(0) for stack in self._stacks])
+        self._read = self._by_part([stack[:, :, :, :end].unbind(0) for stack in self._stacks])
 
     def entries(self, slot: int, length: int) -> list[torch.Tensor]:
         """Return a copy of a slot's first entries, (parts, heads, length, dim) of each stack."""

@@ -5,27 +5,34 @@ tokens is recorded, and the one after the last accepted token is kept.
 """
 
 import inspect
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import (
     DummyLayer,
+    DynamicIndexedLayer,
     DynamicLayer,
+    DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
 )
 
-from dare_job.decode.model import recurrence, selfcheck, support, tree_attention
+from dare_job.decode.model import griffin, masks, recurrence, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import entry_bytes
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
 from dare_job.decode.model.support import DraftError
-from dare_job.decode.model.target import Target
+from dare_job.decode.model.target import Target, in_order, without_gradients
 from dare_job.decode.model.tree import Tree
 
-_LAYERS = DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer, DummyLayer
+_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, LinearAttentionLayer,
+           LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer, DummyLayer)
+_NO_MASKS = dict.fromkeys(support.state_kinds())
+_STATE_BYTES = 2**28  # of recurrent states, recorded by a forward pass over previous texts
 
 
 class ChainTarget(Target):
@@ -37,6 +44,12 @@ class ChainTarget(Target):
         A loaded transformers model.
     check : bool
         Compare chains with forward passes of the unchanged model.
+
+    Attributes
+    ----------
+    grouped : bool
+        Whether only rows of equal length share a forward pass: where the model's code derives distances from
+        columns of the cache.
 
     Raises
     ------
@@ -57,43 +70,113 @@ class ChainTarget(Target):
         self.supports_logits_to_keep = "logits_to_keep" in arguments
         self._cache_name = "cache_params" if "cache_params" in arguments else "past_key_values"
         self._has_positions = "position_ids" in arguments
+        self._has_griffin = griffin.enable(model)
         self._shapes = _state_shapes(model, self._cache_name)
+        self._has_attention = any(self._shapes.entries)
         self._original_attention = tree_attention.original_name(model)
-        if self._shapes.attention:
+        # Indexes read the mask, which ``tree_sdpa`` does not always have.
+        if self._has_attention and not any(len(shape or ()) > 3 for shape in self._shapes.entries):
             self.fused = tree_attention.enable(model)
         self._recurrences = recurrence.find(model)
         self.prefix_cache, self.prepacked = NoPrefixes(), PrepackedLayers(model)
+        self.grouped = not support.pads(model)
         if check:
+            self._check()
+
+    def _check(self) -> None:
+        try:
+            selfcheck.check_chains(self)
+        except DraftError:
+            if self.grouped:
+                raise
+            self.grouped = True
             selfcheck.check_chains(self)
 
     @property
     def cache_bytes(self) -> tuple[int, int]:
         """Bytes of one token's keys and values, and of a row's states."""
-        states = (*self._shapes.convolutions.values(), *self._shapes.recurrences.values())
-        return entry_bytes(self._shapes.entries, self.dtype), sum(state.nbytes for state in states)
+        entries = entry_bytes(filter(None, self._shapes.entries), self.dtype)
+        return entries, sum(state.nbytes for state in self._states)
+
+    @property
+    def _states(self) -> list[torch.Tensor]:
+        """States of a row."""
+        return [*self._shapes.convolutions.values(), *self._shapes.recurrences.values()]
+
+    def max_submitted(self, prompt: int) -> int:
+        """Tokens that can be verified after prompts of this length, by the bytes of their states.
+
+        None after a prompt that is shorter than a state of token ids, whose padding only the model knows.
+        """
+        ids = [state.shape[-1] for state in self._states if not state.is_floating_point()]
+        recorded = any(recurrence.records for recurrence in self._recurrences)
+        recurrent = sum(state.nbytes for state in self._shapes.recurrences.values()) if recorded else 0
+        return 0 if prompt < max(ids, default=0) else _STATE_BYTES // max(1, recurrent)
 
     def new_cache(self, slots: int) -> StateCache:
         """Return an empty cache for this many rows."""
         return StateCache(self._shapes, slots, self.dtype, self.device)
 
+    @contextmanager
+    def as_transformers(self):
+        """Run ``model`` with its original layers, for comparison."""
+        with super().as_transformers(), griffin.off(self.model) if self._has_griffin else nullcontext():
+            yield self.model
+
     def prefill(self, cache: StateCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 submitted: np.ndarray | None = None, prefix=None) -> torch.Tensor:
-        """Read prompts, as ``Target.prefill``, in a forward pass for each length: padding changes states.
+        """Read prompts, and tokens to verify after them, as ``Target.prefill``.
 
-        Nothing is submitted after them.
+        There is a forward pass for each length of prompts, because padding changes states. States are kept by
+        ``commit_prefill``.
         """
-        logits = None
+        counts = (np.zeros_like(lengths) if submitted is None else submitted) + 1
+        ends, parts = np.cumsum(counts), []
+        cache.begin()
         for length in np.unique(lengths):
             rows = np.flatnonzero(lengths == length)
-            part = super().prefill(cache, slots[rows], ids[rows, :length], lengths[rows])
-            logits = part.new_empty((len(slots), part.shape[1])) if logits is None else logits
-            logits[torch.from_numpy(rows).to(part.device)] = part
-        return logits
+            cache.expect_prompts(rows, length.item())
+            longest = length + counts[rows].max() - 1
+            part = super().prefill(cache, slots[rows], ids[rows, :longest], lengths[rows], counts[rows] - 1)
+            places = np.concatenate([np.arange(ends[row] - counts[row], ends[row]) for row in rows])
+            parts.append((places, part))
+        return in_order(parts)
+
+    def commit_prefill(self, cache: StateCache, counts: np.ndarray) -> None:
+        """Keep the states after prompts and accepted tokens, as ``Target.commit_prefill``."""
+        cache.commit_states(counts)
 
     def forward(self, cache: StateCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Run the model over the chains of the first R rows, as ``Target.forward``."""
         assert tree.depth == tree.width - 1, "a row has more than one path of drafts"
-        return super().forward(cache, tree, lengths)
+        cache.begin()
+        if not self.grouped:
+            return super().forward(cache, tree, lengths)
+        return in_order([self._read_rows(cache, tree, np.flatnonzero(lengths == length), length.item())
+                         for length in np.unique(lengths)])
+
+    @without_gradients
+    def _read_rows(self, cache: StateCache, tree: Tree, rows: np.ndarray,
+                   length: int) -> tuple[np.ndarray, torch.Tensor]:
+        """Run the model over the chains of some rows after ``length`` tokens; return their queries int64 (T,)
+        and logits (T, V). Shorter chains are padded with their root.
+        """
+        starts, counts = tree.starts[rows], np.diff(tree.starts)[rows]
+        columns = np.arange(counts.max())
+        valid = columns < counts[:, None]
+        queries = np.where(valid, starts[:, None] + columns, starts[:, None])
+        width, count = len(columns), len(rows)
+        first = rows[0].item()
+        together = rows[-1] - first == count - 1
+        slots = slice(first, first + count) if together else torch.from_numpy(rows).to(self.device)
+        cache.begin_rows(slots, rows, length, width)
+        mask = None
+        if not self.fused or width > 1 or self.traits.window is not None:
+            mask = masks.prompt(self.traits, count, length, length + width, self.dtype, self.device)
+        positions = torch.arange(length, length + width, device=self.device).expand(count, -1)
+        ids = torch.from_numpy(tree.on_cpu.host[0][queries]).to(self.device)
+        logits = self._forward(ids, positions, mask, cache)
+        return queries[valid], logits[torch.from_numpy(valid).to(self.device)]
 
     def commit(self, cache: StateCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Keep the states after the accepted nodes, as ``Target.commit``; a chain's entries are in place."""
@@ -103,9 +186,9 @@ class ChainTarget(Target):
         options[self._cache_name] = cache
         if self._has_positions:
             options["position_ids"] = positions
-        if self._shapes.attention:
-            options["attention_mask"] = mask
-        if ids.shape[1] == 1 or not cache.has_previous_state():
+        if self._has_attention:
+            options["attention_mask"] = {**_NO_MASKS, **mask} if isinstance(mask, dict) else mask
+        if not cache.records:
             return self.model(input_ids=ids, use_cache=True, **options).logits
         with recurrence.by_token(self._recurrences, cache.recorder):
             logits = self.model(input_ids=ids, use_cache=True, **options).logits
@@ -131,12 +214,9 @@ def _state_shapes(model: PreTrainedModel, cache_name: str) -> StateShapes:
         raise DraftError(name, f"it does not run with a cache ({error})") from error
     if other := {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}:
         raise DraftError(name, f"its cache has layers of type {', '.join(sorted(other))}")
-    attention = [at for at, layer in enumerate(cache.layers) if getattr(layer, "keys", None) is not None]
-    keys = [(cache.layers[at].keys, cache.layers[at].values) for at in attention]
     states = [{(at, number): state for at, layer in enumerate(cache.layers)
                for number, state in getattr(layer, kind, {}).items() if state is not None}
               for kind in ("conv_states", "recurrent_states")]
     if not any(states):
         raise DraftError(name, "its layers keep no state in their cache")
-    entries = [(key.shape[1], key.shape[3], value.shape[3]) for key, value in keys]
-    return StateShapes(attention, entries, *states)
+    return StateShapes([selfcheck.entry_shape(layer) for layer in cache.layers], *states)

@@ -39,17 +39,17 @@ def cache_shapes(model: PreTrainedModel) -> list[tuple[int, ...] | None]:
     try:
         with torch.inference_mode():
             model(input_ids=ids, past_key_values=cache, use_cache=True)
-        return [_shape(layer) for layer in cache.layers]
+        if any(hasattr(layer, "conv_states") for layer in cache.layers):
+            raise TypeError("a layer holds a recurrent state")
+        return [entry_shape(layer) for layer in cache.layers]
     except MODEL_ERRORS as error:
         _LOG.debug("the cache of %s: %s", name, error)
         raise DraftError(name, "it has no ordinary key-value cache") from error
 
 
-def _shape(layer) -> tuple[int, ...] | None:
-    """Return the shape of one layer of a transformers cache that has read a token."""
-    if hasattr(layer, "conv_states"):
-        raise TypeError(f"a {type(layer).__name__} holds a recurrent state")
-    if layer.keys is None:
+def entry_shape(layer) -> tuple[int, ...] | None:
+    """Return the shape of one layer of a transformers cache that has read a token, as ``cache_shapes``."""
+    if getattr(layer, "keys", None) is None:
         return None
     index = getattr(layer, "indexer_keys", None)
     return (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3],
@@ -96,12 +96,13 @@ def require_numbers(target, logits: torch.Tensor) -> None:
 
 _CHAINS = (4, 2)  # draft tokens of two rows
 _ACCEPTED = np.array([2, 2])  # of each, before the next forward pass
+_SUBMITTED, _KEPT = (3, 2), np.array([1, 2])  # tokens after two prompts, and those that are kept
 
 
 @torch.inference_mode()
 def check_chains(target) -> None:
-    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, with ordinary
-    forward passes.
+    """Compare prompts, single tokens and chains, before and after some of a chain is accepted, and chains in
+    the forward pass of their prompts, with ordinary forward passes.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def check_chains(target) -> None:
 def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return logits (V,) of two rows by the engine's forward passes, each with those of an ordinary one."""
     rng = np.random.default_rng(0)
-    lengths = np.array(_LENGTHS)  # before the root
+    lengths = _lengths(target.traits)[-1]  # before the root
     if target.traits.max_length is not None:
         lengths = np.clip(lengths, 1, max(1, target.traits.max_length - sum(_CHAINS) - 4))
     texts = rng.integers(0, target.vocabulary, (2, lengths.max() + 10))
@@ -157,6 +158,11 @@ def _chain_case(target) -> list[tuple[torch.Tensor, torch.Tensor]]:
     step(lengths + 1, _CHAINS, _ACCEPTED)
     step(lengths + 2 + _ACCEPTED, (2, 2), np.array([0, 2]))
     step((lengths + 3 + _ACCEPTED)[:1], (0,), np.zeros(1, np.int64))
+    ids, counts = texts[:, : lengths.max() + max(_SUBMITTED)], np.array(_SUBMITTED)
+    compare(target.prefill(cache, np.arange(2), ids, lengths, counts),
+            [(row, length - 1 + t) for row, length in enumerate(lengths) for t in range(counts[row] + 1)])
+    target.commit_prefill(cache, _KEPT)
+    step(lengths + _KEPT, (1, 1), np.zeros(2, np.int64))
     return pairs
 
 

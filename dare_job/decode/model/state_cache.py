@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.recurrence import StateRecorder
+from dare_job.decode.model.recurrence import After, StateRecorder
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 Place = tuple[int, int]  # layer, and number of the state in the layer
@@ -23,18 +23,41 @@ class StateShapes(NamedTuple):
 
     Attributes
     ----------
-    attention : list of int
-        Layers with keys and values.
-    entries : list of (int, int, int)
-        Heads, key dimension and value dimension of these layers.
-    convolutions, recurrences : dict of Place to float (1, ...)
+    entries : list of tuple of int, or None
+        Shapes of each layer's keys and values, as of ``TreeCache``.
+    convolutions, recurrences : dict of Place to (1, ...)
         States of other layers, or of the same ones, as from a forward pass.
     """
 
-    attention: list[int]
-    entries: list[tuple[int, int, int]]
+    entries: list[tuple[int, ...] | None]
     convolutions: dict[Place, torch.Tensor]
     recurrences: dict[Place, torch.Tensor]
+
+
+class _Pass(NamedTuple):
+    """A forward pass whose states are not committed yet.
+
+    Attributes
+    ----------
+    slots : slice or int64 (R,)
+    rows : int64 (R,)
+        Places of the rows among those to be committed.
+    tokens : int
+        After how many tokens of each row its text may end.
+    work : dict of tuple to (R, ...)
+        Copies of the states before. A forward pass over one token changes them.
+    windows : dict of tuple to (R, ..., K + tokens - 1)
+        Inputs of convolutions, of which the first K are the state after the first of these tokens.
+    after : dict of tuple to callable
+        ``StateRecorder.after`` of recurrences.
+    """
+
+    slots: slice | torch.Tensor
+    rows: np.ndarray
+    tokens: int
+    work: dict[tuple, torch.Tensor]
+    windows: dict[tuple, torch.Tensor]
+    after: dict[tuple, After]
 
 
 class StateCache(TreeCache):
@@ -57,32 +80,60 @@ class StateCache(TreeCache):
     def __init__(self, shapes: StateShapes, slots: int, dtype: torch.dtype, device):
         super().__init__(shapes.entries, slots, dtype, device)
         self.recorder = StateRecorder()
-        self._attention = {layer: at for at, layer in enumerate(shapes.attention)}
-        self._kinds = {"conv": shapes.convolutions, "recurrent": shapes.recurrences}
+        states = {"conv": shapes.convolutions, "recurrent": shapes.recurrences}
         self._states = {(kind, *place): state.new_zeros((slots, *state.shape[1:]))
-                        for kind, states in self._kinds.items() for place, state in states.items()}
-        self._width = 0  # queries of the widest row in the next forward pass; 0: prompts
-        # Copies that the next forward pass of single tokens changes, or reads if rows have several.
-        self._work: dict[tuple, torch.Tensor] = {}
-        # After a forward pass of several tokens: convolution inputs (R, C, K + W), states (W, R, ...).
-        self._read_inputs: dict[tuple, torch.Tensor] = {}
-        self._after: dict[tuple, list[torch.Tensor]] = {}
+                        for kind, of_kind in states.items() for place, state in of_kind.items()}
+        self._prompts = np.empty(0, np.int64), 0  # rows of the next prompts, and tokens of each
+        self._continues = False  # whether the next forward pass continues texts
+        self._passes: list[_Pass] = []
+        self._pass: _Pass | None = None  # the last one; None: over prompts, without tokens after them
+
+    def begin(self) -> None:
+        """Forget passes that were not committed."""
+        self._passes = []
 
     def begin_trees(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
         """Prepare a forward pass over the chains of the first R slots, as ``TreeCache.begin_trees``."""
         super().begin_trees(tree, lengths, layout)
-        rows, self._width = len(lengths), tree.width
-        self._work = {place: state[:rows].clone() for place, state in self._states.items()}
-        self._read_inputs, self._after = {}, {}
+        self._begin_pass(slice(len(lengths)), np.arange(len(lengths)), tree.width)
+
+    def begin_rows(self, slots: slice | torch.Tensor, rows: np.ndarray, length: int, width: int) -> None:
+        """Prepare a forward pass over ``width`` tokens of rows in these slots, after ``length`` tokens.
+
+        ``rows`` are their places among the rows to be committed.
+        """
+        self.begin_equal(slots, length, length + width)
+        self._set_indexed_positions(length, len(rows))
+        self._begin_pass(slots, rows, width)
+
+    def expect_prompts(self, rows: np.ndarray, tokens: int) -> None:
+        """Set the length of the prompts in the next ``begin_prompts``; ``rows`` as in ``begin_rows``.
+
+        Tokens of the forward pass that come later are drafts, whose states are recorded.
+        """
+        self._prompts = rows, tokens
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
-        """Prepare a forward pass over prompts of equal length, which start from empty states."""
+        """Prepare a forward pass over prompts and drafts after them, which starts from empty states."""
         super().begin_prompts(slots, longest, prefix)
-        self._width = 0
+        rows, tokens = self._prompts
+        self._set_indexed_positions(0, len(rows))
+        self._continues, self._pass, self.recorder.prompt = False, None, tokens
+        if longest > tokens:
+            self._pass = _Pass(slots, rows, longest - tokens + 1, {}, {}, {})
+            self._passes.append(self._pass)
 
-    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        """As ``TreeCache.update``."""
-        return super().update(key_states, value_states, self._attention[layer_idx], *args, **kwargs)
+    def _begin_pass(self, slots: slice | torch.Tensor, rows: np.ndarray, width: int) -> None:
+        work = {place: state[slots].clone() for place, state in self._states.items()}
+        self._pass = _Pass(slots, rows, width, work, {}, {})
+        self._passes.append(self._pass)
+        self._continues, self.recorder.prompt = True, 0
+
+    def _set_indexed_positions(self, length: int, rows: int) -> None:
+        """Set the positions that Qwen4-exp reads with its index keys, at its first layer that has them."""
+        for layer in list(self._part_of_index)[:1]:
+            positions = torch.arange(length, device=self.device).expand(3, rows, -1) if length else None
+            self.layers[layer].indexer_position_ids = positions
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.column
@@ -91,65 +142,74 @@ class StateCache(TreeCache):
         return self.column + query_length, 0
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
-        return bool(self._width)
+        return self._continues
 
     def is_recording_past(self, layer_idx: int) -> bool:
         return False
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        return self._work.get(("conv", layer_idx, state_idx)) if self._width else None
+        return self._pass.work.get(("conv", layer_idx, state_idx)) if self._continues else None
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        self.recorder.before = state = (
-            self._work.get(("recurrent", layer_idx, state_idx)) if self._width else None)
+        place = "recurrent", layer_idx, state_idx
+        self.recorder.before = state = self._pass.work.get(place) if self._continues else None
         return state
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                           **kwargs) -> torch.Tensor:
-        """Add inputs (R, C, W) of a convolution; return them after the earlier ones that it sees."""
+        """Add inputs (R, ..., W) of a convolution; return them after the earlier ones that it sees."""
         place = "conv", layer_idx, state_idx
-        if not self._width:
-            state = self._states[place]
-            conv_states = pad(conv_states, (max(0, state.shape[2] - conv_states.shape[2]), 0))
-            state[self._slots] = conv_states[..., -state.shape[2]:]
-            return conv_states
-        inputs = torch.cat((self._work[place], conv_states), -1)
-        self._read_inputs[place] = inputs
-        return inputs
+        kernel, current = self._states[place].shape[-1], self._pass
+        if self._continues:
+            inputs = torch.cat((current.work[place], conv_states), -1)
+            if current.tokens == 1:
+                current.work[place].copy_(inputs[..., -kernel:])
+            current.windows[place] = inputs[..., 1:]
+            return inputs
+        conv_states = pad(conv_states, (max(0, kernel - conv_states.shape[-1]), 0))
+        if current is None:
+            self._states[place][self._slots] = conv_states[..., -kernel:]
+        else:
+            wanted = kernel + current.tokens - 1
+            padded = pad(conv_states, (max(0, wanted - conv_states.shape[-1]), 0))
+            current.windows[place] = padded[..., -wanted:]
+        return conv_states
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                                **kwargs) -> torch.Tensor:
         """Store the state after the last token; after several tokens, all states that were recorded."""
         place = "recurrent", layer_idx, state_idx
-        if not self._width:
+        if self._pass is None:
             self._states[place][self._slots] = recurrent_states.to(self._states[place].dtype)
-        elif self._width == 1:
-            self._work[place].copy_(recurrent_states)
-        elif self.recorder.after:  # empty: the recurrence ran in another form than by token
-            self._after[place], self.recorder.after = self.recorder.after, []
+        elif self._pass.tokens == 1:
+            self._pass.work[place].copy_(recurrent_states)
+        elif self.recorder.after is not None:
+            self._pass.after[place], self.recorder.after = self.recorder.after, None
         return recurrent_states
 
     def commit_states(self, counts: np.ndarray) -> None:
-        """Store each row's state after its root and its ``counts`` (R,) accepted drafts."""
-        rows = len(counts)
-        if self._width == 1:
-            for place, state in self._work.items():
-                self._states[place][:rows] = state
-            return
-        row, count = torch.arange(rows, device=self.device), torch.from_numpy(counts).to(self.device)
-        for place, inputs in self._read_inputs.items():
-            state = self._states[place]
-            columns = count[:, None] + 1 + torch.arange(state.shape[2], device=self.device)  # (R, K)
-            state[:rows] = inputs.gather(2, columns[:, None].expand(-1, inputs.shape[1], -1))
-        for place, states in self._after.items():
-            self._states[place][:rows] = torch.stack(states)[count, row]
-        self._work, self._read_inputs, self._after = {}, {}, {}
+        """Store each row's state after its root, or its prompt, and its ``counts`` (R,) accepted drafts."""
+        for done in self._passes:
+            if done.tokens == 1:
+                for place, state in done.work.items():
+                    self._states[place][done.slots] = state
+                continue
+            for place, inputs in done.windows.items():
+                state = self._states[place]
+                state[done.slots] = _windows(inputs, counts[done.rows], state.shape[-1])
+            for place, after in done.after.items():
+                self._states[place][done.slots] = after(counts[done.rows]).to(self._states[place].dtype)
+        self._passes, self._pass = [], None
+
+    @property
+    def records(self) -> bool:
+        """Whether the next forward pass has to record the states after several tokens."""
+        return self._pass is not None and self._pass.tokens > 1
 
     @property
     def complete(self) -> bool:
         """Whether the last forward pass recorded the states of all layers."""
-        places = {*self._read_inputs, *self._after}
-        return self._width == 1 or places == self._states.keys()
+        return {*self._pass.windows, *self._pass.after} == self._states.keys()
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """As ``TreeCache.copy_slots``, with the states."""
@@ -163,3 +223,13 @@ class StateCache(TreeCache):
         if not start:
             for state in self._states.values():
                 state[slot] = 0
+
+
+def _windows(inputs: torch.Tensor, counts: np.ndarray, width: int) -> torch.Tensor:
+    """Return ``width`` inputs of (R, ..., W) from each row's count on, (R, ..., width)."""
+    first = counts[0].item()
+    if (counts == first).all():
+        return inputs[..., first : first + width]
+    columns = torch.from_numpy(counts[:, None] + np.arange(width)).to(inputs.device)
+    columns = columns.view(len(counts), *[1] * (inputs.dim() - 2), -1)
+    return inputs.gather(-1, columns.expand(*inputs.shape[:-1], -1))

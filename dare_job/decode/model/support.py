@@ -12,6 +12,9 @@ from dare_job.errors import ModelError
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"  # the mask of FULL, from which the model's code selects
 _STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
+# Masks of layers that have a state too, or an index over blocks of earlier tokens (Qwen4-exp). An index over
+# columns, with ``index_topk``, chooses among equal scores by their number, which is another one in a chain.
+_ATTENTION = {"hybrid": FULL, "attention": FULL, INDEXED: FULL, "hybrid_sliding": SLIDING}
 # Layers that see the same tokens however many columns of padding are before the text.
 _RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_sliding", "mlp", "moe", "mamba",
              "recurrent", "attention"}
@@ -139,22 +142,31 @@ def keeps_states(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "_is_stateful", False) or _STATES & {*kinds})
 
 
+def state_kinds() -> frozenset[str]:
+    """Return the types of layers that keep states, for which a model may expect a mask."""
+    return frozenset(_STATES)
+
+
 def chain_traits(model: PreTrainedModel) -> Traits:
-    """Return the traits of a model that keeps states beside full attention.
+    """Return the traits of a model that keeps states beside attention.
 
     Raises
     ------
     DraftError
-        Its attention is limited, or depends on cache columns.
+        Its attention is limited in a way that no mask of the engine shows.
     ModelError
         The model is not a causal language model.
     """
     traits, config = undrafted_traits(model), model.config.get_text_config(decoder=True)
-    kinds = _kinds(config)
-    if uses_alibi(model) or not pads(model) or {SLIDING, "hybrid_sliding"} & {*kinds}:
-        limit = _hidden_limit(config, kinds) or ", ".join(kinds)
+    attention = [_ATTENTION.get(kind, kind) for kind in _kinds(config) if kind not in _STATES - {"hybrid"}]
+    kinds = tuple(dict.fromkeys(kind for kind in attention if kind not in ("mlp", "moe"))) or (FULL,)
+    limit = "ALiBi" if uses_alibi(model) else _hidden_limit(config, kinds)
+    if limit or not {*kinds} <= {FULL, SLIDING, CHUNKED} or {SLIDING, CHUNKED} <= {*kinds}:
+        limit = limit or ", ".join(kinds)
         raise DraftError(type(model).__name__, f"it has states beside attention that is limited ({limit})")
-    return replace(traits, kinds=(FULL,))
+    window = config.sliding_window if SLIDING in kinds else None
+    window = config.attention_chunk_size if CHUNKED in kinds else window
+    return replace(traits, kinds=kinds, window=window)
 
 
 def pads(model: PreTrainedModel) -> bool:

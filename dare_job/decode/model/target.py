@@ -21,7 +21,7 @@ from dare_job.decode.model.support import INDEXED
 from dare_job.decode.model.tree import PaddedLayout, Tree
 
 
-def _without_gradients(method):
+def without_gradients(method):
     """Enter ``torch.inference_mode`` only if the caller has not: entering takes noticeable time per step."""
     entering = torch.inference_mode()(method)
 
@@ -30,6 +30,13 @@ def _without_gradients(method):
         return (method if torch.is_inference_mode_enabled() else entering)(*args, **kwargs)
 
     return call
+
+
+def in_order(parts: list[tuple[np.ndarray, torch.Tensor]]) -> torch.Tensor:
+    """Return the logits (T, V) of several forward passes, each with its logits' places int64 among them."""
+    order, logits = np.argsort(np.concatenate([places for places, _ in parts])), [part for _, part in parts]
+    joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+    return joined if (np.diff(order) > 0).all() else joined[torch.from_numpy(order).to(joined.device)]
 
 
 class Target:
@@ -180,7 +187,7 @@ class Target:
         with tree_attention.original(self.model, self._original_attention), linear:
             yield self.model
 
-    @_without_gradients
+    @without_gradients
     def prefill(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 submitted: np.ndarray | None = None, prefix: Prefix | None = None) -> torch.Tensor:
         """Read prompts, and tokens to verify after them, into the cache.
@@ -234,7 +241,7 @@ class Target:
                                        None if submitted is None else submitted[row], prefix)
                           for row in rows])
 
-    @_without_gradients
+    @without_gradients
     def forward(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Run the target over the trees of the first R rows.
 
@@ -276,15 +283,14 @@ class Target:
                 parts.append((queries, self.extend(cache, masks.level_of_trees(tree, lengths, rows))))
         parts += [(tree.starts[row : row + 1], self._read_root(cache, tree, row, int(lengths[row])))
                   for row in np.flatnonzero(beyond)]
-        order = np.argsort(np.concatenate([queries for queries, _ in parts]))
-        return torch.cat([logits for _, logits in parts])[torch.from_numpy(order).to(self.device)]
+        return in_order(parts)
 
     def _read_root(self, cache: TreeCache, tree: Tree, row: int, length: int) -> torch.Tensor:
         """Return the root's logits (1, V) from a forward pass with the columns that ``generate`` has.
 
         Which of several tokens with equal scores an index selects may depend on the number of columns.
         """
-        cache.begin_prompts(torch.tensor([row], device=self.device), length + 1, start=length)
+        cache.begin_equal(slice(row, row + 1), length, length + 1)
         mask = masks.prompt(self.traits, 1, length, length + 1, self.dtype, self.device)
         start = int(tree.starts[row])
         positions = torch.full((1, 1), length, device=self.device)
@@ -306,7 +312,7 @@ class Target:
         tokens, positions = (x[layout.queries].view(shape) for x in (tree.tokens, positions))
         return layout.unpad(self._forward(tokens, positions, mask, cache))
 
-    @_without_gradients
+    @without_gradients
     def extend(self, cache: TreeCache, level: Level, wanted: np.ndarray | None = None) -> torch.Tensor:
         """Run the target over one level of trees, after nodes that earlier passes read.
 
@@ -401,6 +407,15 @@ class Target:
         rows = np.flatnonzero((sources != targets).any(1))
         if len(rows):
             cache.move_entries(rows, sources[rows], targets[rows])
+
+    def max_submitted(self, prompt: int) -> int | None:
+        """Maximum tokens, of all rows together, that a forward pass can verify after prompts of this length.
+        None: unlimited.
+        """
+        return None
+
+    def commit_prefill(self, cache: TreeCache, counts: np.ndarray) -> None:
+        """Keep ``counts`` (F,) tokens after each of the prompts that were read last: they are in place."""
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         if self.llama is not None:

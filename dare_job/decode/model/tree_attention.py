@@ -17,14 +17,22 @@ _SDPA = "sdpa"  # the only implementation that ``tree_sdpa`` replaces
 _PACKED_LAYOUT: ContextVar[PaddedLayout | None] = ContextVar("packed_layout", default=None)
 
 
-def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0.0, position_bias=None,
+              **kwargs):
     """query (R, H, Q, D), key and value (R, G, L, D), additive mask or None -> (R, Q, H, D).
 
     The mask is (R, 1, Q, L), or (R, H, Q, L) where a model adds a part of its own for each head.
     Within ``uneven`` query is (1, H, T, D), and so is the result: (1, T, H, D).
     Without a mask a single query sees every key, and several see each other causally (a prompt).
+    ``position_bias`` (R, H, Q, L) is added to the mask.
     """
     layout = _PACKED_LAYOUT.get()
+    if position_bias is not None:
+        if attention_mask is None and query.shape[2] > 1:
+            future = torch.ones(position_bias.shape[2:], dtype=torch.bool, device=query.device).triu_(1)
+            low = torch.finfo(query.dtype).min
+            attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
+        attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
     if layout is not None:
         attend = _attend_folded if layout.fold else _attend
         out, _ = attend(layout.pad(query), key, value, attention_mask, scaling)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from dare_job.decode.model import prepacked, selfcheck, support, tree_attention
+from dare_job.decode.model import griffin, prepacked, selfcheck, support, tree_attention
 from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.own_cache import CachedRows, ModuleState, OwnCache
 from dare_job.decode.model.prefix_cache import NoPrefixes
-from dare_job.decode.model.target import Target
+from dare_job.decode.model.target import Target, in_order
 from dare_job.decode.model.tree import Tree, build
 from dare_job.errors import ModelError
 from pools.tree import empty_drafts
@@ -61,6 +61,7 @@ def any_target(model: PreTrainedModel, check: bool = True, static: bool | None =
 def _restore(model: PreTrainedModel, attention: str) -> None:
     """Give a model its own layers and attention again."""
     prepacked.remove(model)
+    griffin.remove(model)
     if model.config._attn_implementation != attention:
         model.set_attn_implementation(attention)
 
@@ -125,19 +126,19 @@ class UndraftedTarget(Target):
     def prefill(self, cache: OwnCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
                 submitted: np.ndarray | None = None, prefix=None) -> torch.Tensor:
         """Read prompts, as ``Target.prefill``; return logits (F, V). Nothing is submitted after them."""
-        logits = None
+        parts = []
         for rows in self._split(lengths):
             batch = self._read(ids[rows], lengths[rows])
             cache.place(slots[rows], batch)
-            logits = _fill(logits, len(slots), rows, batch.logits)
-        return logits
+            parts.append((rows, batch.logits))
+        return in_order(parts)
 
     def forward(self, cache: OwnCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
         """Run the model over the roots of the first R rows, as ``Target.forward``; return logits (R, V).
 
         A root that is read already, in a repeated forward pass, is not read again.
         """
-        logits = None
+        parts = []
         for batch, slots, numbers in cache.batches(len(lengths)):
             if len(numbers) < len(batch):
                 batch.keep(numbers)
@@ -147,8 +148,8 @@ class UndraftedTarget(Target):
             order[list(numbers)] = slots
             if (batch.lengths == lengths[order]).all():
                 batch.extend(torch.from_numpy(tree.host[0][order]).to(self.device))
-            logits = _fill(logits, len(lengths), order, batch.logits)
-        return logits
+            parts.append((order, batch.logits))
+        return in_order(parts)
 
     def commit(self, cache: OwnCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Do nothing: roots are in place."""
@@ -169,14 +170,6 @@ class UndraftedTarget(Target):
         mask = torch.from_numpy((columns >= 0).astype(np.int64)).to(self.device)
         return CachedRows(self.model, torch.from_numpy(left).to(self.device),
                           None if columns.min() == 0 else mask, self._state)
-
-
-def _fill(logits: torch.Tensor | None, rows: int, places: np.ndarray, part: torch.Tensor) -> torch.Tensor:
-    """Write the logits of some rows into those of all, (rows, V), which are created first."""
-    if logits is None:
-        logits = part.new_empty((rows, part.shape[1]))
-    logits[torch.from_numpy(places).to(part.device)] = part
-    return logits
 
 
 def _largest_batches(target: UndraftedTarget, largest: str) -> str:
