@@ -46,8 +46,6 @@ STATEFUL = {
         num_key_value_heads=4, kv_lora_rank=8, qk_rope_head_dim=4, v_head_dim=8, qk_nope_head_dim=8,
         num_experts=2, num_experts_per_token=1, pad_token_id=0,
         layer_types=["linear_attention", "full_attention"] * 2)),
-    "lfm3": (hf.Lfm3Config, dict(GROUPED, num_hidden_layers=3, sliding_window=WINDOW, pad_token_id=0,
-                                 layer_types=["conv", "sliding_attention", "full_attention"])),
     # Distances by column, and queries scaled by their column.
     "inkling": (hf.InklingTextConfig, dict(
         _SMALL, num_attention_heads=4, num_key_value_heads=2, head_dim=8, swa_num_attention_heads=4,
@@ -68,6 +66,10 @@ STATEFUL = {
     "minimax": (hf.MiniMaxConfig, dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, head_dim=8,
                                        layer_types=["linear_attention", "full_attention"], block_size=16)),
 }
+if hasattr(hf, "Lfm3Config"):  # since transformers 5.23
+    STATEFUL["lfm3"] = hf.Lfm3Config, dict(
+        GROUPED, num_hidden_layers=3, sliding_window=WINDOW, pad_token_id=0,
+        layer_types=["conv", "sliding_attention", "full_attention"])
 OTHER_ATTENTION = {
     "gpt_neo_local": (hf.GPTNeoConfig, dict(vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4,
                                             window_size=8, attention_types=[[["global", "local"], 1]],

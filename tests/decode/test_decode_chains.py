@@ -7,8 +7,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+import transformers
 from decode_models import VOCABULARY, assert_written, oracle, prompts, tiny, write
 from decode_models import generate_now as generate
+from packaging import version
 from state_models import STATEFUL, tiny_without_trees
 
 from dare_job.decode.draft.model import ModelDrafter
@@ -32,7 +34,9 @@ from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
-_FAST = {"qwen3_next", "falcon_h1", "lfm2", "mamba2", "mamba", "lfm3"}
+pytestmark = pytest.mark.skipif(version.parse(transformers.__version__) < version.parse("5.21"),
+                                reason="the models' code keeps states in another form")
+_FAST = {"qwen3_next", "falcon_h1", "mamba2", "lfm3"}
 WITHOUT_CHAINS = {"rwkv", "minimax"}
 
 
@@ -138,8 +142,9 @@ def test_rows_end_at_different_times():
         assert_written(write(target, prompts(), oracle(expected), batch_size=batch_size), expected)
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "lfm2", "mamba2", "bamba", "lfm3", "inkling",
-                                  "qwen4_exp", "recurrent_gemma"])
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2", "mamba2", *(
+    pytest.param(name, marks=pytest.mark.release)
+    for name in ("falcon_h1", "bamba", "lfm3", "inkling", "qwen4_exp", "recurrent_gemma"))])
 def test_bfloat16_is_verified_in_chains(name):
     assert any_target(tiny_without_trees(name, dtype=torch.bfloat16)).drafts == "chain"
 

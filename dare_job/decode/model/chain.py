@@ -9,16 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import (
-    DummyLayer,
-    DynamicIndexedLayer,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    LinearAttentionAndFullAttentionLayer,
-    LinearAttentionAndSlidingWindowAttentionLayer,
-    LinearAttentionLayer,
-)
+from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from dare_job.decode.model import griffin, masks, recurrence, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import entry_bytes
@@ -29,8 +20,10 @@ from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.target import Target, in_order, without_gradients
 from dare_job.decode.model.tree import Tree
 
-_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, LinearAttentionLayer,
-           LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer, DummyLayer)
+_LAYERS = tuple(getattr(cache_utils, name) for name in (
+    "DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer",
+    "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer",
+) if hasattr(cache_utils, name))  # transformers 5.17 has no DummyLayer
 _NO_MASKS = dict.fromkeys(support.state_kinds())
 _STATE_BYTES = 2**28  # of recurrent states, recorded by a forward pass over previous texts
 
