@@ -177,7 +177,9 @@ def test_a_text_has_a_sentence_for_each_group_of_its_prompt(made):
     for each in made:
         assert each.text.startswith(("Based on", "No genre")) and 4 <= len(each.films) <= 8
         assert len(each.text.split()) <= 130 and "(Seven)" not in each.text
-        lines = re.findall(r"^- ([a-z, -]+): (.+)$", asked(each), re.M)
+        groups = re.findall(r"^- (one film of )?([a-z, -]+): (.+)$", asked(each), re.M)
+        lines = [group[1:] for group in groups]
+        assert [bool(one) for one, *_ in groups] == [films.count('"') == 2 for _, films in lines]
         said = each.text.split(". ", 2)[2].split(". ")
         assert min(5, len(lines)) <= len(said) <= min(7, len(lines))
         titles = 0
