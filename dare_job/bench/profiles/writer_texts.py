@@ -4,10 +4,10 @@ The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentenc
 one user and many that fit everybody or are not true. A text to learn from is therefore put together, for each
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
-- a sentence on genres opens the text if its genres are more frequent than all others of the prompt's films,
-  which the prompt counts, about as frequent as one another, and if "several" or "many", where it says so, is
-  right; if three genres lead, a sentence of ours says that none stands out. Another one says how many films
-  have the frequent genres and are of the frequent decades, as the prompt does;
+- a sentence on genres opens the text if it names the most frequent genre of the prompt's films, which the
+  prompt counts, or both that are, and if "several" or "many", where it says so, is right; if three genres
+  lead, a sentence of ours says that none stands out. Another one says how many films have the frequent genres
+  and are of the frequent decades, as the prompt does;
 - the prompt groups films by the most frequent genres that they share, the largest group first, and writes the
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
@@ -50,7 +50,6 @@ _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_GROUP = 2  # at most
 _COUNTED, _MAX_COUNTED = 3, 4  # genres, without those that equal the last one, and with them
 _SPARE_WORDS = (0, 10, 20, 40)  # that a prompt allows beyond its text, so that texts end before the limit
-_UNEQUAL = 1  # film more, at most, that the first genre of an opening has than the last
 _NONE_LEADS = "No genre stands out among the user's favorite movies."
 _FRAMES = (("For ", ", the user chose ", ""), ("A taste for ", " shows in ", ""),
            ("An interest in ", " can be seen in ", ""), ("In ", ", the user liked ", ""),
@@ -191,20 +190,19 @@ class _Composer:
         return Example(profile.user, films, " ".join([text, *sentences]), titles)
 
     def _opening(self, counts: Counter[str], films: int, rng: random.Random) -> str | None:
-        """A sentence that names the most frequent genres, the most frequent first, or that there are none.
+        """A sentence that names the most frequent genre, or both that are; or that no genre stands out.
 
-        None if there are, and no recorded sentence names them.
+        None if one does, and no recorded sentence names it.
         """
-        def is_true(text: str, genres: tuple[str, ...]) -> bool:
-            named = [counts[genre] for genre in genres]
-            others = [count for genre, count in counts.items() if genre not in genres]
-            return (named == sorted(named, reverse=True) and named[-1] >= max(2, named[0] - _UNEQUAL)
-                    and named[-1] > max(others, default=0)
-                    and all(low <= named[0] / films <= high
-                            for word, (low, high) in _QUANTITIES.items() if f" {word} " in text))
+        most = max(counts.values(), default=0)
+        leading = {genre for genre, count in counts.items() if count == most}
 
-        most, _, third, *_ = [*sorted(counts.values(), reverse=True), 0, 0]
-        if most == third:
+        def is_true(text: str, genres: tuple[str, ...]) -> bool:
+            return most > 1 and leading == {*genres} and all(
+                low <= most / films <= high
+                for word, (low, high) in _QUANTITIES.items() if f" {word} " in text)
+
+        if len(leading) > 2:
             return _NONE_LEADS
         true = [text for text, genres in self._sentences.openings.items() if is_true(text, genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
