@@ -39,7 +39,7 @@ def small(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_sample_world_and_many_words(small):
     """No mean rate exceeds its optimum, and all rates of three candidates are exact."""
     found = last("--model", "embedded", "--draft", small, "--positions", 6, "--texts", 6,
