@@ -15,12 +15,13 @@ _GROUP_BYTES = 64 << 20
 
 @contextmanager
 def parquet_writer(path: AnyPath, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Function that adds a batch to the file, which appears, complete, after the block.
+    """Yield a function that adds a batch to the file, which appears, complete, after the block.
 
     Batches are combined into row groups of about 64 MiB, and cast to the schema. There is no file if no batch
     has rows. A file of the same name is replaced, so that a task can be tried again.
     """
     group: list[pa.RecordBatch] = []
+    size = 0
     files: list[pq.ParquetWriter] = []
     with ExitStack() as opened:
         def write() -> None:
@@ -29,13 +30,16 @@ def parquet_writer(path: AnyPath, schema: pa.Schema) -> Iterator[Callable[[pa.Re
                 sink = opened.enter_context(paths.atomic_writer(path, partial))
                 files.append(opened.enter_context(pq.ParquetWriter(sink, schema, compression="zstd")))
             files[0].write_table(pa.Table.from_batches(group).cast(schema))
-            group.clear()
 
         def add(batch: pa.RecordBatch) -> None:
+            nonlocal size
             if len(batch):
                 group.append(batch)
-                if sum(part.nbytes for part in group) >= _GROUP_BYTES:
+                size += batch.nbytes
+                if size >= _GROUP_BYTES:
                     write()
+                    group.clear()
+                    size = 0
 
         yield add
         if group:

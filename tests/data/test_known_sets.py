@@ -4,7 +4,8 @@ import gzip
 import json
 
 import pytest
-from public_sets import CASES
+from public_sets import CASES as MAPPED
+from reader_sets import CASES as OF_READERS
 
 from dare_job.config.settings import InputSettings
 from dare_job.data.input import known_sets, sample
@@ -12,6 +13,7 @@ from dare_job.data.input.source import detected, opened
 from dare_job.data.input.table import MARKS
 from dare_job.errors import DataError
 
+CASES = MAPPED | OF_READERS
 WITHOUT_ONE_FILE = [(name, file) for name, case in CASES.items()
                     for file in case.files if case.form in known_sets.known_sets()]
 

@@ -35,7 +35,7 @@ from pools.index import Index
 from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 pytestmark = pytest.mark.skipif(version.parse(transformers.__version__) < version.parse("5.21"),
-                                reason="the models' code keeps states in another form")
+                                reason="transformers before 5.21 keeps states in another form")
 _FAST = {"qwen3_5", "falcon_h1", "mamba2", "lfm3"}
 WITHOUT_CHAINS = {"rwkv", "minimax"}
 

@@ -4,10 +4,10 @@ The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentenc
 one user and many that fit everybody or are not true. A text to learn from is therefore put together, for each
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
-- a sentence on genres opens the text if it names the most frequent genre of the prompt's films, which the
-  prompt counts, or both that are, and if "several" or "many", where it says so, is right; if three genres
-  lead, a sentence of ours says that none stands out. Another one says how many films have the frequent genres
-  and are of the frequent decades, as the prompt does;
+- a sentence on genres opens the text if it names the genre that most of the prompt's films have, or both if
+  two are equal, and if "several" or "many", where it says so, is right; if three are equal, a sentence of
+  ours says that none stands out. Another one says how many films have the frequent genres and are of the
+  frequent decades, as the prompt does;
 - the prompt groups films by the most frequent genres that they share, the largest group first, and writes the
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
@@ -190,9 +190,9 @@ class _Composer:
         return Example(profile.user, films, " ".join([text, *sentences]), titles)
 
     def _opening(self, counts: Counter[str], films: int, rng: random.Random) -> str | None:
-        """A sentence that names the most frequent genre, or both that are; or that no genre stands out.
+        """A sentence that names the genre that most films have, or both if two are equal.
 
-        None if one does, and no recorded sentence names it.
+        If more are equal, it says that no genre stands out. None if no recorded sentence names the genres.
         """
         most = max(counts.values(), default=0)
         leading = {genre for genre, count in counts.items() if count == most}

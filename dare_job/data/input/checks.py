@@ -26,7 +26,7 @@ from dare_job.storage.paths import AnyPath
 _REPORTED_REASONS = 5
 _SHOWN_CHARACTERS = 60  # of the first row of a reason
 _OF_REJECTS = ("source", "part", "line", "problem", "raw")
-# rejected interactions, and rows that count those of a batch
+# of rejected interactions, and of rows that count those of a batch
 _REST = pa.schema([*MARKS, *[pa.field(name, pa.int64()) for name in ("rows", "oldest", "newest")]])
 Batches = Iterator[pa.RecordBatch]
 
@@ -118,8 +118,9 @@ def _in_tasks(table: Table, spark: SparkSession, work: Callable[[int, Batches], 
 
 
 def _write_interactions(table: Table, into: AnyPath, max_share: float, spark: SparkSession) -> TableCounts:
-    """Write the interactions in the tasks that read them. They are compared with no other rows, and Spark
-    takes five times as long to write them.
+    """Write the interactions in the tasks that read them, since no row depends on another one.
+
+    If Spark counts and writes the rows, this takes several times as long.
     """
     folder = into / "interactions.parquet"
     paths.make_folder(folder)
@@ -131,10 +132,8 @@ def _write_interactions(table: Table, into: AnyPath, max_share: float, spark: Sp
                 usable = pc.is_null(batch["problem"])
                 rows = batch.filter(usable).select(INTERACTIONS.names)
                 add(rows)
-                rejected = batch.filter(pc.invert(usable))
-                yield pa.RecordBatch.from_arrays([
-                    rejected[name] if name in _OF_REJECTS else pa.nulls(len(rejected), kind)
-                    for name, kind in zip(_REST.names, _REST.types, strict=True)], schema=_REST)
+                if len(rows) < len(batch):
+                    yield _rejected(batch.filter(pc.invert(usable)))
                 yield _counted(batch, rows["timestamp"])
 
     rest = _in_tasks(table, spark, write, _REST).persist()
@@ -147,6 +146,12 @@ def _write_interactions(table: Table, into: AnyPath, max_share: float, spark: Sp
     if not counts.written:
         _write_empty(folder, INTERACTIONS)
     return counts
+
+
+def _rejected(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([
+        rows[name] if name in _OF_REJECTS else pa.nulls(len(rows), kind)
+        for name, kind in zip(_REST.names, _REST.types, strict=True)], schema=_REST)
 
 
 def _counted(batch: pa.RecordBatch, times: pa.Array) -> pa.RecordBatch:
@@ -179,7 +184,7 @@ def _write(checked: DataFrame, schema: pa.Schema, name: str, into: AnyPath, max_
 
 
 def _aggregates() -> list[Column]:
-    """What is counted of rows that are marked, and of rows that count others (``_REST``)."""
+    """Counts of a table, of rows that count for one each or for those of a batch (``_REST``)."""
     columns = {"rows": F.coalesce(F.sum("rows"), F.lit(0)), "rejected": F.count("reason"),
                "broken": F.coalesce(F.sum(F.col("broken").cast("long")), F.lit(0)),
                "oldest": F.min("oldest"), "newest": F.max("newest"), "met": F.bit_or("met")}
@@ -190,12 +195,11 @@ def _aggregates() -> list[Column]:
 
 
 def _with_rejects(checked: DataFrame, found: dict, name: str, into: AnyPath, max_share: float) -> TableCounts:
-    """The counts of a table, by the aggregates of its rows, with the reasons of those that are rejected.
-
-    These are written.
-    """
-    rows, rejected, broken = found.pop("rows"), found.pop("rejected"), found.pop("broken")
-    counts = TableCounts(rows - rejected, broken, rejected - broken, **found)
+    """Write the rejected rows of a table; return its counts, by the aggregates ``found`` of its rows."""
+    rows, rejected, broken = (found[key] for key in ("rows", "rejected", "broken"))
+    others = {key: found[key] for key in ("oldest", "newest", "odd", "odd_file", "repeated",
+                                          "repeated_file", "met")}
+    counts = TableCounts(rows - rejected, broken, rejected - broken, **others)
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
         counts.reasons = _reasons(invalid, name, counts, rows, max_share)

@@ -226,7 +226,7 @@ class TreeCache(Cache):
             flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
 
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """Move the entries of accepted paths directly after each row's root, on a CPU.
+        """Move the entries of accepted paths directly after each row's root.
 
         Paths ascend, so no entry is overwritten before it is moved.
 
@@ -239,8 +239,16 @@ class TreeCache(Cache):
         counts : (R,)
             Number of accepted nodes.
         """
-        for stack in self._arrays:
-            _move(stack, lengths, paths, counts)
+        if self.device.type == "cpu":
+            for stack in self._arrays:
+                _move(stack, lengths, paths, counts)
+            return
+        offsets = np.arange(paths.shape[1])
+        targets = lengths[:, None] + offsets
+        sources = np.where(offsets <= counts[:, None], lengths[:, None] + paths, targets)
+        rows = np.flatnonzero((sources != targets).any(1))
+        if len(rows):
+            self.move_entries(rows, sources[rows], targets[rows])
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""

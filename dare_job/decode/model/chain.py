@@ -13,18 +13,19 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from dare_job.decode.model import griffin, masks, recurrence, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import entry_bytes
+from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
 from dare_job.decode.model.support import DraftError
-from dare_job.decode.model.target import Target, in_order, without_gradients
+from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree
 
 _LAYERS = tuple(getattr(cache_utils, name) for name in (
     "DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer",
     "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer",
 ) if hasattr(cache_utils, name))  # transformers 5.17 has no DummyLayer
-_NO_MASKS = dict.fromkeys(support.state_kinds())
+_NO_MASKS = dict.fromkeys(support.STATES)
 _STATE_BYTES = 2**28  # of recurrent states, recorded by a forward pass over previous texts
 
 
@@ -97,9 +98,9 @@ class ChainTarget(Target):
         return [*self._shapes.convolutions.values(), *self._shapes.recurrences.values()]
 
     def max_submitted(self, prompt: int) -> int:
-        """Tokens that can be verified after prompts of this length, by the bytes of their states.
+        """As ``Target.max_submitted``, by the bytes of the states that are recorded.
 
-        None after a prompt that is shorter than a state of token ids, whose padding only the model knows.
+        It is 0 if the prompt is shorter than a state of token ids, whose padding only the model knows.
         """
         ids = [state.shape[-1] for state in self._states if not state.is_floating_point()]
         recorded = any(recurrence.records for recurrence in self._recurrences)

@@ -11,7 +11,8 @@ from dare_job.errors import ModelError
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"  # the mask of FULL, from which the model's code selects
-_STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
+# types of layers that keep states, for which a model may expect a mask
+STATES = {"linear_attention", "conv", "hybrid", "mamba", "recurrent"}
 # Masks of layers that have a state too, or an index over blocks of earlier tokens (Qwen4-exp). An index over
 # columns, with ``index_topk``, chooses among equal scores by their number, which is another one in a chain.
 _ATTENTION = {"hybrid": FULL, "attention": FULL, INDEXED: FULL, "hybrid_sliding": SLIDING}
@@ -139,12 +140,7 @@ def uses_alibi(model: PreTrainedModel) -> bool:
 def keeps_states(model: PreTrainedModel) -> bool:
     """Return whether the model has recurrent or convolutional layers."""
     kinds = _kinds(model.config.get_text_config(decoder=True))
-    return bool(getattr(model, "_is_stateful", False) or _STATES & {*kinds})
-
-
-def state_kinds() -> frozenset[str]:
-    """Return the types of layers that keep states, for which a model may expect a mask."""
-    return frozenset(_STATES)
+    return bool(getattr(model, "_is_stateful", False) or STATES & {*kinds})
 
 
 def chain_traits(model: PreTrainedModel) -> Traits:
@@ -158,7 +154,7 @@ def chain_traits(model: PreTrainedModel) -> Traits:
         The model is not a causal language model.
     """
     traits, config = undrafted_traits(model), model.config.get_text_config(decoder=True)
-    attention = [_ATTENTION.get(kind, kind) for kind in _kinds(config) if kind not in _STATES - {"hybrid"}]
+    attention = [_ATTENTION.get(kind, kind) for kind in _kinds(config) if kind not in STATES - {"hybrid"}]
     kinds = tuple(dict.fromkeys(kind for kind in attention if kind not in ("mlp", "moe"))) or (FULL,)
     limit = "ALiBi" if uses_alibi(model) else _hidden_limit(config, kinds)
     if limit or not {*kinds} <= {FULL, SLIDING, CHUNKED} or {SLIDING, CHUNKED} <= {*kinds}:

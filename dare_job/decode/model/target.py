@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -15,28 +14,11 @@ from dare_job.decode.model.cache import TreeCache, entry_bytes
 from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
+from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.support import INDEXED
 from dare_job.decode.model.tree import PaddedLayout, Tree
-
-
-def without_gradients(method):
-    """Enter ``torch.inference_mode`` only if the caller has not: entering takes noticeable time per step."""
-    entering = torch.inference_mode()(method)
-
-    @wraps(method)
-    def call(*args, **kwargs):
-        return (method if torch.is_inference_mode_enabled() else entering)(*args, **kwargs)
-
-    return call
-
-
-def in_order(parts: list[tuple[np.ndarray, torch.Tensor]]) -> torch.Tensor:
-    """Return the logits (T, V) of several forward passes, each with its logits' places int64 among them."""
-    order, logits = np.argsort(np.concatenate([places for places, _ in parts])), [part for _, part in parts]
-    joined = logits[0] if len(logits) == 1 else torch.cat(logits)
-    return joined if (np.diff(order) > 0).all() else joined[torch.from_numpy(order).to(joined.device)]
 
 
 class Target:
@@ -396,20 +378,12 @@ class Target:
         counts : int64 (R,)
             Accepted nodes after the root.
         """
-        if paths.shape[1] == 1:  # roots are in place already
-            return
-        if self.device.type == "cpu":
+        if paths.shape[1] > 1:  # roots are in place already
             cache.compact(lengths, paths, counts)
-            return
-        offsets = np.arange(paths.shape[1])
-        targets = lengths[:, None] + offsets
-        sources = np.where(offsets <= counts[:, None], lengths[:, None] + paths, targets)
-        rows = np.flatnonzero((sources != targets).any(1))
-        if len(rows):
-            cache.move_entries(rows, sources[rows], targets[rows])
 
     def max_submitted(self, prompt: int) -> int | None:
-        """Maximum tokens, of all rows together, that a forward pass can verify after prompts of this length.
+        """Maximum tokens of all rows together that a pass can verify after prompts of this length.
+
         None: unlimited.
         """
         return None
