@@ -41,7 +41,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "recommend": "config data decode errors generate job models observe schemas spark storage tables "
                  "workspace",
     "stages": "config data embed errors generate job models observe prompts publish recommend schemas spark "
-              "storage tables workspace",
+              "storage tables training workspace",
     "evaluate": "config data decode errors generate job models observe pipeline prompts publish schemas "
                 "spark stages storage tables training workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "

@@ -7,8 +7,6 @@ Autograd would transpose it at every step, which is eight times slower on 943 x 
 """
 
 import warnings
-from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,9 +18,6 @@ from torch.nn import functional
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 
-_MIN_STEPS = 16  # per epoch; with fewer, small data is undertrained
-_MAX_STEPS = 64  # per epoch; each step propagates over the whole graph, so large data needs larger batches
-_MIN_THREADED_PAIRS = 1_000_000  # pairs from which torch may use all its threads
 _L2 = 1e-4
 
 
@@ -89,90 +84,14 @@ def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     return coded.dictionary.take(pa.array(order)), np.argsort(order)[coded.indices.to_numpy()]
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """Vectors of users (U, d) and items (I, d), float32, and the mean BPR loss of each epoch."""
-
-    users: np.ndarray
-    items: np.ndarray
-    loss: list[float]
-
-
-@dataclass(frozen=True)
-class Training:
-    """Hyperparameters.
-
-    Attributes
-    ----------
-    dim
-        Dimension of the vectors.
-    layers
-        Layers of propagation.
-    batch_size
-        Pairs per step.
-    """
-
-    dim: int = 32
-    epochs: int = 20
-    seed: int = 0
-    layers: int = 2
-    learning_rate: float = 0.01
-    batch_size: int = 2048
-
-
-def train(pairs: Pairs, settings: Training, device: str | None = None,
-          on_epoch: Callable[[], None] = lambda: None) -> Vectors:
-    """Learn vectors from pairs by Bayesian personalized ranking. Reproducible on a CPU for the same seed.
-
-    Adjusts ``batch_size`` so that an epoch has 16 to 64 steps.
-    """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    random = torch.Generator().manual_seed(settings.seed)
-    count = len(pairs.users) + len(pairs.items)
-    model = LightGCN(count, settings, random).to(device)
-    graph = adjacency(pairs).to(device)
-    user, item = (torch.from_numpy(side) for side in (pairs.user, pairs.item + len(pairs.users)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    smallest, largest = (-(-len(user) // steps) for steps in (_MAX_STEPS, _MIN_STEPS))
-    batch = max(1, min(max(settings.batch_size, smallest), largest))
-    losses = []
-    with _threads_for(len(user)):
-        for _ in range(settings.epochs if len(user) else 0):
-            total = torch.zeros((), device=device)
-            for rows in torch.randperm(len(user), generator=random).split(batch):
-                other = torch.randint(len(pairs.users), count, (len(rows),), generator=random)
-                nodes = torch.stack([user[rows], item[rows], other]).to(device)  # (3, B)
-                loss = step_loss(model, graph, nodes)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                total += loss.detach() * len(rows)
-            losses.append(total.item() / len(user))
-            on_epoch()
-        with torch.no_grad():
-            vectors = model(graph).float().cpu().numpy()
-    return Vectors(vectors[:len(pairs.users)], vectors[len(pairs.users):], losses)
-
-
-@contextmanager
-def _threads_for(pairs: int):
-    """Use one thread for a small graph, as its operations are too short to parallelize."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if pairs < _MIN_THREADED_PAIRS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class LightGCN(torch.nn.Module):
     """One trained vector per node. A node's embedding is the mean of 0 to ``layers`` propagations."""
 
-    def __init__(self, nodes: int, settings: Training, random: torch.Generator):
+    def __init__(self, nodes: int, dim: int, layers: int, random: torch.Generator):
         """Initialize with ``random`` only, without torch's global generator."""
         super().__init__()
-        self.layers = settings.layers
-        self.weight = torch.nn.Parameter(torch.empty(nodes, settings.dim))
+        self.layers = layers
+        self.weight = torch.nn.Parameter(torch.empty(nodes, dim))
         torch.nn.init.xavier_uniform_(self.weight, generator=random)
 
     def forward(self, graph: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from dare_job.schemas import ENTITIES
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables.stage_inputs import require_stage, stage_report
+from dare_job.training import lightgcn as training
 from dare_job.workspace import committing, digest, done_record, is_done
 
 
@@ -61,9 +62,7 @@ def _learn(graph: lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: A
     out = lightgcn.hold_out(graph, seed)
     users, items = graph.user[out], graph.item[out]
     train = graph.without(out)
-    with progress.counting("LightGCN", settings.epochs, unit="epochs") as counter:
-        training = lightgcn.Training(settings.dim, settings.epochs, seed)
-        learned = lightgcn.train(train, training, on_epoch=counter.advance)
+    learned = training.train(train, training.Training(settings.dim, settings.epochs, seed))
     ids = dict(zip(ENTITIES, ((graph.users, learned.users), (graph.items, learned.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", names, table)

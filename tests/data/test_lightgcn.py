@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import torch
 
 from dare_job.embed import lightgcn
-from dare_job.embed import lightgcn as embed_lightgcn
+from dare_job.training import lightgcn as training
 
 
 def made(tmp_path, rows, before=2**40):
@@ -16,7 +16,7 @@ def made(tmp_path, rows, before=2**40):
     names = ["user_id", "item_id", "timestamp"]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names)
     pq.write_table(table, tmp_path / "interactions.parquet")
-    return embed_lightgcn.read_pairs(tmp_path / "interactions.parquet", before)
+    return lightgcn.read_pairs(tmp_path / "interactions.parquet", before)
 
 
 def test_pairs_are_distinct_sorted_and_up_to_the_date(tmp_path):
@@ -36,7 +36,7 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
     assert matrix.layout == torch.sparse_csr
     torch.testing.assert_close(matrix.to_dense(), expected)
 
-    model = lightgcn.LightGCN(4, lightgcn.Training(dim=2, layers=1), torch.Generator().manual_seed(0))
+    model = lightgcn.LightGCN(4, 2, 1, torch.Generator().manual_seed(0))
     start = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [-1.0, 1.0]])
     model.weight.data.copy_(start)
     e = (start + expected @ start) / 2
@@ -51,7 +51,7 @@ def test_adjacency_and_loss_of_two_pairs_by_hand(tmp_path):
 def test_gradient_equals_autograd_through_a_dense_matrix(tmp_path):
     graph = made(tmp_path, [("a", "x", 1), ("b", "x", 1), ("b", "y", 1)])
     matrix = lightgcn.adjacency(graph)
-    model = lightgcn.LightGCN(4, lightgcn.Training(dim=3, layers=2), torch.Generator().manual_seed(1))
+    model = lightgcn.LightGCN(4, 3, 2, torch.Generator().manual_seed(1))
     weight = torch.arange(12.0).reshape(4, 3)
     (model(matrix) * weight).sum().backward()
     x = model.weight.detach().clone().requires_grad_()
@@ -73,11 +73,11 @@ def clustered(tmp_path, users=120, items=60, communities=4, each=8):
 
 def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
     graph = clustered(tmp_path)
-    out = embed_lightgcn.hold_out(graph, seed=0)
+    out = lightgcn.hold_out(graph, seed=0)
     known = graph.without(out)
     assert len(out) == 120 and len(known.user) == len(graph.user) - 120
-    settings = lightgcn.Training(dim=16, layers=2, epochs=40, batch_size=256)
-    first, second = (lightgcn.train(known, settings) for _ in range(2))
+    settings = training.Training(dim=16, layers=2, epochs=40, batch_size=256)
+    first, second = (training.train(known, settings) for _ in range(2))
     assert np.array_equal(first.users, second.users) and np.array_equal(first.items, second.items)
     assert first.users.dtype == np.float32 and first.loss[-1] < first.loss[0]
     asked = (graph.user[out], graph.item[out])
@@ -90,5 +90,5 @@ def test_it_beats_popularity_and_is_the_same_twice(tmp_path):
 
 def test_another_seed_is_another_start():
     random = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    weights = [lightgcn.LightGCN(5, lightgcn.Training(dim=4), g).weight for g in random]
+    weights = [lightgcn.LightGCN(5, 4, 2, g).weight for g in random]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

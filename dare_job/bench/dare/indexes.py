@@ -14,9 +14,10 @@ import pyarrow as pa
 from dare_job.bench.dare.tables import Data
 from dare_job.bench.kept import keep
 from dare_job.bench.pools.pools import distinct_pairs
-from dare_job.embed import kmeans, lightgcn
+from dare_job.embed import kmeans
 from dare_job.generate import previous_text
 from dare_job.schemas import GLOBAL
+from dare_job.training import lightgcn
 from pools import router
 from pools.attributes import AttributeTree
 from pools.store import sample_ids

@@ -18,8 +18,9 @@ import pyarrow as pa
 from dare_job.bench.kept import keep_named
 from dare_job.bench.profiles.data import LATER, Profile
 from dare_job.bench.profiles.two_dates import TwoDates
-from dare_job.embed import kmeans, lightgcn, vectors
+from dare_job.embed import kmeans, vectors
 from dare_job.embed.lightgcn import Pairs
+from dare_job.training import lightgcn
 from pools.index import Index
 
 _FILE = "vectors.parquet"
