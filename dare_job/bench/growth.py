@@ -83,7 +83,7 @@ def measure(users: int, work: Path, steps: list[str], master: str, driver_memory
         write_input(folder, users)
         settings.write_text(yaml.safe_dump({
             "out": str(folder / "out"), "input": {"path": str(folder / "input"), "format": "parquet"},
-            "embed": {f"{entity}s": str(folder / "vectors" / f"entity={entity}") for entity in ENTITIES},
+            "embed": {"vectors": {name: str(folder / "vectors" / f"entity={name}") for name in ENTITIES}},
             "spark": {"master": master, "rows_per_commit": 256,
                       "conf": {"spark.driver.memory": driver_memory}},
             "baseline": {"rows": 0}}))

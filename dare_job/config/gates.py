@@ -9,7 +9,7 @@ from dare_job.config.base import Section, Share
 
 MAX_SHARE = {"empty": 0.01, "short": 0.02, "cut_off": 0.5, "loop": 0.02, "unprintable": 0.01, "copied": 0.02,
              "refusal": 0.01, "wrong_script": 0.01, "thinking": 0.01, "shell": 0.01, "same_text": 0.05,
-             "shared": None, "relaxed": 0.25}
+             "shared": None, "relaxed": 0.25, "length_distance": 0.3}
 
 
 class GateSettings(Section):
@@ -23,15 +23,13 @@ class GateSettings(Section):
         "wrong_script: most letters in another script than the prompts. thinking: has a thinking tag. shell: "
         "without content, such as 'Preferences: none'. same_text: equals the text of another row with "
         "another prompt. shared: shares 24 words or more in a row with the text of another row. relaxed: "
-        "share of tokens that are not the model's argmax")
+        "share of tokens that are not the model's argmax. length_distance: Kolmogorov-Smirnov distance of "
+        "the lengths from those of the entities' previous texts")
     refusal_patterns: list[str] = Field([], description="Further patterns of the check refusal, for instance "
                                         "in another language: regular expressions (RE2); case is ignored")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
         1.3, description="Maximum ratio of the median text length to that of the entities' previous texts, "
         "either way")
-    max_length_distance: Share = Field(
-        0.3, description="Maximum Kolmogorov-Smirnov distance between the two distributions of text lengths. "
-        "0: equal, 1: disjoint")
 
     def limit(self, check: str) -> float | None:
         """The limit of a check of texts or of their lengths."""

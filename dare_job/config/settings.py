@@ -107,12 +107,11 @@ class PromptSettings(Section):
 
 
 class EmbedSettings(Section):
-    """Vectors of users and items: ready-made ones, or those of LightGCN if neither file is set."""
+    """Vectors of users and items: ready-made ones, or those of LightGCN."""
 
-    users: str | None = Field(None, description="Parquet file or folder of user vectors (entity_id, vector). "
-                              "null: LightGCN, or no user vectors where embed.items is set")
-    items: str | None = Field(None, description="Parquet file or folder of item vectors (entity_id, vector). "
-                              "null: LightGCN, or no item vectors where embed.users is set")
+    vectors: dict[Literal["user", "item"], str] = Field(
+        {}, description="Ready-made vectors: Parquet file or folder (entity_id, vector) by entity type, such "
+        "as {user: FILE, item: FILE}. An entity type that is left out has no vectors. {}: LightGCN")
     dim: int = Field(32, ge=2, le=MAX_INT, description="Dimensions of LightGCN's vectors")
     epochs: AtLeastOne = Field(20, description="Training epochs of LightGCN")
 
@@ -122,9 +121,9 @@ class GroupSettings(Section):
 
     clusters: AtLeastOne | Literal["auto"] = Field(
         "auto", description="Number of k-means clusters. auto: number of entities / target_size")
-    target_size: int = Field(500, ge=2, le=MAX_INT, description="Average number of entities in a group")
-    max_group_size: int = Field(2000, ge=2, le=MAX_INT, description="Maximum number of entities in an "
-                                "attribute group; a larger one is split by a further attribute")
+    target_size: int = Field(500, ge=2, le=MAX_INT, description="Average number of entities in a group. "
+                             "An attribute group of more than four times as many is split by a further "
+                             "attribute")
     user_attributes: list[str] | Literal["learned"] = Field(
         "learned", description="Attributes that group users, in order. learned: chosen by information gain")
     item_attributes: list[str] | Literal["learned"] = Field(

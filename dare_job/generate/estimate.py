@@ -156,8 +156,7 @@ def _stages(job: Job, stages: tuple[str, ...], rows: int) -> list[Part]:
 
 
 def _rough(job: Job, stages: list[str], rows: int) -> Part:
-    ready_made = job.config.embed.users or job.config.embed.items
-    rates = _ROUGH | ({"embed": (1.0, 1e-6)} if ready_made else {})
+    rates = _ROUGH | ({"embed": (1.0, 1e-6)} if job.config.embed.vectors else {})
     seconds = sum(rates[stage][0] + rates[stage][1] * rows for stage in stages)
     return Part(", ".join(stages), seconds, f"rough: {counted(rows, 'row')} on two CPU cores")
 

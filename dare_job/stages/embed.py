@@ -19,16 +19,16 @@ from dare_job.workspace import committing, digest, done_record, is_done
 def run(job: Job) -> dict:
     """Write VECTORS for users and items; returns counts and, for LightGCN, Recall@20 on held-out pairs."""
     settings = job.config.embed
-    provided = {entity: path and paths.path(path, f"embed.{entity}s")
-                for entity, path in (("user", settings.users), ("item", settings.items))}
+    provided = {entity: paths.path(path, f"embed.vectors.{entity}")
+                for entity, path in settings.vectors.items()}
     fingerprint = digest([require_stage(job, "input")["fingerprint"], job.space.dt, end_of_date(job),
                           settings.model_dump(), job.config.seed,
-                          [_identity(path, entity) for entity, path in provided.items()]])
+                          {entity: _identity(path, entity) for entity, path in provided.items()}])
     target = job.space.stage("embed")
     if not is_done(target, fingerprint):
-        record: dict = {"source": "parquet" if any(provided.values()) else "lightgcn"}
+        record: dict = {"source": "parquet" if provided else "lightgcn"}
         with committing(target, fingerprint, record) as staging:
-            if any(provided.values()):
+            if provided:
                 record.update(_copy(provided, staging))
             else:
                 source = job.space.stage("input") / "interactions.parquet"
@@ -38,20 +38,20 @@ def run(job: Job) -> dict:
     return stage_report(done_record(target))
 
 
-def _identity(path: AnyPath | None, entity: str) -> list | None:
-    if path is None:
-        return None
-    errors.check_access(path, f"embed.{entity}s")
+def _identity(path: AnyPath, entity: str) -> list | None:
+    errors.check_access(path, f"embed.vectors.{entity}")
     if not path.exists():
         return None
     return paths.file_versions([path] if path.is_file() else sorted(path.rglob("*.parquet")))
 
 
 @progress.doing("copying ready-made vectors")
-def _copy(provided: dict[str, AnyPath | None], staging: AnyPath) -> dict:
+def _copy(provided: dict[str, AnyPath], staging: AnyPath) -> dict:
     record = {}
-    for entity, path in provided.items():
-        ids, table = vectors.read_vectors(path) if path else ([], np.zeros((0, 1), dtype=np.float32))
+    for entity in ENTITIES:
+        ids, table = ([], np.zeros((0, 1), dtype=np.float32))
+        if entity in provided:
+            ids, table = vectors.read_vectors(provided[entity])
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", ids, table)
         record[entity] = len(ids)
     return record

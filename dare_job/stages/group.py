@@ -23,6 +23,7 @@ from dare_job.workspace import committing, digest, done_record, is_done
 from pools.attributes import AttributeTree, learn_order
 
 _LEARN_FROM = 50_000  # entities from which the order of attributes is learned
+_MAX_SIZE = 4  # of an attribute group, in target sizes
 
 
 def run(job: Job) -> dict:
@@ -55,7 +56,7 @@ def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> 
     order = getattr(settings, f"{entity}_attributes")
     with progress.doing(f"grouping {entity}s by attributes"):
         _check_names(plan, order, f"group.{entity}_attributes")
-        order, groups = _attribute_groups(plan, labels, order, settings.max_group_size)
+        order, groups = _attribute_groups(plan, labels, order, _MAX_SIZE * settings.target_size)
     table = plan.join(labels, "entity_id", "left")
     if groups:
         pairs = pa.table({"key": list(groups), "attribute_group": list(groups.values())})

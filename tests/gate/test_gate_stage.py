@@ -191,7 +191,7 @@ OLD = texts(60, tokens=100)
 @pytest.mark.parametrize(("tokens", "fails"), [(130, False), (131, True), (77, False), (76, True)])
 def test_the_median_length_may_not_leave_its_bounds_either_way(job_of, tokens, fails):
     rows = texts(60, tokens=tokens) + texts(200, "new")
-    job = night(job_of(gates={"max_length_distance": None}), rows, old=OLD)
+    job = night(job_of(gates={"max_share": {"length_distance": None}}), rows, old=OLD)
     if fails:
         message = refused(job)
         assert f"is {tokens / 100:.3g} (60 texts), outside 0.769 to 1.3" in message
@@ -209,7 +209,7 @@ def test_a_third_of_the_texts_halved_moves_the_distance_and_not_the_median(job_o
     message = refused(job)
     assert [row[:4] for row in listed(job)] == [("user", f"u{n}", "length_distance", 0.5) for n in range(21)]
     assert "distance of new from previous text lengths is 0.35 (60 texts)" in message
-    assert "gates.max_length_distance = 0.3; first: u0" in message and "median" not in message
+    assert "gates.max_share.length_distance = 0.3; first: u0" in message and "median" not in message
     rows[18:21] = OLD[18:21]
     same = gate.run(night(job_of(), rows, old=OLD))["user"]["length_distance"]
     assert (same["value"], same["failed"]) == (0.3, False)
@@ -306,7 +306,7 @@ def test_a_run_without_rows_passes_and_its_table_has_no_row(job_of):
 
 def test_the_worst_of_both_entity_types_is_reported(job_of):
     rows = texts(60, tokens=80) + texts(1, "e", words="")
-    found = gate.run(night(job_of(gates={"max_length_distance": None}), rows, texts(9), old=OLD))
+    found = gate.run(night(job_of(gates={"max_share": {"length_distance": None}}), rows, texts(9), old=OLD))
     reported = worst({entity: found[entity] for entity in ENTITIES})
     assert list(reported) == list(CHECKS)
     assert reported["empty"] == round(1 / 61, 6) and reported["length_ratio"] == 0.8

@@ -28,7 +28,7 @@ def world(write_tables, tmp_path_factory):
     users += [("few", [("taste", "comedy"), ("age", "1")]), ("late", None)]
     return {"input": {"path": str(write_tables(tmp_path_factory.mktemp("world"), events, users, items))},
             "embed": {"dim": 8, "epochs": 30},
-            "group": {"target_size": 20, "max_group_size": 15, "clusters": 2}}
+            "group": {"target_size": 4, "clusters": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_attributes_are_taken_in_a_given_order_and_one_that_nobody_has_is_named(
     job = copied({**world, "group": {**world["group"], "user_attributes": ["age", "nope"]}})
     with pytest.raises(ConfigError, match="group.user_attributes: no row has an attribute nope; valid.*age"):
         group.run(job)
-    job = copied({**world, "group": {**world["group"], "user_attributes": ["age"], "max_group_size": 5}})
+    job = copied({**world, "group": {**world["group"], "user_attributes": ["age"], "target_size": 2}})
     assert group.run(job)["user"]["attribute_order"] == ["age"]
     assert table(job, "group")["u01"]["attribute_group"] == "age=1"
 
@@ -103,14 +103,14 @@ def test_attributes_are_taken_in_a_given_order_and_one_that_nobody_has_is_named(
 def test_ready_made_vectors(copied, world, tmp_path):
     rows = {"entity_id": [f"u{n:02d}" for n in range(40)], "vector": [[float(n % 2), 1.0] for n in range(40)]}
     pq.write_table(pa.table(rows), tmp_path / "users.parquet")
-    job = copied({**world, "embed": {"users": str(tmp_path / "users.parquet")}})
+    job = copied({**world, "embed": {"vectors": {"user": str(tmp_path / "users.parquet")}}})
     *_, routed = (stage.run(job) for stage in CHAIN)
     groups = table(job, "group")
     assert groups["u00"]["collaborative_group"] != groups["u01"]["collaborative_group"]
     assert groups["few"]["collaborative_group"] is None
     assert routed["item"].get("collaborative", 0) == 0  # no vectors of items were given
     with pytest.raises(DataError, match="no such file of vectors"):
-        embed.run(copied({**world, "embed": {"items": "absent.parquet"}}))
+        embed.run(copied({**world, "embed": {"vectors": {"item": "absent.parquet"}}}))
 
 
 def test_each_stage_says_which_command_to_run_first(copied, world, job_in, tmp_path):

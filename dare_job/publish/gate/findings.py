@@ -31,7 +31,7 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
     "shared": (f"texts share {RUN} words or more with another row's", "gates.max_share.shared"),
     "relaxed": ("tokens are not the model's top-1 token", "gates.max_share.relaxed"),
     "length_ratio": ("median ratio of new to previous text length", "gates.max_length_ratio"),
-    "length_distance": ("distance of new from previous text lengths", "gates.max_length_distance"),
+    "length_distance": ("distance of new from previous text lengths", "gates.max_share.length_distance"),
 }
 
 OF_ERRORS = ("errors", "errors_again")
