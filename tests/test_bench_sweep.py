@@ -108,9 +108,11 @@ def test_no_architecture_is_decoded_wrong():
     """Takes half an hour."""
     done = subprocess.run([sys.executable, "-m", "dare_job.bench", "sweep"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
-    counts = json.loads(done.stdout.splitlines()[-1])["counts"]
+    result = json.loads(done.stdout.splitlines()[-1])
+    counts, drafted = result["counts"], [m for m in result["models"] if m["outcome"] in ("tree", "chain")]
     assert not {"wrong", "crash"} & set(counts)
-    assert counts["tree"] + counts["chain"] >= 200 and counts["refused"] <= 15
+    assert len(drafted) >= 200 and counts["refused"] <= 15
+    assert not [m for m in drafted if m["accepted_per_step"] < 1 or m["steps"] >= m["undrafted_steps"]]
 
 
 @pytest.mark.slow

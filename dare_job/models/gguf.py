@@ -20,7 +20,7 @@ def model_folder(file: Path, digest: str) -> Path:
     Raises
     ------
     ModelError
-        A package is missing, or transformers cannot read the file.
+        A package is missing, transformers cannot read the file, or the file lacks weights.
     """
     folder = user_cache("gguf") / f"{file.stem}-{digest[:16]}"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,10 +39,14 @@ def _convert(file: Path, folder: Path) -> None:
         raise ModelError(f"{file} needs the package {error.name}: {install_hint('gguf')}") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32,
+        model, report = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True,
             quantization_config=GgufConfig(dequantize=True))
     except Exception as error:  # transformers raises many kinds for files that it cannot read
         raise ModelError(f"transformers cannot read {file} as a GGUF file: {describe(error)}") from error
+    if missing := sorted(report["missing_keys"]):  # they are random now
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{file} lacks weights of {type(model).__name__}: {missing[0]}{more}; download the "
+                         "file again, or use the model's folder with safetensors")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -36,6 +36,19 @@ def test_image_models_decode_text(tmp_path, name):
     assert_written(write(target, texts, oracle(plain)), plain)
 
 
+def test_a_model_of_texts_leaves_out_the_weights_that_read_images(tmp_path):
+    """Published weights of Llama 4 have both; ``AutoModelForCausalLM`` has a class for the texts alone."""
+    whole = hf.Llama4ForConditionalGeneration(models.config("llama4")).eval()
+    whole.save_pretrained(tmp_path)
+    target, ids = Target.load(tmp_path, device="cpu"), torch.arange(2, 12)[None]
+    assert type(target.model).__name__ == "Llama4ForCausalLM"
+    with target.as_transformers() as model, torch.inference_mode():
+        assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
+    _edit(tmp_path, lambda weights: weights.update({"value_head.weight": torch.ones(1)}))
+    with pytest.raises(ModelError, match="Llama4ForCausalLM does not use: value_head.weight. "):
+        Target.load(tmp_path)
+
+
 def test_a_missing_weight_is_named(folder):
     _edit(folder, lambda weights: weights.pop("lm_head.weight"))
     with pytest.raises(ModelError, match=f"{folder} lacks weights .*: lm_head.weight$"):

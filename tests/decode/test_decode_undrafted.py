@@ -125,6 +125,11 @@ def test_a_warning_names_the_cause_and_the_cost(caplog):
     assert "Each token takes a forward pass" in record.message
 
 
+def test_the_cause_quotes_no_error_of_the_models_code():
+    target = any_target(tiny_without_trees("minimax"))
+    assert (target.drafts, target.reason) == ("none", "it does not run with the usual cache of states")
+
+
 def test_a_model_with_drafts_is_an_ordinary_target():
     assert type(any_target(tiny("llama"))) is Target
 

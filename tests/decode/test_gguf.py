@@ -32,8 +32,12 @@ def original():
 
 @pytest.fixture
 def file(original, tmp_path):
-    model, tokenizer = original
-    config, path = model.config, tmp_path / "small.Q8.gguf"
+    return _written(*original, tmp_path / "small.Q8.gguf")
+
+
+def _written(model, tokenizer, path, left_out: str = ""):
+    """Write a model to a GGUF file, without one of its tensors."""
+    config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -62,7 +66,8 @@ def file(original, tmp_path):
         for part, count in heads.items():
             if f".{part}." in place:  # the order of llama.cpp's rotary embedding
                 weight = weight.reshape(count, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-        writer.add_tensor(place, weight.float().numpy().astype(np.float32))
+        if place != left_out:
+            writer.add_tensor(place, weight.float().numpy().astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -84,6 +89,14 @@ def test_weights_tokens_and_template_are_those_of_the_file(original, file, cache
     assert torch.allclose(logits, expected, atol=1e-5)
     stamp = (folder / "config.json").stat().st_mtime_ns
     assert resolve(str(file)) == folder and (folder / "config.json").stat().st_mtime_ns == stamp
+
+
+def test_a_file_without_one_of_its_weights_is_refused(original, tmp_path, cache):
+    """transformers would initialize the weight randomly, and the folder would hold it like the others."""
+    file = _written(*original, tmp_path / "short.gguf", left_out="blk.1.attn_q.weight")
+    with pytest.raises(ModelError, match=r"short\.gguf lacks .*: model\.layers\.1\.self_attn\.q_proj"):
+        resolve(str(file))
+    assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
 def test_a_file_that_is_no_gguf_is_named(tmp_path, cache):

@@ -35,6 +35,9 @@ def planned(make_job, tmp_path, monkeypatch):
 @pytest.mark.parametrize("config, generation, message", [
     (hf.T5Config(vocab_size=40, d_model=8, d_ff=8, num_layers=1, num_heads=1), None, "not a causal language"),
     (hf.BertConfig(**SIZES), None, "BertLMHeadModel is not supported: its attention is not causal"),
+    (hf.XLMConfig(vocab_size=40, emb_dim=8, n_layers=1, n_heads=1), None, "not causal; use a model that is"),
+    (hf.CpmAntConfig(vocab_size=40, hidden_size=8, num_attention_heads=1, dim_head=8, dim_ff=8,
+                     num_hidden_layers=1), None, "not causal; use a model that is"),
     (hf.LlamaConfig(**SIZES), {"num_beams": 4}, "generation_config.num_beams is 4"),
     (hf.LlamaConfig(**SIZES), {"stop_strings": ["x"]}, "set decode.stop to these strings")])
 def test_a_model_is_refused_by_its_configuration(planned, config, generation, message):

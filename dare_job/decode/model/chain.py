@@ -5,6 +5,7 @@ tokens is recorded, and the one after the last accepted token is kept.
 """
 
 import inspect
+import logging
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -21,6 +22,7 @@ from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree
 
+_LOG = logging.getLogger("dare_job")
 _LAYERS = tuple(getattr(cache_utils, name) for name in (
     "DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer",
     "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer",
@@ -205,7 +207,8 @@ def _state_shapes(model: PreTrainedModel, cache_name: str) -> StateShapes:
         with torch.inference_mode():
             model(input_ids=ids, use_cache=True, **{cache_name: cache})
     except selfcheck.MODEL_ERRORS as error:
-        raise DraftError(name, f"it does not run with a cache ({error})") from error
+        _LOG.debug("the cache of %s: %s", name, error)
+        raise DraftError(name, "it does not run with the usual cache of states") from error
     if other := {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}:
         raise DraftError(name, f"its cache has layers of type {', '.join(sorted(other))}")
     states = [{(at, number): state for at, layer in enumerate(cache.layers)

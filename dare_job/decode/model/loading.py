@@ -69,7 +69,7 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool,
     model.name_or_path = str(path)
     if quantized.method(config) and not quantized.runs_quantized(model):
         model.to(getattr(torch, dtype))  # weights that were not quantized keep the type of their file
-    _check_weights(path, report, type(model).__name__)
+    _check_weights(path, report, model, config)
     return adapter.apply(model, Path(path)) if adapted else model
 
 
@@ -132,21 +132,36 @@ def _check_generation_config(path) -> None:
         raise ModelError(f"{file} is not a JSON object; correct or remove it")
 
 
-def _check_weights(path, report: dict, name: str) -> None:
+def _check_weights(path, report: dict, model: PreTrainedModel, config: PreTrainedConfig) -> None:
     """Raise ModelError for weights that are missing, misshapen or not used.
 
     transformers would initialize the first two kinds randomly, and leave out the last with a log message. It
-    lists weights that a class may leave out; they are not in the report.
+    lists weights that a class may leave out; they are not in the report. Nor need a model that continues
+    texts use those that read images (Llama 4).
     """
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{path} lacks weights of a causal language model: {_summary(missing)}")
     if wrong := sorted(f"{name} is {tuple(actual)}, not {tuple(expected)}"
                        for name, actual, expected in report["mismatched_keys"]):
         raise ModelError(f"{path} has weights whose shapes differ from its config.json: {_summary(wrong)}")
-    if unused := sorted(key for key in report["unexpected_keys"] if not _HARMLESS.search(key)):
-        raise ModelError(f"{path} has weights that {name} does not use: {_summary(unused)}. The texts would "
-                         "be those of another model: use the config.json that belongs to the weights, merge "
-                         "an adapter first (merge_and_unload of peft), or remove these weights")
+    unused = sorted(key for key in report["unexpected_keys"] if not _HARMLESS.search(key))
+    others = _parts_beside_text(model, config) if unused else set()
+    if unused := [key for key in unused if others.isdisjoint(key.split(".")[:2])]:
+        raise ModelError(f"{path} has weights that {type(model).__name__} does not use: {_summary(unused)}. "
+                         "The texts would be those of another model: use the config.json that belongs to the "
+                         "weights, merge an adapter first (merge_and_unload of peft), or remove these "
+                         "weights")
+
+
+def _parts_beside_text(model: PreTrainedModel, config: PreTrainedConfig) -> set[str]:
+    """Return names of modules that the class for images and texts has and a model for texts has not."""
+    if type(config) not in AutoModelForImageTextToText._model_mapping:
+        return set()
+    with torch.device("meta"):
+        whole = AutoModelForImageTextToText.from_config(config)
+    parts, own = ({name.rpartition(".")[2] for name, _ in of.named_modules() if name.count(".") < depth}
+                  for of, depth in ((whole, 2), (model, 1 << 30)))
+    return parts - own
 
 
 def _summary(names: list[str]) -> str:

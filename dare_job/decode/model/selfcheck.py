@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from dare_job.decode.model import quantized
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
-from dare_job.decode.model.support import DraftError
+from dare_job.decode.model.support import NOT_CAUSAL, DraftError
 from dare_job.decode.model.tree import build
 from dare_job.errors import ModelError
 from pools.tree import ROOT, DraftBatch, empty_drafts
@@ -79,7 +79,7 @@ def check_logits(target) -> None:
     spread = expected.std().clamp_min(1e-6).item()
     noise = _rounding(target) * spread
     if backward > max(noise, 0.01 * forward):
-        raise ModelError(f"{name} is not supported: its attention is not causal")
+        raise ModelError(f"{name} is not supported: {NOT_CAUSAL}")
     difference = (ours - expected).square().mean().sqrt().item()
     # The influence of other tokens bounds the difference that confusing them would make.
     if not difference <= max(noise, _TOLERANCE * min(spread, forward)):
@@ -181,7 +181,7 @@ def require_causal(target, required: bool = True) -> float:
     """
     backward, forward = _influence(target)
     if required and backward > max(_rounding(target), 0.01) * forward:
-        raise ModelError(f"{type(target.model).__name__} is not supported: its attention is not causal")
+        raise ModelError(f"{type(target.model).__name__} is not supported: {NOT_CAUSAL}")
     return forward
 
 

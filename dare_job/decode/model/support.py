@@ -27,6 +27,9 @@ _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_patte
 _PICKED_BY_CONTENT = {"keep_window_size", "index_topk", "index_topk_blocks"}
 
 
+NOT_CAUSAL = "its attention is not causal; use a model that is trained to continue texts"
+
+
 class DraftError(ModelError):
     """The model cannot verify drafts. ``generate`` may be able to run it.
 
@@ -179,8 +182,8 @@ def _require_causal(model: PreTrainedModel) -> None:
     config, reason = model.config.get_text_config(decoder=True), None
     if model.config.is_encoder_decoder:
         reason = "it is an encoder-decoder; use a decoder-only model"
-    elif not getattr(config, "is_causal", True) or _is_bidirectional(config):
-        reason = "its attention is not causal; use a model that is trained to continue texts"
+    elif not getattr(config, "is_causal", True) or _is_bidirectional(config) or _is_masked(config):
+        reason = NOT_CAUSAL
     elif getattr(config, "is_decoder", None) is False and _has_switch(model):
         reason = ("its attention is not causal: is_decoder is false in its configuration. Use a model that "
                   "is trained to continue texts")
@@ -202,6 +205,11 @@ def _kinds(config: PreTrainedConfig) -> tuple[str, ...]:
 def _is_bidirectional(config: PreTrainedConfig) -> bool:
     """Return whether tokens of texts see later ones: with "vision" only tokens of images do."""
     return getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
+
+
+def _is_masked(config: PreTrainedConfig) -> bool:
+    """Return whether tokens of a prompt see later ones: in CPM-Ant, and in XLM unless it is causal."""
+    return config.model_type == "cpmant" or config.model_type == "xlm" and not config.causal
 
 
 def _has_attention_only(config: PreTrainedConfig) -> bool:
