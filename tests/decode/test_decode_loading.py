@@ -36,16 +36,28 @@ def test_image_models_decode_text(tmp_path, name):
     assert_written(write(target, texts, oracle(plain)), plain)
 
 
-def test_a_model_of_texts_leaves_out_the_weights_that_read_images(tmp_path):
-    """Published weights of Llama 4 have both; ``AutoModelForCausalLM`` has a class for the texts alone."""
-    whole = hf.Llama4ForConditionalGeneration(models.config("llama4")).eval()
+@pytest.mark.parametrize("name, kind", [("llama4", "Llama4"), ("dots3_note", "Dots3Note")])
+def test_a_model_of_texts_leaves_out_the_weights_that_read_images(tmp_path, name, kind):
+    """Published weights have both; ``AutoModelForCausalLM`` has a class for the texts alone.
+
+    Files of dots3.note name the modules ``vision_encoder`` and ``audio_encoder``, which the class does not.
+    """
+    whole = getattr(hf, f"{kind}ForConditionalGeneration")(models.config(name)).eval()
     whole.save_pretrained(tmp_path)
     target, ids = Target.load(tmp_path, device="cpu"), torch.arange(2, 12)[None]
-    assert type(target.model).__name__ == "Llama4ForCausalLM"
+    assert type(target.model).__name__ == f"{kind}ForCausalLM"
     with target.as_transformers() as model, torch.inference_mode():
         assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
     _edit(tmp_path, lambda weights: weights.update({"value_head.weight": torch.ones(1)}))
-    with pytest.raises(ModelError, match="Llama4ForCausalLM does not use: value_head.weight. "):
+    with pytest.raises(ModelError, match=f"{kind}ForCausalLM does not use: value_head.weight. "):
+        Target.load(tmp_path)
+
+
+def test_weights_beside_those_of_the_text_model_are_not_taken_for_images(tmp_path):
+    hf.Llama4ForConditionalGeneration(models.config("llama4")).save_pretrained(tmp_path)
+    added = "language_model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    _edit(tmp_path, lambda weights: weights.update({added: torch.ones(1)}))
+    with pytest.raises(ModelError, match="does not use: .*lora_A"):
         Target.load(tmp_path)
 
 

@@ -17,6 +17,8 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.utils import cached_file
 
 from dare_job.decode.model import adapter, quantized
@@ -137,7 +139,7 @@ def _check_weights(path, report: dict, model: PreTrainedModel, config: PreTraine
 
     transformers would initialize the first two kinds randomly, and leave out the last with a log message. It
     lists weights that a class may leave out; they are not in the report. Nor need a model that continues
-    texts use those that read images (Llama 4).
+    texts use those that read images or sounds (Llama 4).
     """
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{path} lacks weights of a causal language model: {_summary(missing)}")
@@ -145,22 +147,39 @@ def _check_weights(path, report: dict, model: PreTrainedModel, config: PreTraine
                        for name, actual, expected in report["mismatched_keys"]):
         raise ModelError(f"{path} has weights whose shapes differ from its config.json: {_summary(wrong)}")
     unused = sorted(key for key in report["unexpected_keys"] if not _HARMLESS.search(key))
-    others = _parts_beside_text(model, config) if unused else set()
-    if unused := [key for key in unused if others.isdisjoint(key.split(".")[:2])]:
+    images = _beside_text(unused, model, config)
+    if unused := [key for key in unused if key not in images]:
         raise ModelError(f"{path} has weights that {type(model).__name__} does not use: {_summary(unused)}. "
                          "The texts would be those of another model: use the config.json that belongs to the "
                          "weights, merge an adapter first (merge_and_unload of peft), or remove these "
                          "weights")
 
 
-def _parts_beside_text(model: PreTrainedModel, config: PreTrainedConfig) -> set[str]:
-    """Return names of modules that the class for images and texts has and a model for texts has not."""
-    if type(config) not in AutoModelForImageTextToText._model_mapping:
+def _beside_text(names: list[str], model: PreTrainedModel, config: PreTrainedConfig) -> set[str]:
+    """Return the names of weights of modules that the class for images and texts has beside the text model.
+
+    Checkpoints can have other names than the modules (dots3.note).
+    """
+    if not names or type(config) not in AutoModelForImageTextToText._model_mapping:
         return set()
-    with torch.device("meta"):
+    with suppress(*_ERRORS), torch.device("meta"):  # the configuration may lack what only images need (Emu3)
         whole = AutoModelForImageTextToText.from_config(config)
-    parts, own = ({name.rpartition(".")[2] for name, _ in of.named_modules() if name.count(".") < depth}
-                  for of, depth in ((whole, 2), (model, 1 << 30)))
+        conversions = get_model_conversion_mapping(whole)
+        renamings, converters = ([change for change in conversions if isinstance(change, kind)]
+                                 for kind in (WeightRenaming, WeightConverter))
+        parts = _parts_beside_text(whole, model)
+        modules = {name: rename_source_key(name, renamings, converters)[0] for name in names}
+        return {name for name in names
+                if not parts.isdisjoint([*name.split(".")[:2], *modules[name].split(".")[:2]])}
+    return set()
+
+
+def _parts_beside_text(whole: PreTrainedModel, model: PreTrainedModel) -> set[str]:
+    """Return names of modules, not deep in the whole model, that the model for texts has not."""
+    own = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    own_models = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
+    parts = {name.rpartition(".")[2] for name, module in whole.named_modules()
+             if name.count(".") < 2 and type(module) not in own_models}
     return parts - own
 
 
