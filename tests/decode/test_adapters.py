@@ -7,11 +7,14 @@ import sys
 import numpy as np
 import pytest
 import torch
-from decode_models import assert_written, generate_now, prompts, tiny, write
+import transformers as hf
+from decode_models import assert_written, generate_now, oracle, prompts, tiny, write
 from safetensors.torch import load_file, save_file
 
+from dare_job.bench.sweep import models
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.undrafted import any_target
 from dare_job.errors import ModelError
 from dare_job.models.files import files, fingerprint, resolve, tokenizer_hash
 
@@ -104,6 +107,29 @@ def test_layers_that_an_adapter_replaces(base, tmp_path):
     ids = torch.arange(3, 20)[None]
     with torch.no_grad():
         assert torch.allclose(merged(ids).logits, model(ids).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["ForConditionalGeneration", "ForCausalLM"])
+@pytest.mark.parametrize("modules", [["q_proj", "v_proj"], r"model\.(language_model\.)?layers.*_proj"])
+def test_an_adapter_is_applied_to_the_class_that_it_was_trained_on(tmp_path, kind, modules):
+    """Without an adapter, the class for texts alone is loaded; its modules have other names."""
+    torch.manual_seed(3)
+    whole = hf.Qwen3_5ForConditionalGeneration(models.config("qwen3_5")).eval()
+    whole.save_pretrained(tmp_path)
+    trained = getattr(hf, f"Qwen3_5{kind}").from_pretrained(tmp_path, dtype=torch.float32).eval()
+    adapted = peft.get_peft_model(trained, peft.LoraConfig(
+        r=4, target_modules=modules, task_type="CAUSAL_LM", init_lora_weights=False)).eval()
+    ids = torch.arange(3, 20)[None]
+    with torch.inference_mode():
+        assert not torch.allclose(adapted(input_ids=ids).logits, whole(input_ids=ids).logits, atol=1e-3)
+    adapted.save_pretrained(tmp_path)
+    texts, target = prompts((5, 17)), Target.load(tmp_path, make=any_target)
+    assert type(target.model).__name__ == f"Qwen3_5{kind}"
+    with target.as_transformers() as model, torch.inference_mode():
+        assert torch.allclose(model(input_ids=ids).logits, adapted(input_ids=ids).logits, atol=1e-4)
+        plain = [generate_now(model, text) for text in texts]
+    assert target.drafts == "chain"
+    assert_written(write(target, texts, oracle(plain)), plain)
 
 
 @pytest.mark.parametrize("changes, message", [

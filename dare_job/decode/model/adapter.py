@@ -2,16 +2,19 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from dare_job.decode.model import quantized
 from dare_job.errors import ModelError, install_hint
 
 _CONFIG = "adapter_config.json"
+_PREFIX = "base_model.model."  # of names in files of weights
 
 
 def require_peft(folder: Path) -> bool:
@@ -54,6 +57,32 @@ def base_only(folder: Path) -> Iterator[Path]:
             if file.is_file() and not file.name.startswith("adapter_"):
                 (Path(name) / file.name).symlink_to(file.absolute())
         yield Path(name)
+
+
+def best_fit(folder: Path, outlines: Iterable[PreTrainedModel]) -> PreTrainedModel:
+    """Return the model whose modules have the names in an adapter's weights; the first of several.
+
+    A class for images and texts has its text model at another place than the class for texts alone.
+    """
+    names = _weight_names(folder)
+
+    def matched(model: PreTrainedModel) -> int:
+        """Return how many parts of the names are those of a module, from the first part on."""
+        modules = {name for name, _ in model.named_modules()}
+        parts = [name.removeprefix(_PREFIX).split(".") for name in names]
+        return sum(max((end for end in range(len(path)) if ".".join(path[:end]) in modules), default=0)
+                   for path in parts)
+
+    return max(outlines, key=matched)
+
+
+def _weight_names(folder: Path) -> list[str]:
+    """Return the names of an adapter's weights; none if its file is missing."""
+    if (file := folder / "adapter_model.safetensors").is_file():
+        with safe_open(file, "pt") as weights:
+            return list(weights.keys())
+    file = folder / "adapter_model.bin"
+    return list(torch.load(file, map_location="meta", weights_only=True)) if file.is_file() else []
 
 
 def apply(model: PreTrainedModel, folder: Path) -> PreTrainedModel:

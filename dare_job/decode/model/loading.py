@@ -61,7 +61,8 @@ def load(path: str | Path, dtype: str, trust_remote_code: bool,
         quantized.require(config, place, str(path))
         adapted = adapter.require_peft(Path(path))
         with adapter.base_only(Path(path)) if adapted else nullcontext(path) as source:
-            model, report = _auto_class(config).from_pretrained(
+            kind = _adapted_class(config, Path(path), options) if adapted else _auto_class(config)
+            model, report = kind.from_pretrained(
                 source, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True,
                 device_map={"": place}, **options)
     except (torch.OutOfMemoryError, torch.AcceleratorError):
@@ -104,6 +105,18 @@ def _auto_class(config: PreTrainedConfig) -> type:
     if of_images and not remote and type(config) not in AutoModelForCausalLM._model_mapping:
         return AutoModelForImageTextToText
     return AutoModelForCausalLM
+
+
+def _adapted_class(config: PreTrainedConfig, folder: Path, options: dict) -> type:
+    """Return the class on which the adapter in a folder was trained."""
+    kind = _auto_class(config)
+    if kind is not AutoModelForCausalLM or type(config) not in AutoModelForImageTextToText._model_mapping:
+        return kind
+    outlines = {}
+    for each in (kind, AutoModelForImageTextToText):
+        with suppress(*_ERRORS), torch.device("meta"):  # it may lack what only images need (Emu3)
+            outlines[each.from_config(config, **options)] = each
+    return outlines[adapter.best_fit(folder, outlines)] if outlines else kind
 
 
 def device(name: str) -> torch.device:
