@@ -14,6 +14,7 @@ from rich.console import Console
 from state_models import ARCHITECTURES_WITHOUT_TREES, tiny_without_trees
 from test_check import _save
 
+from dare_job.bench.sweep import models
 from dare_job.config.settings import JobConfig
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.engine.engine import Engine
@@ -158,6 +159,18 @@ def test_rows_of_a_model_whose_rows_mix_are_decoded_alone(monkeypatch):
     right = own_cache._select
     monkeypatch.setattr(own_cache, "_select", lambda value, index, rows: right(value, index * 0, rows))
     assert _undrafted("mamba2").batches == ALONE
+
+
+@pytest.mark.parametrize("name", ["paligemma", "cpmant"])
+def test_a_model_whose_prompts_are_read_in_both_directions(name):
+    """The prompt is read once: a text after it continues causally, as in ``generate``."""
+    target, texts = any_target(models.tiny(name)), [text % 70 + 2 for text in prompts((5, 17, 17, 9))]
+    assert (target.drafts, target.batches) == ("none", EQUAL)
+    assert target.reason.startswith("it reads prompts in both directions")
+    expected = _expected(target, texts)
+    assert len({token for text in expected for token in text.tolist()}) > 5
+    for batch_size in (1, 3):
+        assert_written(write(target, texts, batch_size=batch_size), expected)
 
 
 @pytest.mark.parametrize("config, reason", [

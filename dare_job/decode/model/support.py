@@ -21,6 +21,7 @@ _RELATIVE = {FULL, SLIDING, "linear_attention", "conv", "hybrid", "hybrid_slidin
              "recurrent", "attention"}
 _ALIBI = {"bloom", "mpt", "jais", "baichuan"}
 _ANY_LENGTH = {"xglm"}  # its position table grows
+_WHOLE_PROMPTS = {"cpmant", "paligemma"}  # models trained to continue texts whose tokens all see each other
 # Fields with such names limit what a query sees, in a way defined only by the architecture's code.
 _LIMITING = re.compile(r"window|local_att|local_block|attention_chunk|sparse_att|blocksparse|index_topk")
 _UNDERSTOOD = re.compile(r"sliding_window|attention_chunk_size|.*(_layers|_pattern|_prob)")
@@ -97,6 +98,8 @@ def traits(model: PreTrainedModel) -> Traits:
         raise DraftError(type(model).__name__, reason)
 
     kinds = _kinds(config)
+    if reads_whole_prompts(model):
+        refuse("it reads prompts in both directions, which the engine does not implement")
     if getattr(model, "_is_stateful", False) and not _has_attention_only(config):
         refuse("it has a recurrent state, from which rejected drafts cannot be removed")
     if uses_alibi(model) and alibi.by_position(model) is None:
@@ -132,6 +135,11 @@ def undrafted_traits(model: PreTrainedModel) -> Traits:
     _require_causal(model)
     context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
     return Traits((), None, context, reason, longest)
+
+
+def reads_whole_prompts(model: PreTrainedModel) -> bool:
+    """Return whether tokens of a prompt see later ones, while those of the text after it do not."""
+    return model.config.model_type in _WHOLE_PROMPTS
 
 
 def uses_alibi(model: PreTrainedModel) -> bool:
@@ -182,6 +190,8 @@ def _require_causal(model: PreTrainedModel) -> None:
     config, reason = model.config.get_text_config(decoder=True), None
     if model.config.is_encoder_decoder:
         reason = "it is an encoder-decoder; use a decoder-only model"
+    elif reads_whole_prompts(model):
+        return
     elif not getattr(config, "is_causal", True) or _is_bidirectional(config) or _is_masked(config):
         reason = NOT_CAUSAL
     elif getattr(config, "is_decoder", None) is False and _has_switch(model):
@@ -208,8 +218,8 @@ def _is_bidirectional(config: PreTrainedConfig) -> bool:
 
 
 def _is_masked(config: PreTrainedConfig) -> bool:
-    """Return whether tokens of a prompt see later ones: in CPM-Ant, and in XLM unless it is causal."""
-    return config.model_type == "cpmant" or config.model_type == "xlm" and not config.causal
+    """Return whether all tokens see later ones: in XLM unless it is causal."""
+    return config.model_type == "xlm" and not config.causal
 
 
 def _has_attention_only(config: PreTrainedConfig) -> bool:

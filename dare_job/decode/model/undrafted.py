@@ -1,8 +1,9 @@
 """Models that cannot verify drafts: they run through their own cache, as in ``generate``, in batches.
 
-Such are models with a state that no chain can restore, with an index over blocks, and all for which token
-trees give other logits than ordinary forward passes. Padding changes the logits of some of them. A check at
-loading finds the largest batches that give each row the logits that it has alone.
+Such are models with a state that no chain can restore, with an index over blocks, with prompts that are read
+in both directions, and all for which token trees give other logits than ordinary forward passes. Padding
+changes the logits of some of them. A check at loading finds the largest batches that give each row the logits
+that it has alone.
 """
 
 import inspect
@@ -189,7 +190,8 @@ def _largest_batches(target: UndraftedTarget, largest: str) -> str:
         logits = _logits_of_rows(target, texts[row : row + 1], lengths[row : row + 1])
         alone |= {(row, place): part for (_, place), part in logits.items()}
     selfcheck.require_numbers(target, torch.stack(list(alone.values())))
-    influence = selfcheck.require_causal(target, not target.names_places)
+    free = target.names_places or support.reads_whole_prompts(target.model)
+    influence = selfcheck.require_causal(target, not free)
     forms = (PADDED, EQUAL, ALONE)
     for target.batches in forms[forms.index(largest):]:
         try:
