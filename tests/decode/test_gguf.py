@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from decode_models import tiny
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from dare_job.errors import ModelError
 from dare_job.models import embedded_path
@@ -35,8 +35,8 @@ def file(original, tmp_path):
     return _written(*original, tmp_path / "small.Q8.gguf")
 
 
-def _written(model, tokenizer, path, left_out: str = ""):
-    """Write a model to a GGUF file, without one of its tensors."""
+def _written(model, tokenizer, path, left_out: str = "", kind=gguf.GGMLQuantizationType.F32):
+    """Write a model to a GGUF file, without one of its tensors; matrices in blocks of this kind if they fit."""
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
@@ -66,8 +66,11 @@ def _written(model, tokenizer, path, left_out: str = ""):
         for part, count in heads.items():
             if f".{part}." in place:  # the order of llama.cpp's rotary embedding
                 weight = weight.reshape(count, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-        if place != left_out:
-            writer.add_tensor(place, weight.float().numpy().astype(np.float32))
+        array = weight.float().numpy().astype(np.float32)
+        if array.ndim == 2 and array.shape[1] % 32 == 0 and place != left_out:
+            writer.add_tensor(place, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        elif place != left_out:
+            writer.add_tensor(place, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -89,6 +92,24 @@ def test_weights_tokens_and_template_are_those_of_the_file(original, file, cache
     assert torch.allclose(logits, expected, atol=1e-5)
     stamp = (folder / "config.json").stat().st_mtime_ns
     assert resolve(str(file)) == folder and (folder / "config.json").stat().st_mtime_ns == stamp
+
+
+def test_quantized_weights_are_dequantized_exactly(original, tmp_path):
+    model, kind = original[0], gguf.GGMLQuantizationType.Q8_0
+    file = _written(*original, tmp_path / "small.gguf", kind=kind)
+    place = "model.layers.0.mlp.up_proj.weight"
+    blocks = gguf.quants.quantize(model.state_dict()[place].numpy(), kind)
+    converted = AutoModelForCausalLM.from_pretrained(resolve(str(file))).state_dict()[place].numpy()
+    assert np.array_equal(converted, gguf.quants.dequantize(blocks, kind))
+    assert not np.array_equal(converted, model.state_dict()[place].numpy())
+
+
+def test_transformers_has_no_kernel_for_quantized_blocks_here(original, tmp_path):
+    """If this fails, files need not be dequantized any more (docs/decisions, 72)."""
+    file = _written(*original, tmp_path / "small.gguf", kind=gguf.GGMLQuantizationType.Q8_0)
+    kept = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32,
+                                                quantization_config=GgufConfig(dequantize=False))
+    assert {weight.dtype for weight in kept.parameters()} == {torch.float32}
 
 
 def test_a_file_without_one_of_its_weights_is_refused(original, tmp_path, cache):
