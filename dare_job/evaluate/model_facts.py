@@ -22,7 +22,7 @@ def describe(target: Target, rules: GenerationRules, adapted: bool) -> dict:
         "quantization" and "adapter": how the weights are stored. "generation_config": the fields that are
         "applied" with their values, and the names of those "without_effect". "memory": bytes of the weights,
         of a token's cache, of a row's states, and of the cache of several batches, all computed and not
-        measured.
+        measured. Without drafts, the model's own cache counts as if it grew as in short prompts.
     """
     return {
         "drafts": target.drafts, "why": getattr(target, "reason", None),
@@ -34,10 +34,10 @@ def describe(target: Target, rules: GenerationRules, adapted: bool) -> dict:
 def _memory(target: Target) -> dict:
     context = target.traits.context
     tokens = _TOKENS if context is None else min(context, _TOKENS)
-    token_bytes, row_bytes = target.cache_bytes or (None, None)
+    token_bytes, row_bytes = target.cache_bytes
     return {"weights": target.weight_bytes, "cache_per_token": token_bytes, "cache_per_row": row_bytes,
-            "tokens": tokens, "cache": None if token_bytes is None else {
-                str(rows): rows * (row_bytes + tokens * token_bytes) for rows in BATCHES}}
+            "tokens": tokens,
+            "cache": {str(rows): rows * (row_bytes + tokens * token_bytes) for rows in BATCHES}}
 
 
 def show(console: Console, facts: dict) -> None:
@@ -65,8 +65,8 @@ def _generation(effects: dict) -> str:
 
 def _bytes(memory: dict) -> str:
     text = f"memory, computed and not measured: weights {_size(memory['weights'])}"
-    if memory["cache"] is None:
-        return text + "; the cache is the model's own and is not computed"
+    if not any(memory["cache"].values()):
+        return f"{text}; it keeps no cache: each step reads the whole texts again. Forward passes need more"
     caches = ", ".join(f"{_size(size)} for {rows}" for rows, size in memory["cache"].items())
     states = f" and {_size(memory['cache_per_row'])} per row" if memory["cache_per_row"] else ""
     return (f"{text}; cache {_size(memory['cache_per_token'])} per token{states}; with {memory['tokens']} "

@@ -18,7 +18,9 @@ from dare_job.bench.sweep import models
 from dare_job.config.settings import JobConfig
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.generation_config import read_rules
 from dare_job.decode.model import own_cache
+from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.prepacked import PrepackedLinear
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.undrafted import ALONE, EQUAL, PADDED, UndraftedTarget, any_target
@@ -26,6 +28,7 @@ from dare_job.decode.request import Request
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ModelError
+from dare_job.evaluate import model_facts
 from dare_job.evaluate.check import run_check
 from dare_job.generate import loading
 
@@ -208,6 +211,22 @@ def test_check_compares_without_drafts(tmp_path):
     result = run_check(folder, None, 4, max_new_tokens=12, console=Console(file=out, width=400))
     assert result["equal"] and {batch["nodes"] for batch in result["by_batch"]} == {0}
     assert "decoded without drafts (keep_window_size" in out.getvalue()
+    token = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, dimension, bytes
+    assert result["memory"]["cache_per_token"] == token
+    assert "256 B per token; with " in out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["jamba", "mamba2", "lfm2"])
+def test_the_own_cache_takes_the_memory_of_the_cache_for_chains(name):
+    own, chains = _undrafted(name).cache_bytes, ChainTarget(tiny_without_trees(name)).cache_bytes
+    assert own == chains
+
+
+def test_a_model_without_a_cache_says_so():
+    target, out = UndraftedTarget(models.tiny("openai-gpt"), "a test"), StringIO()
+    facts = model_facts.describe(target, read_rules(target.generation_config), adapted=False)
+    model_facts.show(Console(file=out, width=400), facts)
+    assert "it keeps no cache" in out.getvalue()
 
 
 def test_check_compares_chains(tmp_path):

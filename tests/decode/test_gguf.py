@@ -36,7 +36,7 @@ def file(original, tmp_path):
 
 
 def _written(model, tokenizer, path, left_out: str = "", kind=gguf.GGMLQuantizationType.F32):
-    """Write a model to a GGUF file, without one of its tensors; matrices in blocks of this kind if they fit."""
+    """Write a model to a GGUF file, without one of its tensors; its matrices in blocks of this kind."""
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)

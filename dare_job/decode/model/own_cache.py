@@ -3,7 +3,7 @@
 The rows of a batch have the same number of columns, so a row that ends leaves its batch, and no row joins it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -64,6 +64,12 @@ class CachedRows:
         self._ids, self.logits, self.lengths = self._ids[index], self.logits[index], self.lengths[rows]
         self._inputs = _select(self._inputs, index, count)
         self._kept = _select(self._kept, index, count)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache, and of the state outside of it."""
+        caches = [value for value in self._inputs.values() if not isinstance(value, torch.Tensor)]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors([caches, self._kept])}.values())
 
     def _run(self, **options) -> torch.Tensor:
         self._state.set(self._kept)
@@ -155,6 +161,21 @@ def _plain_values(model: torch.nn.Module) -> dict[tuple[str, str], torch.Tensor]
     """Return the tensors that are attributes of modules and neither parameters nor buffers."""
     return {(path, name): value for path, module in model.named_modules()
             for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+
+
+def _tensors(value) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a model's cache."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:  # a cache, or one of its layers
+        parts = vars(value).values() if type(value).__module__.startswith("transformers") else ()
+    for part in parts:
+        yield from _tensors(part)
 
 
 def _select(value, index: torch.Tensor, rows: int):

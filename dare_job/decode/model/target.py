@@ -144,8 +144,8 @@ class Target:
         return sum(weight.nbytes for weight in (*self.model.parameters(), *self.model.buffers()))
 
     @property
-    def cache_bytes(self) -> tuple[int, int] | None:
-        """Bytes of a token's keys and values, and of a row beside them. None: the model has its own cache."""
+    def cache_bytes(self) -> tuple[int, int]:
+        """Bytes of a token's keys and values, and of a row beside them."""
         return entry_bytes(filter(None, self._shapes), self.dtype), 0
 
     def acquire_cache(self, slots: int) -> TreeCache:

@@ -27,6 +27,7 @@ from pools.tree import empty_drafts
 _LOG = logging.getLogger("dare_job")
 PADDED, EQUAL, ALONE = "prompts of any length", "prompts of equal length", "one row at a time"
 _PREFILL_TOKENS = 2**15  # of one forward pass: the rows of two passes are decoded separately ever after
+_SIZED_LENGTHS = 128, 256, 384  # tokens of prompts whose caches are compared; DeepSeek-V4 joins 128 in one
 # Tokens of prompts, of which the last starts late and the first ends early; and tokens after each prompt.
 _CHECKED_LENGTHS, _CHECKED_TOKENS = (7, 9, 7, 11, 4), 3
 
@@ -92,7 +93,7 @@ class UndraftedTarget(Target):
         ``generate`` cannot run the model either, its attention is not causal, or its logits are NaN.
     """
 
-    drafts, cache_bytes = "none", None
+    drafts = "none"
     max_prefill_tokens = _PREFILL_TOKENS
 
     def __init__(self, model: PreTrainedModel, reason: str):
@@ -111,6 +112,20 @@ class UndraftedTarget(Target):
         except selfcheck.MODEL_ERRORS as error:
             raise ModelError(f"{type(model).__name__} is not supported: it has no drafts ({reason}), and its "
                              f"own cache does not work ({error})") from error
+
+    @property
+    def cache_bytes(self) -> tuple[int, int]:
+        """Bytes of one token's part of the cache and of the rest of a row, by caches of three prompts.
+
+        It is more than a cache takes that does not grow with each further token, such as that of a window.
+        """
+        context = self.traits.context or _SIZED_LENGTHS[-1]
+        lengths = np.minimum(_SIZED_LENGTHS, context * np.arange(1, 4) // 3).clip(1)
+        with torch.inference_mode():
+            sizes = np.array([self._read(np.ones((1, length), np.int64), lengths[at : at + 1]).nbytes
+                              for at, length in enumerate(lengths)])
+        per_token = int(np.ceil(np.diff(sizes) / np.diff(lengths).clip(1)).max().clip(0))
+        return per_token, int((sizes - per_token * lengths).max().clip(0))
 
     def new_cache(self, slots: int) -> OwnCache:
         """Return an empty cache for this many rows."""
