@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from decode_models import assert_written, generate_now, oracle, prompts, tiny, write
+from decode_models import VOCABULARY, assert_written, generate_now, oracle, prompts, tiny, write
 from safetensors.torch import load_file, save_file
 
 from dare_job.bench.sweep import models
@@ -130,6 +130,30 @@ def test_an_adapter_is_applied_to_the_class_that_it_was_trained_on(tmp_path, kin
         plain = [generate_now(model, text) for text in texts]
     assert target.drafts == "chain"
     assert_written(write(target, texts, oracle(plain)), plain)
+
+
+@pytest.mark.parametrize("options", [{"modules_to_save": ["embed_tokens", "lm_head"]},
+                                     {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}])
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_added_tokens_are_refused_with_the_way_out(base, tmp_path, options, file):
+    model = tiny("llama")
+    model.resize_token_embeddings(VOCABULARY + 5)
+    config = peft.LoraConfig(**{"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM",
+                                "init_lora_weights": False, **options})
+    adapted = peft.get_peft_model(model, config).eval()
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(tmp_path / "adapter", safe_serialization=file.endswith("safetensors"))
+    assert (tmp_path / "adapter" / file).is_file()
+    with pytest.raises(ModelError, match=rf"vocabulary of {VOCABULARY + 5} .* has {VOCABULARY}: .*"
+                                         rf"resize_token_embeddings\({VOCABULARY + 5}\)"):
+        loading.load(resolve(str(tmp_path / "adapter")), "float32", False)
+    again = tiny("llama")  # what the message says
+    again.resize_token_embeddings(VOCABULARY + 5)
+    peft.PeftModel.from_pretrained(again, tmp_path / "adapter").merge_and_unload().save_pretrained(
+        tmp_path / "merged")
+    merged, ids = loading.load(tmp_path / "merged", "float32", False), torch.arange(3, 20)[None]
+    with torch.inference_mode():
+        assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("changes, message", [

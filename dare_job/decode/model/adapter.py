@@ -64,7 +64,7 @@ def best_fit(folder: Path, outlines: Iterable[PreTrainedModel]) -> PreTrainedMod
 
     A class for images and texts has its text model at another place than the class for texts alone.
     """
-    names = _weight_names(folder)
+    names = _weight_shapes(folder)
 
     def matched(model: PreTrainedModel) -> int:
         """Return how many parts of the names are those of a module, from the first part on."""
@@ -76,13 +76,31 @@ def best_fit(folder: Path, outlines: Iterable[PreTrainedModel]) -> PreTrainedMod
     return max(outlines, key=matched)
 
 
-def _weight_names(folder: Path) -> list[str]:
-    """Return the names of an adapter's weights; none if its file is missing."""
+def _weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an adapter's weights by name; none if its file is missing."""
     if (file := folder / "adapter_model.safetensors").is_file():
         with safe_open(file, "pt") as weights:
-            return list(weights.keys())
+            names = weights.keys()
+            return {name: tuple(weights.get_slice(name).get_shape()) for name in names}
     file = folder / "adapter_model.bin"
-    return list(torch.load(file, map_location="meta", weights_only=True)) if file.is_file() else []
+    weights = torch.load(file, map_location="meta", weights_only=True) if file.is_file() else {}
+    return {name: tuple(weight.shape) for name, weight in weights.items()}
+
+
+def _require_vocabulary(model: PreTrainedModel, folder: Path) -> None:
+    """Raise ModelError if an adapter has a whole embedding or output layer for more or fewer tokens."""
+    layers = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    rows = {name: getattr(module, "num_embeddings", getattr(module, "out_features", None))
+            for name, module in model.named_modules() if id(module) in layers}
+    for name, shape in sorted(_weight_shapes(folder).items()):
+        layer = name.removeprefix(_PREFIX).removesuffix(".weight").removesuffix(".base_layer")
+        if shape and rows.get(layer) not in (None, shape[0]):
+            raise ModelError(
+                f"the adapter in {folder} is for a vocabulary of {shape[0]} tokens ({name}), and its base "
+                f"model has {rows[layer]}: tokens were added for its training. Merge it into the base model "
+                f"with transformers and peft (resize_token_embeddings({shape[0]}) of the base model, then "
+                "PeftModel.from_pretrained and merge_and_unload), save the result and the adapter's "
+                "tokenizer in a folder, and name that folder")
 
 
 def apply(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -93,16 +111,20 @@ def apply(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     Raises
     ------
     ModelError
-        The adapter's weights do not fit the model, are incomplete, or are damaged.
+        The adapter's weights do not fit the model, are incomplete, or are damaged; or tokens were added for
+        its training.
     """
     from peft import PeftConfig, PeftModel
 
     try:
+        _require_vocabulary(model, folder)
         config = PeftConfig.from_pretrained(str(folder))
         config.inference_mode = True
         adapted = PeftModel(model, config, low_cpu_mem_usage=True)
         report = adapted.load_adapter(str(folder), "default", low_cpu_mem_usage=True,
                                       torch_device=str(model.device))
+    except ModelError:
+        raise
     except Exception as error:  # peft raises many kinds for adapters of other models
         raise ModelError(f"the adapter in {folder} does not fit {type(model).__name__}: "
                          f"{' '.join(str(error).split())}") from error
