@@ -65,6 +65,11 @@ def test_processes_that_die_hang_or_raise_are_crashes_and_the_others_go_on():
     assert "not finished" in rows[3]["reason"] and [row["name"] for row in rows] == names
 
 
+def test_a_model_with_an_encoder_of_timm():
+    pytest.importorskip("timm", reason="needs the packages pillow, timm and torchvision")
+    assert attempt.attempt("perception_lm")["outcome"] == "tree"
+
+
 def test_a_wrong_text_is_found(monkeypatch):
     right = attempt._generate
     monkeypatch.setattr(attempt, "_generate", lambda model, prompt: np.roll(right(model, prompt), 1))

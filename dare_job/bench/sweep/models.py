@@ -54,6 +54,8 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8},
     "mistral4": {"head_dim": 16},
     "paddleocr_vl": _SECTIONS, "qwen2_5_vl": _SECTIONS, "qwen2_vl": _SECTIONS,
+    "perception_lm": {".vision_config.architecture": "vit_pe_core_large_patch14_336",
+                      ".vision_config.model_args": {"embed_dim": 64, "depth": 1, "num_heads": 4}},
     "qwen2_5_omni_thinker": {**_SECTIONS, ".vision_start_token_id": 118},
     "qwen3_omni_moe_thinker": {".vision_start_token_id": 118},
     "qwen4_exp": _INDEXER, "qwen4_exp_text": _INDEXER,

@@ -24,6 +24,10 @@ or a variant of it in brackets. Its greedy texts in float32 are compared, token 
 `generate`: decoded singly and in batches, with drafts and without. Weights can still be in a form that cannot
 be loaded: `dare-job check --model NAME` tries a model itself.
 
+Encoders of images of `fast_vlm`, `gemma3n` and `perception_lm` are those of timm: such a model also needs the
+packages pillow, timm and torchvision. They are in no extra of dare-job, because torchvision must be built for
+the torch that is installed.
+
 *Accepted* is the number of draft tokens accepted per step where the drafts are the model's own texts with
 every {changed}th token replaced.
 
