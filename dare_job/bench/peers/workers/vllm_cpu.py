@@ -26,7 +26,7 @@ class Engine:
         self._drafts_from_texts = method == "suffix"
 
     def write(self, rows: list, batch: int, max_new_tokens: int) -> list:
-        self._core.scheduler.max_num_running_reqs = batch
+        self._core.scheduler.max_num_active_reqs = batch
         params = SamplingParams(
             temperature=0, max_tokens=max_new_tokens, stop_token_ids=self._task["eos"], detokenize=False,
             repetition_penalty=self._task["repetition_penalty"] or 1.0)
