@@ -12,7 +12,7 @@ from dare_job.schemas import ENTITIES
 from dare_job.storage import errors, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables.stage_inputs import require_stage, stage_report
-from dare_job.training import lightgcn as training
+from dare_job.training.lightgcn import Training, train
 from dare_job.workspace import committing, digest, done_record, is_done
 
 
@@ -49,9 +49,8 @@ def _identity(path: AnyPath, entity: str) -> list | None:
 def _copy(provided: dict[str, AnyPath], staging: AnyPath) -> dict:
     record = {}
     for entity in ENTITIES:
-        ids, table = ([], np.zeros((0, 1), dtype=np.float32))
-        if entity in provided:
-            ids, table = vectors.read_vectors(provided[entity])
+        none = [], np.zeros((0, 1), dtype=np.float32)
+        ids, table = vectors.read_vectors(provided[entity]) if entity in provided else none
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", ids, table)
         record[entity] = len(ids)
     return record
@@ -61,12 +60,12 @@ def _learn(graph: lightgcn.Pairs, settings: EmbedSettings, seed: int, staging: A
     """Train LightGCN without the last pairs of some users, and evaluate the vectors on these pairs."""
     out = lightgcn.hold_out(graph, seed)
     users, items = graph.user[out], graph.item[out]
-    train = graph.without(out)
-    learned = training.train(train, training.Training(settings.dim, settings.epochs, seed))
+    known = graph.without(out)
+    learned = train(known, Training(settings.dim, settings.epochs, seed))
     ids = dict(zip(ENTITIES, ((graph.users, learned.users), (graph.items, learned.items)), strict=True))
     for entity, (names, table) in ids.items():
         vectors.write_vectors(staging / f"entity={entity}" / "part-0.parquet", names, table)
     return {
         "user": len(graph.users), "item": len(graph.items), "pairs": len(graph.user),
         "loss": [round(value, 5) for value in learned.loss], "held_out": len(out),
-        "recall_at_20": round(lightgcn.recall_at_k(learned.users, learned.items, train, users, items), 4)}
+        "recall_at_20": round(lightgcn.recall_at_k(learned.users, learned.items, known, users, items), 4)}
