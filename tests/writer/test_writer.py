@@ -176,24 +176,54 @@ def test_a_text_has_a_sentence_for_each_group_of_its_prompt(made):
     all_claims = set()
     for each in made:
         assert each.text.startswith(("Based on", "No genre")) and 4 <= len(each.films) <= 8
-        assert len(each.text.split()) <= 130 and "(Seven)" not in each.text
-        groups = re.findall(r"^- (one film of )?([a-z, -]+): (.+)$", asked(each), re.M)
-        lines = [group[1:] for group in groups]
-        assert [bool(one) for one, *_ in groups] == [films.count('"') == 2 for _, films in lines]
+        assert len(each.text.split()) <= 140 and "(Seven)" not in each.text
+        groups = re.findall(r"^- ([a-z, -]+): (.+)$", asked(each), re.M)
         said = each.text.split(". ", 2)[2].split(". ")
-        assert min(5, len(lines)) <= len(said) <= min(7, len(lines))
         titles = 0
-        for (genres, films), sentence in zip(lines, said, strict=False):
+        for (genres, films), sentence in zip(groups, said, strict=True):
             group = re.findall(r'"([^"]+)"', films)
-            claim = " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
-            assert f" {claim}" in sentence and writer_texts.claims_of(sentence) == set(claim.split(" and "))
-            assert bool(re.search("One (choice|example)|there is|one title", sentence)) == (len(group) == 1)
-            newest = group[:3 if len(group) > 3 or len(lines) <= 2 else 2]
+            others = genres == "others"
+            newest = group[:3 if len(group) > 3 or len(groups) <= 2 or others else 2]
             assert re.findall(r'"([^",]+),?"', sentence.replace('", "', '" "')) == newest
             titles += len(newest)
+            if others:
+                assert sentence.startswith("They also liked" if newest == group else "Other films they liked")
+                assert not writer_texts.claims_of(sentence)
+                continue
+            claim = " and ".join(writer_texts._NOUNS[genre.title()] for genre in genres.split(", "))
+            assert f" {claim}" in sentence and writer_texts.claims_of(sentence) == set(claim.split(" and "))
+            assert len(group) > 1
             all_claims.add(claim)
         assert titles == each.titles >= 3
-    assert {"crime films", "drama", "crime films and drama"} <= all_claims
+    assert {"crime films", "crime films and drama"} <= all_claims
+    assert any("They also liked" in each.text for each in made)
+
+
+def test_films_whose_genres_no_other_film_has_are_grouped_by_the_first_genre_or_come_last():
+    def film(title, *genres):
+        return Film(title, title, "1990", genres)
+
+    films = (film("a", "Crime", "War"), film("b", "Drama"), film("c", "Crime", "Drama"), film("d", "Horror"),
+             film("e", "Crime", "Drama"), film("f", "Crime", "Horror"), film("g", "War"))
+    counts = Counter(genre for each in films for genre in each.genres)
+    found = [("".join(each.title for each in group), genres)
+             for group, genres in writer_texts.groups(films, counts)]
+    assert found == [("ec", ["Crime", "Drama"]), ("fa", ["Crime"]), ("gdb", [])]
+    prompt = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, writer_texts.history(films))
+    assert re.findall(r"^- ([a-z, ]+): (.+)$", prompt, re.M) == [
+        ("crime, drama", '"e" (1990), "c" (1990)'), ("crime", '"f" (1990), "a" (1990)'),
+        ("others", '"g" (1990), "d" (1990), "b" (1990)')]
+    assert "\nMost frequent: crime\n" in prompt
+    assert writer_texts.groups(films[3:5], Counter(("Horror", "Crime", "Drama"))) == []
+
+
+@pytest.mark.parametrize(("genres", "said"), [
+    (("Crime", "Crime", "War"), "crime"), (("Crime", "War", "Crime", "War"), "crime and war"),
+    (("Crime", "War", "Drama") * 2, "none of them alone"), (("Crime", "War"), None)])
+def test_the_prompt_names_the_genres_that_lead(genres, said):
+    films = [Film(str(n), str(n), "", (genre,)) for n, genre in enumerate(reversed(genres))]
+    prompt = writer_texts.prompts.load(writer_texts.PROMPTS).user({}, writer_texts.history(films))
+    assert re.findall("^Most frequent: (.+)$", prompt, re.M) == ([said] if said else [])
 
 
 def test_a_text_counts_what_its_prompt_counts_and_speaks_of_all_of_it(made):

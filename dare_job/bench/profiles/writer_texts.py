@@ -11,10 +11,10 @@ user, from recorded sentences that the prompt bears out, so that the model learn
 - the prompt groups films by the most frequent genres that they share, the largest group first, and writes the
   genres before the films. A sentence that names genres and then films that show them ("The user seems to
   enjoy ..., as evidenced by the inclusion of ...") serves for any group: it names its genres and its newest
-  films, more of them for a large group. A single film is called an example, not a preference. Each group
-  has one sentence, so that no sentence says what another one said. Recorded sentences and shorter ones of
-  ours take turns; a group's first genre decides which. A model writes the likeliest sentence, which would be
-  the same one each time otherwise.
+  films, more of them for a large group. The films that are in no group come last, in prompt and text, and no
+  genre is said of them. Each group has one sentence, so that no sentence says what another one said. Recorded
+  sentences and shorter ones of ours take turns; a group's first genre decides which. A model writes the
+  likeliest sentence, which would be the same one each time otherwise.
 
 Genres and films stand in the same order in prompt and sentence, because a small model repeats what follows in
 the prompt. Where the genres followed the films, it gave a film at the end of a group the genres of the next
@@ -41,11 +41,10 @@ from dare_job.data.titles import named, title_variants
 from dare_job.prompts.sets import MAX_WORDS, HistoryItem, PromptSet
 
 PROMPTS = "writer"
-_MAX_GROUPS = 7  # that a text names
 _MIN_TITLES = 3  # of a text
 _TITLES, _TITLES_OF_MANY = 2, 3  # of a sentence, at most; the second if it speaks of ``_MANY`` films or more
 _MANY, _FEW_GROUPS = 4, 2  # films of a group; groups of a prompt whose sentences name three titles
-_MOST_WORDS = 130  # of a text
+_MOST_WORDS = 140  # of a text
 _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_GROUP = 2  # at most
 _COUNTED, _MAX_COUNTED = 3, 4  # genres, without those that equal the last one, and with them
@@ -54,9 +53,7 @@ _NONE_LEADS = "No genre stands out among the user's favorite movies."
 _FRAMES = (("For ", ", the user chose ", ""), ("A taste for ", " shows in ", ""),
            ("An interest in ", " can be seen in ", ""), ("In ", ", the user liked ", ""),
            ("As for ", ", they picked ", ""))  # as Sentences.frames
-# of a single film, which is no preference
-_FRAMES_OF_ONE = (("One choice for ", " is ", ""), ("Of ", ", there is ", ""),
-                  ("One example of ", " is ", ""), ("In ", ", one title is ", ""))
+_ALL_OTHERS, _SOME_OTHERS = "They also liked ", "Other films they liked include "  # films of no group
 _QUANTITIES = {"several": (0.25, 0.75), "many": (0.4, 0.99)}  # shares of the films, at least and at most
 _OPENS = re.compile("(Based on|The user's favorite genre).*genre")
 _SAYS_MORE = re.compile(
@@ -175,16 +172,17 @@ class _Composer:
             return None
         end = rng.randint(count, len(profile.films))
         films = profile.films[end - count:end]
-        counts = Counter(genre for film in reversed(films) for genre in film.genres)  # as in the prompt
-        every = groups(films, counts)
-        frequent = most_frequent(Counter({genre: counts[genre] for genre in counts
-                                          if any(genre in genres for _, genres in every)}))
+        every = Counter(genre for film in reversed(films) for genre in film.genres)  # as in the prompt
+        shared = groups(films, every)
+        counts = Counter({genre: every[genre] for genre in every
+                          if any(genre in genres for _, genres in shared)})
         opening = self._opening(counts, count, rng)
-        if opening is None or not self._covered(frequent, every):
+        if opening is None:
             return None
-        text = " ".join([opening, *_counted(frequent, most_frequent(_decades(films)), len(films))])
-        sentences, titles = self._evidence(every[:_MAX_GROUPS], _MOST_WORDS - len(text.split()))
-        if titles < _MIN_TITLES:
+        text = " ".join([opening,
+                         *_counted(most_frequent(counts), most_frequent(_decades(films)), len(films))])
+        sentences, titles = self._evidence(shared)
+        if titles < _MIN_TITLES or len(" ".join([text, *sentences]).split()) > _MOST_WORDS:
             return None
         self._used[opening] += 1
         return Example(profile.user, films, " ".join([text, *sentences]), titles)
@@ -207,32 +205,26 @@ class _Composer:
         true = [text for text, genres in self._sentences.openings.items() if is_true(text, genres)]
         return min(true, key=lambda text: (self._used[text], rng.random()), default=None)
 
-    @staticmethod
-    def _covered(frequent: Sequence[tuple[str, int]], every: Sequence[tuple[list[Film], list[str]]]) -> bool:
-        """Whether the groups that the text speaks of show all genres that it counts."""
-        spoken_of = {genre for _, genres in every[:_MAX_GROUPS] for genre in genres}
-        return spoken_of.issuperset(genre for genre, _ in frequent)
-
-    def _evidence(self, shared: Sequence[tuple[list[Film], list[str]]], words: int) -> tuple[list[str], int]:
-        """Sentences on groups, one each, while there are words left; and the number of titles in them."""
+    def _evidence(self, shared: Sequence[tuple[list[Film], list[str]]]) -> tuple[list[str], int]:
+        """Sentences on groups, one each, and the number of titles in them."""
         recorded, texts, titles, used = tuple(self._sentences.frames), [], 0, set()
         for number, (films, genres) in enumerate(shared if recorded else ()):
-            many = len(films) >= _MANY or len(shared) <= _FEW_GROUPS
+            many = len(films) >= _MANY or len(shared) <= _FEW_GROUPS or not genres
             cited = [re.sub(r"(?<=\S) *\(.*\)", "", film.title)
                      for film in films[:_TITLES_OF_MANY if many else _TITLES]]
-            frames = _FRAMES_OF_ONE if len(films) == 1 else _FRAMES if number % 2 else recorded
-            at = list(_NOUNS).index(genres[0]) % len(frames)
-            turned = (*frames[at:], *frames[:at])
-            frame = next((each for each in turned if each not in used), turned[0])
-            before, between, after = frame
-            claim, named = _joined([_NOUNS[genre] for genre in genres]), _joined(cited, '"')
-            text = f'{before}{claim}{between}"{named}"{after}.'
-            words -= len(text.split())
-            if words < 0:
-                break
-            texts.append(text)
+            if genres:
+                frames = _FRAMES if number % 2 else recorded
+                at = list(_NOUNS).index(genres[0]) % len(frames)
+                turned = (*frames[at:], *frames[:at])
+                frame = next((each for each in turned if each not in used), turned[0])
+                used.add(frame)
+                before, between, after = frame
+                before += _joined([_NOUNS[genre] for genre in genres]) + between
+            else:
+                before, after = _ALL_OTHERS if len(cited) == len(films) else _SOME_OTHERS, ""
+            named = _joined(cited, '"')
+            texts.append(f'{before}"{named}"{after}.')
             titles += len(cited)
-            used.add(frame)
         return texts, titles
 
 
@@ -243,14 +235,22 @@ def _joined(parts: Sequence[str], mark: str = "") -> str:
 
 
 def groups(films: Sequence[Film], counts: Counter[str]) -> list[tuple[list[Film], list[str]]]:
-    """The groups of the prompt, newest film first, with the genres that they share, in its order."""
+    """The groups of the prompt, newest film first, with the genres that they share, in its order.
+
+    A film is in the group of its two most frequent genres, or, if no other film has the same ones, in that of
+    the first. The films that are left come last, without genres, if there is a group at all.
+    """
+    newest_first = films[::-1]
+    pairs = [tuple(sorted((genre for genre in film.genres if counts[genre] > 1),
+                          key=lambda genre: -counts[genre])[:_GENRES_OF_A_GROUP]) for film in newest_first]
+    keys = [pair if pairs.count(pair) > 1 else pair[:1] for pair in pairs]
     found: dict[tuple[str, ...], list[Film]] = {}
-    for film in reversed(films):
-        shared = sorted((genre for genre in film.genres if counts[genre] > 1),
-                        key=lambda genre: -counts[genre])
-        found.setdefault(tuple(shared[:_GENRES_OF_A_GROUP]), []).append(film)
-    return [(films, list(genres)) for genres, films in sorted(found.items(), key=lambda group: (
-        -len(group[1]), -sum(counts[genre] for genre in group[0]), ", ".join(group[0]).lower())) if genres]
+    for film, key in zip(newest_first, keys, strict=True):
+        found.setdefault(key if keys.count(key) > 1 else (), []).append(film)
+    others = found.pop((), [])
+    ranked = sorted(found.items(), key=lambda group: (
+        -len(group[1]), -sum(counts[genre] for genre in group[0]), ", ".join(group[0]).lower()))
+    return [(films, list(genres)) for genres, films in ranked] + ([(others, [])] if ranked and others else [])
 
 
 def most_frequent(counts: Counter[str]) -> list[tuple[str, int]]:
