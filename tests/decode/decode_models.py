@@ -89,6 +89,11 @@ def architectures(*names: str) -> list:
             for name in ARCHITECTURES]
 
 
+def prepacks(dtype: torch.dtype) -> bool:
+    """Whether oneDNN can prepack layers of this dtype on this processor."""
+    return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float32, among=ARCHITECTURES, **changes):
     """Return a random model whose weights vary enough that no token is always the argmax."""
     kind, options = among[name]
