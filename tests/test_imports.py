@@ -71,6 +71,10 @@ ONLY_FROM = {"dare_job.stages": ("dare_job.pipeline", "dare_job.evaluate.curve.w
 NEVER = {f"dare_job.decode.{layer}": tuple(f"dare_job.decode.{above}" for above in LAYERS[number + 1:])
          for number, layer in enumerate(LAYERS)}
 
+# A folder, another one, and all files of the latter that the former imports.
+PARTS = (("config", "decode", {"settings"}), ("data", "decode", {"settings"}),
+         ("publish", "generate", {"shard_plan"}), ("recommend", "generate", {"shard_plan", "hangs", "engines"}))
+
 # Packages of others that a folder may not import, not even inside a function.
 WITHOUT = {
     "pools": ("torch", "pyspark", "faiss", "transformers"),
@@ -186,11 +190,11 @@ def test_sampling_mathematics_needs_numpy_torch_and_numba_alone():
     assert [arrow for arrow in _arrows(EVERYTHING) if arrow[0] in files and not _in(arrow[1], *allowed)] == []
 
 
-def test_publish_and_recommend_take_few_files_of_generate():
-    used = {(source.split(".")[1], target) for source, target in _arrows()
-            if _in(source, "dare_job.publish", "dare_job.recommend") and _in(target, "dare_job.generate")}
-    assert used == {("publish", "dare_job.generate.shard_plan")} | {
-        ("recommend", f"dare_job.generate.{name}") for name in ("shard_plan", "hangs", "engines")}
+@pytest.mark.parametrize(("folder", "other", "files"), PARTS)
+def test_a_folder_takes_few_files_of_another(folder, other, files):
+    used = {target for source, target in _arrows()
+            if _in(source, f"dare_job.{folder}") and _in(target, f"dare_job.{other}")}
+    assert used == {f"dare_job.{other}.{name}" for name in files}
 
 
 def test_decode_has_no_file_beside_its_layers():

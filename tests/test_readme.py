@@ -1,7 +1,7 @@
 """Every command of the README and of docs/get-started runs, in order, as a newcomer would type it.
 
-The real MovieLens and profile files are stood in for by small ones of the same shape. `make demo` runs as it
-is; after it one process runs the commands of dare-job, so that Java starts once.
+MovieLens is the real archive if DARE_DATA has it, else a small one of the same shape; the profiles are made up.
+`make demo` runs as it is; after it one process runs the commands of dare-job, so that Java starts once.
 """
 
 import gzip
@@ -50,7 +50,11 @@ def newcomer(tmp_path_factory):
     (folder / "conf").symlink_to(ROOT / "conf")
     data = folder / "data"
     data.mkdir()
-    _movielens(data / "ml-latest-small.zip")
+    real = Path(os.environ.get("DARE_DATA", "")) / "ml-latest-small.zip"
+    if real.is_file():
+        (data / real.name).symlink_to(real)
+    else:
+        _movielens(data / real.name)
     _profiles(data / "profiles.jsonl.gz")
     _tokenizer(data / "tokenizer")
     (folder / "llm.yaml").write_text("model: {name: embedded}\n")

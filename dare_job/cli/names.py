@@ -8,6 +8,8 @@ import sys
 
 from typer.core import TyperGroup
 
+from dare_job.errors import ConfigError
+
 ORDER = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode", "recommend")
 REMOVED_IN = "0.2"
 
@@ -54,6 +56,10 @@ class Root(TyperGroup):
     """The top-level group: translates old names before it looks for the command."""
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
+        if args[:1] == ["bench"]:
+            raise ConfigError(f"write: python -m dare_job.{shlex.join(args)}")
+        if any(word.partition("=")[0] == "--revision" for word in args):
+            raise ConfigError("--revision: write the revision after the model's name: NAME@REVISION")
         new = renamed(args)
         if new != args:
             print(f"dare-job: this form of the command is deprecated and ends with version {REMOVED_IN}; "

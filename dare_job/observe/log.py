@@ -30,6 +30,11 @@ _MARKS = ("ended", "printed")  # flags for ``_text`` and ``_Stderr``, which are 
 _LEFTOVERS = ("message", "asctime")  # attributes that another formatter may have set before
 
 
+def with_text(form: str) -> bool:
+    """Whether results are also printed as text: with a log as text (``form``), and on a terminal."""
+    return form == "text" or sys.stdout.isatty()
+
+
 def to_stderr(form: str = "text", level: int = logging.INFO) -> None:
     """Send the log to standard error, also if called more than once. ``form``: the setting ``log.format``."""
     handlers = [handler for handler in _LOG.handlers if isinstance(handler, _Stderr)]

@@ -98,6 +98,15 @@ def test_an_old_name_works_and_names_the_new_one(monkeypatch, capsys, tmp_path):
     assert err.count("\n") == 1 and f"write: dare-job data sample --save {tmp_path}" in err
 
 
+@pytest.mark.parametrize(("words", "new"), [
+    (("bench", "modes", "--old", "model"), "write: python -m dare_job.bench modes --old model"),
+    (("check", "--model", "m", "--revision", "abc"), "NAME@REVISION"),
+    (("train-drafter", "--revision=abc"), "NAME@REVISION")])
+def test_an_old_name_that_is_not_translated_names_the_new_one(monkeypatch, capsys, words, new):
+    code, _, err = run(monkeypatch, capsys, *words)
+    assert code == 2 and new in " ".join(err.split())
+
+
 @pytest.mark.parametrize("error, code", [
     (errors.ThresholdError, 3), (errors.DataError, 4), (errors.InfrastructureError, 5),
     (errors.ModelError, 6), (errors.PoolError, 7)])

@@ -91,6 +91,7 @@ def test_a_run_publishes_texts_of_each_method(sections, unfinished, job_of, tmp_
     out = shutil.copytree(unfinished, tmp_path / "out")
     chosen = {name: {**SHORT.get(name, {}), **sections.get(name, {})} for name in {**SHORT, **sections}}
     pipeline.run(job_of(out, NIGHT_2, limit=ROWS, run_id="method", **chosen), last="publish")
+    drafted = 0
     for entity in ENTITIES:
         folder = out / "knowledge" / f"entity={entity}" / f"dt={NIGHT_2}"
         manifest = json.loads((folder / "_manifest.json").read_text())
@@ -99,6 +100,12 @@ def test_a_run_publishes_texts_of_each_method(sections, unfinished, job_of, tmp_
                 and row["error"] is None]
         assert len(rows) == ROWS == manifest["counts"]["written"]
         assert all(row["knowledge"] and 0 < row["tokens"] <= TOKENS for row in rows)
+        drafted += sum(row["scored_tokens"] + row["accepted_tokens"] for row in rows)
+    mode = sections.get("decode", {}).get("mode", "dare")
+    if mode == "autoregressive" or mode == "beam" and "drafter" not in sections:
+        assert drafted == 0
+    elif mode in ("resd", "dare"):
+        assert drafted > 0
 
 
 @pytest.fixture(scope="module")

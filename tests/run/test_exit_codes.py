@@ -95,14 +95,30 @@ def test_exit_code(name, night, monkeypatch, capsys):
     assert {path.parent.parent.name for path in published} >= {f"entity={entity}" for entity in ENTITIES}
 
 
-def test_a_log_for_machines_has_nothing_for_people_in_it(night, monkeypatch, capsys):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_for_machines_has_nothing_for_people_in_it(terminal, night, monkeypatch, capsys):
+    """On a terminal the result is still text, on standard output."""
     monkeypatch.setattr(sys, "argv", ["dare-job", "run", *night[0], "--set", "log.format=json"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     said = capsys.readouterr()
     records = [json.loads(line) for line in said.err.splitlines()]
     assert ended.value.code == 0 and {"plan", "publish"} <= {record.get("stage") for record in records}
-    assert json.loads(said.out)["date"] == NIGHT_2
+    if terminal:
+        assert f"texts generated for {NIGHT_2}" in said.out and "{" not in said.out
+    else:
+        assert json.loads(said.out)["date"] == NIGHT_2
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_dry_run_is_shown_on_a_terminal_whatever_the_log(terminal, night, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dare-job", "run", *night[0], "--dry-run", "--set", "log.format=json"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out = capsys.readouterr().out
+    assert ended.value.code == 0 and ("{" in out) != terminal and ("part" in out) == terminal
 
 
 def _outside(arguments: list[str], environment) -> tuple[int, str]:
