@@ -62,6 +62,6 @@ class Root(TyperGroup):
             raise ConfigError("--revision: write the revision after the model's name: NAME@REVISION")
         new = renamed(args)
         if new != args:
-            print(f"dare-job: this form of the command is deprecated and ends with version {REMOVED_IN}; "
-                  f"write: dare-job {shlex.join(new)}", file=sys.stderr, flush=True)
+            print(f"dare-job: this form of the command is deprecated and will be removed in version "
+                  f"{REMOVED_IN}; write: dare-job {shlex.join(new)}", file=sys.stderr, flush=True)
         return super().parse_args(ctx, new)

@@ -46,13 +46,13 @@ class Source:
                                        parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
-    held_out: int = option("Texts to replay, chosen by hash.", 1000,
+    held_out: int = option("Number of texts to replay, chosen by hash.", 1000,
                            panel=_TEXTS)
-    pool: Sequence[str] = option("Sources: own, group, global.",
+    pool: Sequence[str] = option("Where drafts come from, comma-separated: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
-    groups: Path | None = option("Table of entity_id and group (or pool).", None,
+    groups: Path | None = option("Table with the columns entity_id and group (or pool).", None,
                                  panel=_TEXTS)
-    old: Path | None = option("Previous texts of the same ids.", None, panel=_TEXTS)
+    old: Path | None = option("File with previous texts of the same ids.", None, panel=_TEXTS)
 
 
 @dataclass(frozen=True)
