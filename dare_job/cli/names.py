@@ -56,6 +56,13 @@ class Root(TyperGroup):
     """The top-level group: translates old names before it looks for the command."""
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
+        """Translate old names.
+
+        Raises
+        ------
+        ConfigError
+            An old name is not translated; the message names the new one.
+        """
         if args[:1] == ["bench"]:
             raise ConfigError(f"write: python -m dare_job.{shlex.join(args)}")
         if any(word.partition("=")[0] == "--revision" for word in args):

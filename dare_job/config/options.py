@@ -55,7 +55,7 @@ def option(help: str, default: Any = MISSING, **more) -> Any:
 
 
 def device(panel: str | None = None) -> Any:
-    return option("Device that runs the models: cpu, cuda, or auto (cuda if there is a GPU).", "auto",
+    return option("cpu, cuda, or auto: cuda if present.", "auto",
                   metavar="DEVICE", panel=panel)
 
 

@@ -67,12 +67,12 @@ class Options:
     drafts: Sequence[int] = option(f"Draft tokens per position, such as 3, 1,2,4 or 1..{_MAX_DRAFTS}.", (3,),
                                    parse=_counts)
     texts: int = option("Maximum number of texts.", 128, min=1, panel=_TEXTS)
-    positions: int = option("Number of sampled positions to measure at.", 256, min=1,
+    positions: int = option("Sampled positions to measure at.", 256, min=1,
                             panel=_TEXTS)
     samples: int = option("Number of samples per position for rates that are estimated.", 16,
                         min=2)
     trees: Sequence[Any] = option(
-        "Also generate with draft trees of these shapes, each with at most NODES nodes.", (),
+        "Also generate with these draft trees, of at most NODES nodes.", (),
         metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)
     tree_rows: int = option("Number of prompts to generate for.", 32, min=1, panel=_TREES)
     new_tokens: int = option("Maximum number of tokens of a generated text.", 128, min=2, panel=_TREES)

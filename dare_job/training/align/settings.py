@@ -43,22 +43,21 @@ class Settings:
         "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
         panel=_LOSS)
     alpha: float | None = option(
-        "Weight of the alignment loss; the rest is the weight of the recommendation loss. search: try "
-        "several weights and keep the best one on held-out histories.", 0.9, parse=_alpha, panel=_LOSS)
-    k: int = option("Number of sequences per history to align on.", 10, panel=_LOSS)
-    mix: float = option("Loss s searches its beams in a mixture of target and draft; this is the target's "
-                        "share.", 0.5, panel=_LOSS)
-    density: bool = option("Ablation: leave the density term out of loss s.", True, flag="--no-density",
+        "Weight of the alignment loss, or search: the best on held-out histories.", 0.9, parse=_alpha,
+        panel=_LOSS)
+    k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
+    mix: float = option("Loss s: target's share in the mixture that is searched.", 0.5, panel=_LOSS)
+    density: bool = option("Ablation: loss s without its density term.", True, flag="--no-density",
                            negated=True, panel=_LOSS)
     top_one: bool = option("Ablation: align only on the best sequence.", False, panel=_LOSS)
-    all_steps: bool = option("Also align on the prefixes of every beam step.", False, panel=_LOSS)
+    all_steps: bool = option("Also align on prefixes of every beam step.", False, panel=_LOSS)
     constrained: bool = option(
-        "Ablation: compute losses s and r over all codes of a level, not only over those that continue "
-        "an id.", True, flag="--unconstrained", negated=True, panel=_LOSS)
+        "Ablation: losses s and r over all codes of a level.", True, flag="--unconstrained", negated=True,
+        panel=_LOSS)
     keep_last: bool = option("Keep the last epoch's weights, not the best.", False,
                              panel=_TRAINING)
-    examples: int = option("Maximum number of histories to learn from.", 8000, panel=_TRAINING)
-    held_out: int = option("Number of histories to evaluate on.", 256, panel=_TRAINING)
+    examples: int = option("Histories to learn from, at most.", 8000, panel=_TRAINING)
+    held_out: int = option("Histories to evaluate on.", 256, panel=_TRAINING)
     beams: int = option("Beams of the draft that should hold the target's top K.", 40, panel=_TRAINING)
     epochs: int = option("Maximum number of epochs.", 6, panel=_TRAINING)
     patience: int = option("Stop after this many epochs without more accepted steps.", 3, panel=_TRAINING)
@@ -67,7 +66,7 @@ class Settings:
     weight_decay: float = option("Weight decay of AdamW.", 0.01, panel=_TRAINING)
     warmup: int = option("Updates until the peak learning rate.", 100, panel=_TRAINING)
     dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.1, panel=_TRAINING)
-    seed: int = option("Seed of the initial weights and of the order of the examples.", 0, panel=_TRAINING)
+    seed: int = option("Seed of weights and order.", 0, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
@@ -88,8 +87,8 @@ class Options:
 
     data: Source
     target: Path = option("Recommender to speed up.", flag="--recommender")
-    draft: Path = option("Small recommender with the same item ids, which drafts.")
+    draft: Path = option("Small recommender, same item ids.")
     to: Path = option("Folder for the result.", flag="--save")
-    teacher_paths: Path | None = option("File that keeps the target's outputs for further alignments.", None)
+    teacher_paths: Path | None = option("File that keeps the target's outputs.", None)
     device: Device = device()
     settings: Settings = field(default_factory=Settings)

@@ -20,7 +20,7 @@ class Source:
     split: Literal["given", "leave-one-out"] = option(
         "given (files or time) or leave-one-out.", GIVEN, metavar="SPLIT")
     first_item: int = option("First item number in text files.", 1)
-    min_rating: float | None = option("Lowest rating of an interaction that counts.", None)
+    min_rating: float | None = option("Lowest rating that counts.", None)
 
     def read(self, ids):
         """The sequences, as ``sequences.read`` reads them, with its errors."""

@@ -81,7 +81,7 @@ def test_near_ties_count_as_identical():
 
 def test_a_target_needs_data_and_drafts_a_target(tmp_path, monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
-    with pytest.raises(ConfigError, match="--model needs"):
+    with pytest.raises(ConfigError, match="--model and sequences"):
         Options(target=tmp_path)
     with pytest.raises(ConfigError, match="--draft needs"):
         Options(drafts={"SFT": tmp_path})
