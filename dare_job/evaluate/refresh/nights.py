@@ -27,9 +27,9 @@ class Nights:
     clicks : int32 (D, U)
         Clicks up to and including the day.
     traffic : float64 (D, U)
-        Items shown per day, a mean that decays over ``TRAFFIC_DAYS``.
-    tokens : int32 (D, U)
-        Tokens to read and write for the text.
+        Items shown, those of the last ``TRAFFIC_DAYS`` mostly: each counts 1/e less after so many days.
+    prompt_tokens, text_tokens : int32 (D, U)
+        Tokens of the prompt and of the text that it gets; 0 without clicks.
     taste : float32 (D, U, d)
         Mean vector of the items in the prompt; 0 without clicks.
     """
@@ -38,8 +38,14 @@ class Nights:
     text: np.ndarray
     clicks: np.ndarray
     traffic: np.ndarray
-    tokens: np.ndarray
+    prompt_tokens: np.ndarray
+    text_tokens: np.ndarray
     taste: np.ndarray
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """(D, U) tokens to read and write for the text."""
+        return self.prompt_tokens + self.text_tokens
 
     def changed(self, night: int, written: np.ndarray) -> np.ndarray:
         """(U,) whether the prompt differs from the one of the night ``written`` (U,); NONE: not written."""
@@ -67,16 +73,16 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
     history: list[list[int]] = [[] for _ in range(users)]
     shape = (world.days, users)
     text, clicks = np.full(shape, NONE, np.int32), np.zeros(shape, np.int32)
-    traffic, tokens = np.zeros(shape), np.zeros(shape, np.int32)
+    traffic, prompt_tokens, text_tokens = np.zeros(shape), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     taste = np.zeros((*shape, items.shape[1]), np.float32)
     known: dict[str, int] = {}
     keep = np.exp(-1 / TRAFFIC_DAYS)
     for night in range(world.days):
-        for table in (text, clicks, tokens, taste):
+        for table in (text, clicks, prompt_tokens, text_tokens, taste):
             table[night] = table[night - 1] if night else table[night]
         today = shown.day == night
         past = traffic[night - 1] if night else np.zeros(users)
-        traffic[night] = keep * past + (1 - keep) * np.bincount(shown.user[today], minlength=users)
+        traffic[night] = keep * past + np.bincount(shown.user[today], minlength=users)
         clicked = today & shown.click
         for user, item in zip(shown.user[clicked].tolist(), shown.item[clicked].tolist(), strict=True):
             history[user].append(item)
@@ -85,10 +91,10 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
         lengths = count([part for pair in rendered for part in pair])
         for place, (user, (_, written)) in enumerate(zip(active.tolist(), rendered, strict=True)):
             text[night, user] = known.setdefault(written, len(known))
-            tokens[night, user] = lengths[2 * place] + lengths[2 * place + 1]
+            prompt_tokens[night, user], text_tokens[night, user] = lengths[2 * place : 2 * place + 2]
             clicks[night, user] = len(history[user])
             taste[night, user] = items[history[user][-prompts.max_history:]].mean(0)
-    return Nights(list(known), text, clicks, traffic, tokens, taste)
+    return Nights(list(known), text, clicks, traffic, prompt_tokens, text_tokens, taste)
 
 
 def _rendered(world: DailyWorld, prompts: PromptSet, user: int, history: list[int]) -> tuple[str, str]:
