@@ -42,8 +42,9 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
                  "workspace",
     "stages": "config data embed errors generate job models observe prompts publish recommend schemas spark "
               "storage tables training workspace",
-    "evaluate": "config data decode errors generate job models observe pipeline prompts publish schemas "
-                "spark stages storage tables training workspace",
+    "refresh": "errors",
+    "evaluate": "config data decode embed errors generate job models observe pipeline prompts publish "
+                "refresh schemas spark stages storage tables training workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
     "cli": ". config data decode errors evaluate job observe pipeline publish spark storage training "

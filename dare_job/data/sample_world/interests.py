@@ -47,3 +47,13 @@ def prevailing(values: Sequence[str], count: int = _NAMED) -> list[str]:
 
 def _three(words: Sequence[str]) -> list[str]:
     return [words[min(place, len(words) - 1)] for place in range(_NAMED)]
+
+
+def profile_of_values(titles: Sequence[str], values: Sequence[str], named: int = _NAMED) -> str:
+    """A profile of a user of any data set, as a function of titles and one value of each, such as its genre.
+
+    ``titles`` and ``values`` are of the history, newest first; empty values do not count.
+    """
+    favourites = prevailing([value for value in values if value])
+    liked = f"This person mostly chooses {', then '.join(favourites)}. " if favourites else ""
+    return f"{liked}The newest choices are {'; '.join(titles[:named])}."

@@ -1,4 +1,4 @@
-"""AUC of several sets of scores of the same label rows, with bootstrap samples of users that all sets share."""
+"""AUC of several sets of scores of the same label rows, on bootstrap samples of users that all sets share."""
 
 from collections.abc import Mapping
 

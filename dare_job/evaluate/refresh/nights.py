@@ -1,11 +1,11 @@
-"""What a full refresh would write on each night of a simulated world, and what a policy knows on that night."""
+"""What a full refresh would write on each night of a simulated world, and what a policy knows then."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dare_job.data.sample_world.daily import DAY_S, DailyWorld
+from dare_job.data.sample_world.daily import DailyWorld
 from dare_job.data.sample_world.interests import profile_of_interests
 from dare_job.prompts.sets import HistoryItem, PromptSet
 
@@ -73,7 +73,7 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
     history: list[list[int]] = [[] for _ in range(users)]
     shape = (world.days, users)
     text, clicks = np.full(shape, NONE, np.int32), np.zeros(shape, np.int32)
-    traffic, prompt_tokens, text_tokens = np.zeros(shape), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    prompt_tokens, text_tokens, traffic = *np.zeros((2, *shape), np.int32), np.zeros(shape)
     taste = np.zeros((*shape, items.shape[1]), np.float32)
     known: dict[str, int] = {}
     keep = np.exp(-1 / TRAFFIC_DAYS)

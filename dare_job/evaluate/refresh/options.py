@@ -40,7 +40,8 @@ class Options:
     models: Sequence[str] = option("CTR models: din, dcnv2.", MODELS, flag="--ctr-model",
                                    parse=ctr_models, panel=_MODELS)
     seeds: int = option("Trainings of each CTR model, with seeds from 0.", 3, min=1, panel=_MODELS)
-    clicks: int = option("Last clicks in the input of a CTR model.", 5, flag="--history", min=1, panel=_MODELS)
+    clicks: int = option("Last clicks in the input of a CTR model.", 5, flag="--history", min=1,
+                         panel=_MODELS)
     samples: int = option("Bootstrap samples of users.", 400, min=20)
     encoder: str = option("Sentence encoder of the texts: 'embedded', folder or hub name.", "embedded")
     input: str | None = option("Real data, in any form that a run reads: also rank changes of texts there.",

@@ -102,8 +102,7 @@ def _chosen(nights: Nights, night: int, written: np.ndarray, places: np.ndarray,
 
 
 def features(nights: Nights, night: int, written: np.ndarray, max_history: int) -> dict[str, np.ndarray]:
-    """Arguments (U,) of ``value.value``, without the text's movement, which nobody knows before it is written.
-    """
+    """Arguments (U,) of ``value.value`` of all rows on a night."""
     no_text = written == NONE
     shown = np.clip(nights.clicks[night], 1, max_history)
     new = np.minimum(new_clicks(nights, night, written), shown)
@@ -127,11 +126,12 @@ def simple(nights: Nights) -> Iterator[Policy]:
     yield Policy("first ids", lambda night, written: ones, by_id=True)
     yield Policy("random", lambda night, written: ones)
     yield Policy("oldest first", lambda night, written: (night - written).astype(float))
-    yield Policy("most new interactions", lambda night, written: new_clicks(nights, night, written).astype(float))
+    yield Policy("most new interactions",
+                 lambda night, written: new_clicks(nights, night, written).astype(float))
 
 
 def valued(nights: Nights, max_history: int, coefficients: Coefficients | None = None) -> Iterator[Policy]:
-    """Ours: value per cost by the formula without and with vectors of entities, and by learned coefficients."""
+    """Ours: value per cost by the formula, without and with vectors of users, and by learned coefficients."""
     def policy(name: str, worth: Callable[..., np.ndarray]) -> Policy:
         def score(night: int, written: np.ndarray) -> np.ndarray:
             steps = nights.text_tokens[night] / TOKENS_PER_STEP

@@ -24,7 +24,7 @@ _VALID_DAYS = 3  # the last of those that models are trained on
 
 @dataclass(frozen=True)
 class Days:
-    """First days of the parts of a world: history only before ``train``, replayed from ``replay`` to ``end``."""
+    """First days of training (before: history only) and of the replay, and the day after the last one."""
 
     train: int
     replay: int
@@ -32,7 +32,7 @@ class Days:
 
 
 class Scorer:
-    """Label rows of a world, and CTR models trained on its texts, each served on the day after it was written.
+    """Label rows of a world, and CTR models trained on its texts, which serve the day after their night.
 
     Parameters
     ----------
@@ -90,10 +90,11 @@ def _source(world: DailyWorld, days: Days) -> Source:
     rows = pd.DataFrame({"user_id": _ids(shown.user, width), "item_id": _ids(shown.item, width),
                          "timestamp": shown.second, "label": shown.click.astype(np.float32), "split": part})
     rows = rows.drop_duplicates(["user_id", "item_id", "timestamp"])
-    tables = [pd.DataFrame({key: _ids(np.arange(len(known)), width),
-                            "attributes": [sorted(row.items()) for row in known]})
-              for key, known in (("user_id", world.users.attributes), ("item_id", world.catalogue.attributes))]
-    return Source(rows, tables[0], tables[1].assign(title=list(world.catalogue.titles)))
+    users, items = (pd.DataFrame({key: _ids(np.arange(len(known)), width),
+                                  "attributes": [sorted(row.items()) for row in known]})
+                    for key, known in (("user_id", world.users.attributes),
+                                       ("item_id", world.catalogue.attributes)))
+    return Source(rows, users, items.assign(title=list(world.catalogue.titles)))
 
 
 def _ids(numbers: np.ndarray, width: int) -> list[str]:

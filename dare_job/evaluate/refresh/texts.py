@@ -19,7 +19,7 @@ def encoded(texts: Sequence[str], encoder: str) -> np.ndarray:
 
 
 def distances(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """1 - cosine (n,) of texts by place: ``vectors`` (T, d) have length 1, ``first`` and ``second`` are (n,)."""
+    """1 - cosine (n,) of the texts at ``first`` and ``second`` (n,); ``vectors`` (T, d) have length 1."""
     return 1 - np.einsum("nd,nd->n", vectors[first], vectors[second])
 
 
