@@ -96,6 +96,7 @@ KNOWLEDGE = pa.schema([
     pa.field("copied_words", pa.int32()),  # words in long passages that the text copies from its prompt
     pa.field("retrieval_ms", pa.float32()),  # part of decode_ms that drafting took
     pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
+    pa.field("prompt_ms", pa.float32()),  # part of decode_ms that reading the prompt took, with previous text
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots
     pa.field("prompt_sha256", pa.string()),  # of the prompt that the text answers
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text

@@ -381,6 +381,6 @@ def test_cost_is_shared_tokens_and_those_of_a_row():
     template = "Say it. {% for e in history %}{{ e.title }}, {% endfor %}"
     known = PromptSet("own", 2, {"user": template}, system={"user": "Be kind."})
     found = cost.cost(known, "user", lambda text: len(text.split()))
-    assert found == cost.Cost(4, len("Batman Forever (1995), Apollo 13 (1995),".split()))
+    assert found == cost.Cost(4, 6)
     compact = cost.cost(replace(known, compact=True), "user", lambda text: len(text.split()))
     assert compact == cost.Cost(4, 4)

@@ -206,5 +206,5 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "scored_tokens": outcome.reused_tokens, "accepted_tokens": outcome.accepted_tokens,
         "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.tokens_past_limit,
         "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
-        "decode_ms": outcome.decode_ms, "slot_steps": outcome.slot_steps,
+        "decode_ms": outcome.decode_ms, "prompt_ms": outcome.prompt_ms, "slot_steps": outcome.slot_steps,
     }

@@ -76,6 +76,7 @@ def render(out: AnyPath, dt: str) -> str:
     shown = sample.choose(out, night, collected)
     return render_template(
         "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
+        time_shares=cost.time_shares(night.worker_s, sum((part.times for part in collected), Counter())),
         lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
         baseline_method=cost.baseline_method(night.baseline or {}),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
