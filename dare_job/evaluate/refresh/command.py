@@ -76,13 +76,12 @@ def _learn(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, max_
     random = next(policy for policy in simple(nights) if policy.name == "random")
     replayed = replay(nights, days.train, random, Budget("rows", LEARNED_SHARE), seed)
     before = np.vstack([replayed.written[:1], replayed.written[:-1]])  # as if a night had written nothing
-    score_moved = np.full(nights.text.shape, np.nan)
     fresh, stale = (scorer.scores(text) for text in (scorer.of_fresh(), scorer.of(before)))
     moved = np.mean([np.abs(fresh[model] - stale[model]).mean(0) for model in fresh], axis=0)  # (N,)
     place = (scorer.day - 1) * nights.text.shape[1] + scorer.user
-    shown = np.bincount(place, minlength=score_moved.size)
-    sums = np.bincount(place, moved, minlength=score_moved.size)
-    score_moved.flat[shown > 0] = (sums / np.maximum(shown, 1))[shown > 0]
+    shown = np.bincount(place, minlength=nights.text.size)
+    sums = np.bincount(place, moved, minlength=nights.text.size)
+    score_moved = np.where(shown > 0, sums / np.maximum(shown, 1), np.nan).reshape(nights.text.shape)
     rows = learn.movements(nights, vectors, replayed, days.train, max_history, score_moved)
     found = learn.coefficients(rows.part(rows.night < days.replay))
     held_out = rows.part(rows.night >= days.replay)
@@ -120,13 +119,17 @@ def _against(found: dict[tuple, np.ndarray], key: tuple) -> dict:
     """AUC of a policy, over frozen texts, below full refresh, and as a share of the gap; and ours over it."""
     own, full, frozen = found[key], found[FULL, None], found[FROZEN, None]
     gap = full - frozen
-    ours = {name: list(auc.interval(found[name, key[1]] - own))
+    ours = {name: _finite(found[name, key[1]] - own)
             for name in OURS if key[1] is not None and (name, key[1]) in found and name != key[0]}
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (own - frozen) / gap
-    return {"auc": list(auc.interval(own)), "over_frozen": list(auc.interval(own - frozen)),
-            "below_full": list(auc.interval(full - own)), "share_of_gap": list(auc.interval(share)),
-            "ours_over": ours}
+    return {"auc": _finite(own), "over_frozen": _finite(own - frozen), "below_full": _finite(full - own),
+            "share_of_gap": _finite(share), "ours_over": ours}
+
+
+def _finite(values: np.ndarray) -> list[float | None]:
+    """Value, low and high; None for what is not finite, which JSON cannot hold."""
+    return [round(number, 6) if np.isfinite(number) else None for number in auc.interval(values)]
 
 
 def _cost(nights: Nights, vectors: np.ndarray, scorer: Scorer, replayed: Replayed, days: Days) -> dict:

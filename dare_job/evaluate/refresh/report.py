@@ -39,7 +39,7 @@ def _policies(result: dict, model: str) -> Table:
             "" if row["share"] is None else f"{100 * row['share']:.0f} % of {result['unit']}", row["policy"],
             f"{row['rows_per_night']:.0f}", f"{row['tokens_per_night']:.0f}", f"{row['distance_shown']:.4f}",
             f"{found['auc'][0]:.4f}", f"{loss:.4f}", f"{low:.4f} to {high:.4f}",
-            f"{100 * found['share_of_gap'][0]:.0f} %",
+            "" if found["share_of_gap"][0] is None else f"{100 * found['share_of_gap'][0]:.0f} %",
             f"{ours[0]:+.4f} ({ours[1]:+.4f} to {ours[2]:+.4f})" if ours else "")
     return table
 

@@ -48,6 +48,7 @@ class Scorer:
         self.user = self.rows.users.ids.to_numpy()[self.rows.user - 1].astype(int)
         self.day = self.rows.second // 86_400
         self._models: list[tuple[str, torch.nn.Module]] = []
+        self._fresh: dict[str, np.ndarray] | None = None  # predictions with texts of full refreshes
 
     def train(self, models: list[str], seeds: int, settings: TrainSettings) -> None:
         """Train each model ``seeds`` times on texts of full refreshes."""
@@ -71,12 +72,26 @@ class Scorer:
         return np.where(night == NONE, NONE, self._nights.text[night, self.user])
 
     def scores(self, text: np.ndarray) -> dict[str, np.ndarray]:
-        """Predictions (seeds, N) float64 by model, with the text (N,) served to each row."""
-        data, every = tensors(self.rows, self._inputs(text)), torch.arange(len(self.user))
+        """Predictions (seeds, N) float64 by model, with the text (N,) served to each row.
+
+        A prediction does not depend on other rows, so rows that have the text of a full refresh are predicted
+        once.
+        """
+        fresh = self.of_fresh()
+        if self._fresh is None:
+            self._fresh = self._predicted(fresh, np.arange(len(fresh)))
+        rows = np.flatnonzero(text != fresh)
+        found = {name: scores.copy() for name, scores in self._fresh.items()}
+        for name, scores in self._predicted(text, rows).items() if len(rows) else ():
+            found[name][:, rows] = scores
+        return found
+
+    def _predicted(self, text: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+        data, places = tensors(self.rows, self._inputs(text)), torch.from_numpy(rows)
         found: dict[str, list[np.ndarray]] = {}
         for name, network in self._models:
-            found.setdefault(name, []).append(predicted(network, data, every)[1])
-        return {name: np.stack(rows) for name, rows in found.items()}
+            found.setdefault(name, []).append(predicted(network, data, places)[1])
+        return {name: np.stack(scores) for name, scores in found.items()}
 
     def _inputs(self, text: np.ndarray) -> Inputs:
         return Inputs("texts", {"user": Side((text + 1).astype(np.int32), self._vectors)})
