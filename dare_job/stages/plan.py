@@ -21,6 +21,7 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
 from dare_job.publish.gate import input_size
+from dare_job.refresh import chosen, stopping, worth
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
@@ -58,10 +59,11 @@ def run(job: Job) -> dict:
         done_record(source)["fingerprint"], [*salts.values()], job.space.dt, end_of_date(job),
         job.config.history.model_dump(),
         [job.config.prompt_set(entity).version_hash for entity in ENTITIES],
-        PLAN.names, _refresh_interval(job),
+        PLAN.names, _refresh_interval(job), job.config.refresh.choosing,
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
+        stopping.require_future(job)
         record: dict = {"input": _input_counts(done_record(source)), "model": job.model_hash,
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
@@ -72,8 +74,12 @@ def run(job: Job) -> dict:
                     if getattr(job.config.prompts, entity) is None:
                         table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
-                    write_parquet(_planned(job, table, previous[entity], salts[entity]), folder)
+                    rows = _planned(job, table, previous[entity], salts[entity])
+                    write_parquet(worth.add_worth(job, entity, rows).select(*PLAN.names), folder)
                     record[entity] = _entity_counts(folder)
+            with progress.doing("choosing the rows to write"):
+                record["refresh"] = chosen.choose_rows(
+                    job, {entity: staging / f"entity={entity}" for entity in ENTITIES})
     record = done_record(target)
     _warn_of_missing_prompts(job, record)
     return stage_report(record)
@@ -150,21 +156,29 @@ def _rendered(entities: DataFrame, key: str, source_column: str, render_batches)
 
 
 def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
-    """Add hashes and staleness. Entities that only the previous snapshot has are kept and not stale.
+    """Add hashes and staleness, and what ``worth.add_worth`` needs of the previous row.
 
-    A row without a prompt is stale only if its error is new, as trying it again would give the same error. In
-    a row's strict run, a text with relaxed tokens is stale too.
+    Entities that only the previous snapshot has are kept and not stale. A row without a prompt is stale only
+    if its error is new, as trying it again would give the same error. In a row's strict run, a text with
+    relaxed tokens is stale too.
     """
     sha = F.sha2("prompt", 256)
     plan = table.withColumns({
         "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256),
         "strict": _is_strict_run(job)})
     if previous is None:
-        return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
-    compared = ("entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens")
-    old = read_texts(job, previous, compared).select(
+        nothing = F.struct(*[F.lit(None).cast(kind).alias(name) for name, kind in zip(
+            worth.OF_TEXTS, ("string", "int", "int", "string", "int", "int"), strict=True)])
+        return plan.withColumns({"stale": F.lit(True), "has_text": F.lit(False), "old": nothing,
+                                 "old_sha": F.lit(None).cast("string")})
+    compared = ("entity_id", "knowledge", "text_key", "prompt_sha256", "error", "relaxed_tokens")
+    texts = read_texts(job, previous, [*compared, *worth.OF_TEXTS])
+    if previous.name.startswith("dt="):
+        texts = texts.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(previous.name[3:])))
+    old = texts.select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
-        F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"))
+        F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"),
+        F.col("knowledge").isNotNull().alias("has_text"), F.struct(*worth.OF_TEXTS).alias("old"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     same_text = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))
@@ -172,10 +186,11 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
     return plan.join(old, "entity_id", "full").withColumns({
         "stale": known & ~(same_text | same_error),
         "strict": F.coalesce("strict", F.lit(False)),
+        "has_text": F.coalesce("has_text", F.lit(False)),
         "interactions": F.coalesce("interactions", F.lit(0)),
         "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
         "text_key": F.when(known, F.col("text_key")).otherwise(F.col("old_key")),
-    }).select(*PLAN.names)
+    })
 
 
 def _refresh_interval(job: Job) -> int:
