@@ -44,8 +44,8 @@ def require_future(job: Job) -> None:
     now = datetime.now(UTC)
     deadline = job.config.refresh.deadline_after(now)
     if deadline and deadline <= now and not generation_started(job.space.work):
-        raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} is in the past, and no text of "
-                          f"{job.space.dt} is written: give a later one, or a time without a date, such as "
+        raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} is in the past, and no text "
+                          f"of {job.space.dt} is written: give a later one, or a time without a date, such as "
                           "'05:00 UTC', which means the next one")
 
 

@@ -1,7 +1,7 @@
 """What writing a row is worth, as Spark columns of the stage plan: tier, score, and what holds a row back.
 
-A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``, a
-seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
+A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``,
+a seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
 estimates of the value unbiased: it is written whatever its value.
 """
 
@@ -87,7 +87,7 @@ def _value(job: Job, entity: str) -> Column:
 
 
 def _expected(job: Job, entity: str) -> tuple[Column, Column]:
-    """Tokens and decoding steps of a row's text: those of its previous text, else the mean of the last run."""
+    """Tokens and decoding steps of a row's text: of its previous text, else the last run's mean."""
     old, longest = published.previous_folder(job, entity), job.config.decode.max_new_tokens
     manifest = published.read_manifest(old) if old else {}
     totals, written = manifest.get("totals") or {}, (manifest.get("counts") or {}).get("written")
