@@ -135,7 +135,8 @@ def _curve(table: np.ndarray, candidates: DataFrame, end: tuple[int, int]) -> di
     sums = np.vstack([np.zeros(3), np.cumsum(table[:, [1, 3, 4]], axis=0)])
     places = np.unique(np.linspace(0, len(sums) - 1, CURVE_POINTS).round().astype(int))
     inside = _before(F.col("rank"), F.col("hash"), end)
-    chosen = candidates.where(~F.col("held") & inside).agg(F.count("*"), F.sum("cost"), F.sum("value")).first()
+    chosen = candidates.where(~F.col("held") & inside).agg(
+        F.count("*"), F.sum("cost"), F.sum("value")).first()
     rows, costs, values = (sums[places, place] for place in range(3))
     return {"rows": rows.astype(int).tolist(), "cost": costs.astype(int).tolist(),
             "value": [round(number, 3) for number in values.tolist()],
@@ -167,7 +168,8 @@ def _rewrite(table: DataFrame, folder: AnyPath) -> None:
 
 
 def _counts(job: Job, folder: AnyPath) -> dict:
-    rows = read_parquet(job.spark, folder, columns=["stale", "carried_reason", "text_of", "value", "age_days"])
+    columns = ["stale", "carried_reason", "text_of", "value", "age_days"]
+    rows = read_parquet(job.spark, folder, columns=columns)
     reason = F.when(F.col("text_of").isNotNull(), "copied").otherwise(F.coalesce("carried_reason", F.lit(
         "chosen")))
     age = F.when(F.col("age_days").isNull(), -1).otherwise(F.floor(F.log2(F.col("age_days") + 1)))

@@ -27,7 +27,7 @@ _UNKNOWN_SHARE = 0.1  # of the time left, if no run has measured them
 
 @dataclass(frozen=True)
 class Stop:
-    """``at`` (seconds since 1970) is when workers stop starting chunks; ``why`` is DEADLINE or WORKER_HOURS."""
+    """When workers stop starting chunks (seconds since 1970), and why: DEADLINE or WORKER_HOURS."""
 
     at: float
     why: str
@@ -45,8 +45,8 @@ def require_future(job: Job) -> None:
     deadline = job.config.refresh.deadline_after(now)
     if deadline and deadline <= now and not generation_started(job.space.work):
         raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} is in the past, and no text "
-                          f"of {job.space.dt} is written: give a later one, or a time without a date, such as "
-                          "'05:00 UTC', which means the next one")
+                          f"of {job.space.dt} is written: give a later one, or a time without a date, such "
+                          "as '05:00 UTC', which means the next one")
 
 
 def set_stop(job: Job, folder: AnyPath, slots: int, used_s: float) -> Stop | None:
