@@ -32,12 +32,13 @@ def carried(reasons: list[dict[str, int]]) -> str:
             totals[reason] = totals.get(reason, 0) + rows
     if not totals:
         return ""
-    named = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(totals.items(), key=lambda pair: -pair[1]))
+    ordered = sorted(totals.items(), key=lambda pair: -pair[1])
+    named = ", ".join(f"{reason} {rows:,}" for reason, rows in ordered)
     return f"{sum(totals.values()):,} changed rows carried over ({named})"
 
 
 def more_value(curve: dict, cost: float) -> float | None:
-    """Share of the value left on the table that ``cost`` more would buy, by a curve; None: nothing is left."""
+    """Share of the value left that ``cost`` more would buy, by a curve; None: nothing is left."""
     left = curve["value"][-1] - curve["chosen_value"]
     if left <= 0:
         return None

@@ -29,7 +29,7 @@ def of(night: Night) -> dict | None:
         return None
     curve = next((record["curve"] for record in records.values() if record.get("curve")), None)
     return {"rows": [_row(entity, record) for entity, record in records.items()], "ages": _ages(records),
-            "stopped": next((record["stopped"] for record in records.values() if record.get("stopped")), None),
+            "stopped": night.first("refresh").get("stopped"),
             "more": curve and _one_more_hour(night, curve), "image": curve and _image(curve)}
 
 

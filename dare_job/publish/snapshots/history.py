@@ -49,7 +49,8 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
 def print_history(rows: list[dict], console: Console) -> None:
     """Print the statistics as a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("date", "rows", "written", "backlog", "errors", "accepted", "tokens/s", "speed-up", "duration"):
+    for name in ("date", "rows", "written", "backlog", "errors", "accepted", "tokens/s", "speed-up",
+                 "duration"):
         table.add_column(name, justify="left" if name == "date" else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in rows:
@@ -61,7 +62,8 @@ def print_history(rows: list[dict], console: Console) -> None:
                       _number(row["ratio"], 2), "" if seconds is None else duration(seconds),
                       "; ".join(notes))
     console.print(table)
-    console.print("[dim]backlog: changed rows that were not written; accepted: draft tokens per step; tokens/s: per worker; speed-up: over autoregressive "
+    console.print("[dim]backlog: changed rows that were not written; accepted: draft tokens per step; "
+                  "tokens/s: per worker; speed-up: over autoregressive "
                   "decoding in the same run; then the changes since the date before[/dim]", soft_wrap=True)
 
 
