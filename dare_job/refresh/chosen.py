@@ -16,7 +16,7 @@ from dare_job.refresh.choice import HASHES, Budget, cut
 from dare_job.refresh.worth import BUDGET, RANKS_PER_TIER, hash_of
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
-from dare_job.storage.paths import AnyPath
+from dare_job.storage.paths import AnyPath, is_local
 
 CURVE_POINTS = 100
 _ALL = (1 << 30, 0)  # a cut after every row
@@ -68,7 +68,8 @@ def _budget_is_set(job: Job) -> bool:
 
 
 def _to_write() -> Column:
-    return F.col("stale") & F.col("prompt").isNotNull()
+    """Stale rows with a prompt: only they have a rank. (Reading the prompts themselves takes longer.)"""
+    return F.col("rank").isNotNull()
 
 
 def _with_leaders(job: Job, entity: str, folder: AnyPath) -> tuple[DataFrame, bool]:
@@ -81,7 +82,8 @@ def _with_leaders(job: Job, entity: str, folder: AnyPath) -> tuple[DataFrame, bo
     if equal_prompts_give_equal_texts(job.config):
         first = F.min(F.struct(F.col("carried_reason").isNotNull().alias("held"), "rank", "entity_id",
                                F.col("carried_reason").alias("reason")))
-        shared = read_parquet(job.spark, folder, columns=["text_key", "stale", "prompt", "rank"])
+        columns = ["text_key", "rank", "entity_id", "carried_reason"]
+        shared = read_parquet(job.spark, folder, columns=columns)
         shared = shared.where(_to_write()).groupBy("text_key").agg(first.alias("leader"), F.count("*").alias(
             "n")).where("n > 1").drop("n")
         if not shared.isEmpty():
@@ -161,10 +163,12 @@ def _decided(job: Job, entity: str, table: DataFrame, end: tuple[int, int]) -> D
 
 def _rewrite(table: DataFrame, folder: AnyPath) -> None:
     """Replace the files of ``folder``, from which ``table`` reads."""
-    before = [file for file in folder.iterdir() if not file.name.startswith("_")]
+    before = [*folder.glob("*.parquet")]
     write_parquet(table, folder, "append")
     for file in before:
         file.unlink()
+        if is_local(file):
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
 
 
 def _counts(job: Job, folder: AnyPath) -> dict:

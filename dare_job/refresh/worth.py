@@ -36,6 +36,7 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
         Columns of PLAN, ``old_sha``, ``has_text`` (a previous text), and OF_TEXTS of the previous row as a
         struct ``old``.
     """
+    to_write = F.col("stale") & F.col("prompt").isNotNull()
     text, unknown = F.col("has_text"), F.col("old.text_interactions").isNull()
     rows = rows.withColumns({
         "unseen_interactions": F.when(text & ~unknown, F.greatest(
@@ -45,8 +46,8 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     text_tokens, steps = _expected(job, entity)
     rows = rows.withColumns({
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
-        "tokens": (F.col("prompt_tokens") + text_tokens).cast("long"), "value": _value(job, entity)})
-    to_write = F.col("stale") & F.col("prompt").isNotNull()
+        "tokens": (F.col("prompt_tokens") + text_tokens).cast("long"), 
+        "value": F.when(to_write, _value(job, entity))})
     tier, score = _tier(job, entity), _score(job.config.refresh.priority)
     rank = tier * RANKS_PER_TIER + FIRST_BIN + score_bin(score)
     return rows.withColumns({
@@ -80,7 +81,7 @@ def _value(job: Job, entity: str) -> Column:
     new = new_share(F.least(F.col("unseen_interactions"), shown).cast("double"), shown.cast("double"))
     if entity == "item":  # its prompt has no history: another prompt is about something else
         new = F.when(F.col("prompt_sha256").eqNullSafe(F.col("old_sha")), 0.0).otherwise(1.0)
-    named = F.expr(f"try_cast(attributes['{TRAFFIC}'] as double)")
+    named = F.expr(f"try_cast(try_element_at(attributes, '{TRAFFIC}') as double)")
     traffic = F.greatest(F.lit(0.0), F.when(F.isnan(named), None).otherwise(named))
     traffic = F.coalesce(F.when(named.isNotNull(), traffic), F.col("interactions").cast("double"))
     return value(traffic, F.coalesce(new, F.lit(1.0)), _age(), (~F.col("has_text")).cast("double"))

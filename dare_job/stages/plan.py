@@ -74,7 +74,7 @@ def run(job: Job) -> dict:
                     if getattr(job.config.prompts, entity) is None:
                         table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
-                    rows = _planned(job, table, previous[entity], salts[entity])
+                    rows = _planned(job, entity, table, previous[entity], salts[entity])
                     write_parquet(worth.add_worth(job, entity, rows).select(*PLAN.names), folder)
                     record[entity] = _entity_counts(folder)
             with progress.doing("choosing the rows to write"):
@@ -155,7 +155,7 @@ def _rendered(entities: DataFrame, key: str, source_column: str, render_batches)
     return rows.mapInArrow(render_batches, render.RENDERED)
 
 
-def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
+def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
     """Add hashes and staleness, and what ``worth.add_worth`` needs of the previous row.
 
     Entities that only the previous snapshot has are kept and not stale. A row without a prompt is stale only
@@ -171,14 +171,16 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
             worth.OF_TEXTS, ("string", "int", "int", "string", "int", "int"), strict=True)])
         return plan.withColumns({"stale": F.lit(True), "has_text": F.lit(False), "old": nothing,
                                  "old_sha": F.lit(None).cast("string")})
-    compared = ("entity_id", "knowledge", "text_key", "prompt_sha256", "error", "relaxed_tokens")
-    texts = read_texts(job, previous, [*compared, *worth.OF_TEXTS])
+    dated = previous == job.space.previous(entity)  # published rows with a text have its date
+    compared = ["entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens", *worth.OF_TEXTS]
+    texts = read_texts(job, previous, compared if dated else [*compared, "knowledge"])
+    texts = texts.withColumn("has_text", F.col("generated_dt" if dated else "knowledge").isNotNull())
     if previous.name.startswith("dt="):
         texts = texts.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(previous.name[3:])))
     old = texts.select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
         F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"),
-        F.col("knowledge").isNotNull().alias("has_text"), F.struct(*worth.OF_TEXTS).alias("old"))
+        "has_text", F.struct(*worth.OF_TEXTS).alias("old"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     same_text = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))

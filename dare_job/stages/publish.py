@@ -224,7 +224,7 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     plan = stage_inputs.stage_table(job, "plan", entity).select(
-        "entity_id", "stale", "interactions", "unseen_interactions", "carried_reason", "text_of",
+        "entity_id", "stale", "interactions", "carried_reason", "text_of",
         F.col("error").alias("no_prompt"), F.coalesce("text_of", "entity_id").alias("written_as"))
     written = _prefixed(_rows(job, entity), "new").withColumnRenamed("entity_id", "written_as")
     rows = plan.join(written, "written_as", "left")
@@ -262,7 +262,7 @@ def refresh_columns(job: Job, written: Column, failed: Column) -> dict[str, Colu
         stopping.reason(job) or "limit"))
     return {
         "text_interactions": F.when(written, F.col("interactions")).otherwise(known).cast("int"),
-        "unseen_interactions": F.when(written, 0).otherwise(F.greatest(
+        "unseen_interactions": F.when(written, 0).when(known.isNotNull(), F.greatest(
             F.lit(0), F.col("interactions") - known)).cast("int"),
         "stale_since": F.when(carried, F.coalesce("old.stale_since", F.lit(job.space.dt))),
         "carried_reason": F.when(carried, unreached),

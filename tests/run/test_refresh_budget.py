@@ -41,8 +41,8 @@ def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_ove
     written = {key for key, row in found.items() if row[3] == NIGHT_2}
     assert written < changed and len(written) - summary["copied"] == 3 == summary["written"]
     assert all(found[key] == (full if key in written else before)[key] for key in found)
-    carried = {(entity, name): row for entity in ENTITIES for name, row in snapshot(out, entity, NIGHT_2).items()
-               if row["carried_reason"] == "budget"}
+    carried = {(entity, name): row for entity in ENTITIES
+               for name, row in snapshot(out, entity, NIGHT_2).items() if row["carried_reason"] == "budget"}
     assert {*carried} == (changed & {*found}) - written and summary["backlog"] == len(carried)
     assert {row["stale_since"] for row in carried.values()} == {NIGHT_2}
     users = [row for (entity, _), row in carried.items() if entity == "user" and row["knowledge"]]

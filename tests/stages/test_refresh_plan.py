@@ -8,7 +8,7 @@ import pytest
 
 from dare_job import schemas
 from dare_job.stages import plan
-from dare_job.tables import stage_inputs
+from dare_job.tables import published, stage_inputs
 from dare_job.workspace import MANIFEST
 
 pytestmark = pytest.mark.spark
@@ -41,7 +41,8 @@ def publish_old(job, day, rows):
                   "generated_dt": day, "text_interactions": 1, "tokens": 10, "target_steps": 5,
                   "run_id": "old", **columns} for name, columns in rows.items()] if entity == "user" else []
         pq.write_table(pa.Table.from_pylist(table, schema=schemas.KNOWLEDGE), folder / "part-0.parquet")
-        (folder / MANIFEST).write_text(json.dumps({"date": day, "run_id": "old", "prompts": {}}))
+        (folder / MANIFEST).write_text(json.dumps({"date": day, "run_id": "old",
+                                                   **published.writer_record(job)}))
 
 
 def planned(job):
