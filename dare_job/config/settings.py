@@ -23,6 +23,7 @@ from dare_job.config.decoding import (
 )
 from dare_job.config.errors import explain
 from dare_job.config.gates import GateSettings
+from dare_job.config.refresh import RefreshSettings
 from dare_job.config.source import Override
 from dare_job.config.tables import InputTables
 from dare_job.decode.settings import EngineSettings, check_widths
@@ -293,6 +294,7 @@ class JobConfig(Section):
     waves: WaveSettings = WaveSettings()
     spark: SparkSettings = SparkSettings()
     baseline: BaselineSettings = BaselineSettings()
+    refresh: RefreshSettings = RefreshSettings()
     limits: LimitSettings = LimitSettings()
     gates: GateSettings = GateSettings()
     encode: EncodeSettings = EncodeSettings()

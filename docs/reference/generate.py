@@ -148,7 +148,8 @@ def _hive(kind) -> str:
 
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return f"array<{_hive(kind.value_type)}>"
-    return {"string": "string", "int16": "smallint", "int32": "int", "float": "float"}[str(kind)]
+    return {"string": "string", "int16": "smallint", "int32": "int", "float": "float",
+            "bool": "boolean"}[str(kind)]
 
 
 def _arrow(code: str) -> str:
