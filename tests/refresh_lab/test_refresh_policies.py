@@ -56,12 +56,12 @@ def test_frozen_texts_stay(nights):
 
 @pytest.mark.parametrize("unit", ["rows", "tokens"])
 def test_budgets_hold_and_are_used(nights, unit):
-    full = replay(nights, 16, None, None, 0)
+    everything = replay(nights, FIRST, Policy("all", None), None, 0)
     for policy in (*simple(nights), *valued(nights, 20)):
-        replayed = replay(nights, FIRST, policy, Budget(unit, 0.2), 0)
-        used, whole = getattr(replayed, unit)[FIRST:], getattr(full, unit)[FIRST:]
-        assert (used <= 0.2 * whole).all(), policy.name
-        assert used.sum() > 0.15 * whole.sum(), policy.name
+        replayed = replay(nights, FIRST, policy, Budget(unit, 0.4), 0)
+        used, whole = getattr(replayed, unit)[FIRST:], getattr(everything, unit)[FIRST:]
+        assert (used <= 0.4 * whole + 0.5).all(), policy.name
+        assert used.sum() > 0.3 * whole.sum(), policy.name
 
 
 def test_the_choice_is_by_score(nights):

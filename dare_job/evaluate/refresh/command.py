@@ -18,7 +18,7 @@ from dare_job.storage.paths import atomic_writer
 _LOG = logging.getLogger("dare_job")
 FULL, FROZEN, CHANGED = "full refresh", "frozen texts", "all that changed"
 OURS = ("value", "value with vectors", "value, learned")
-LEARNED_SHARE = 0.3  # of a full refresh: the random policy from whose nights coefficients are learned
+LEARNED_SHARE = 0.3  # of the changed rows: the random policy from whose nights coefficients are learned
 
 
 def run(options_: Options) -> dict:

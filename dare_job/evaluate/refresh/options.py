@@ -27,8 +27,8 @@ def _shares(flag: str, text: str) -> list[float]:
 class Options:
     """Options of ``dare-job lab refresh``."""
 
-    shares: Sequence[float] = option("Budgets, as shares of the cost of a full refresh.", (0.1, 0.2, 0.3),
-                                     flag="--share", parse=_shares)
+    shares: Sequence[float] = option("Budgets, as shares of the cost of all rows that changed in a day.",
+                                     (0.1, 0.2, 0.3), flag="--share", parse=_shares)
     unit: Literal["rows", "tokens"] = option("What a budget counts: rows, or tokens of prompts and texts.",
                                              "rows", metavar="rows|tokens")
     users: int = option("Users of the simulated world.", 1000, min=20, panel=_WORLD)

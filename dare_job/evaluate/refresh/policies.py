@@ -19,7 +19,7 @@ Score = Callable[[int, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Budget:
-    """Share of what a full refresh costs on a night, counted in ``unit``: rows or tokens."""
+    """Share of what writing all rows that changed since the last night costs, in ``unit``: rows or tokens."""
 
     unit: str
     share: float
@@ -87,18 +87,24 @@ def replay(nights: Nights, first: int, policy: Policy | None, budget: Budget | N
 def _chosen(nights: Nights, night: int, written: np.ndarray, places: np.ndarray, policy: Policy,
             budget: Budget, seed: int) -> np.ndarray:
     """(n,) which of the rows at ``places`` (n,) are written, by the choice that a run makes."""
-    rng, has_text = np.random.default_rng([seed, night]), nights.text[night] != NONE
+    rng, changed = np.random.default_rng([seed, night]), nights.changed(night, _last_night(nights, night))
     tiers = np.where(written[places] == NONE, NO_TEXT, BY_VALUE)
     hashes = rng.integers(HASHES, size=len(written))[places]
     tiers[(tiers == BY_VALUE) & (rng.random(len(written))[places] < SAMPLED_SHARE)] = SAMPLE
     if policy.by_id:
         tiers, hashes = np.full(len(places), BY_VALUE), places
     if budget.unit == "rows":
-        limit = choice.Budget(rows=int(budget.share * has_text.sum()))
+        limit = choice.Budget(rows=round(budget.share * int(changed.sum())))
     else:
-        limit = choice.Budget(tokens=int(budget.share * nights.tokens[night][has_text].sum()))
+        limit = choice.Budget(tokens=round(budget.share * int(nights.tokens[night, changed].sum())))
     scores = policy.score(night, written)[places]
     return choice.choose(tiers, scores, hashes, nights.tokens[night, places], limit)
+
+
+def _last_night(nights: Nights, night: int) -> np.ndarray:
+    """(U,) the night before where it has a text; NONE elsewhere."""
+    return np.where(nights.text[night - 1] == NONE, NONE, night - 1) if night else np.full(
+        nights.text.shape[1], NONE)
 
 
 def features(nights: Nights, night: int, written: np.ndarray, max_history: int) -> dict[str, np.ndarray]:
