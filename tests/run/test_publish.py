@@ -74,8 +74,9 @@ def test_which_row_is_published(prepared):
         "new": ("tonight", None, DAY), "fresh": ("old", None, BEFORE), "failed": ("old", "too long", BEFORE),
         "failed-first": (None, "too long", None), "waiting": ("old", None, BEFORE)}
     assert {row["run_id"] for row in rows.values()} == {"run-1"}
-    assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
-                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 0, "pending": 1}
+    assert manifest["counts"] == {"rows": 5, "written": 1, "copied": 0, "errors": 2, "without_text": 1,
+                                  "carried": 3, "guarded": 0, "skipped_fresh": 1, "errors_before": 0,
+                                  "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
     assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
 
