@@ -76,7 +76,8 @@ NEVER = {f"dare_job.decode.{layer}": tuple(f"dare_job.decode.{above}" for above 
 
 # A folder, another one, and all files of the latter that the former imports.
 PARTS = (("config", "decode", {"settings"}), ("data", "decode", {"settings"}),
-         ("publish", "generate", {"shard_plan"}), ("recommend", "generate", {"shard_plan", "hangs", "engines"}))
+         ("publish", "generate", {"shard_plan"}),
+         ("recommend", "generate", {"shard_plan", "hangs", "engines"}))
 
 # Packages of others that a folder may not import, not even inside a function.
 WITHOUT = {
