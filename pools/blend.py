@@ -77,10 +77,31 @@ def state(at, pools, orders):
 
 @inlined
 def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads):
-    """Sum the probabilities of a node's continuations in ``t`` and return their number.
+    """Sum the probabilities of a node's continuations in ``t``.
 
-    ``matches`` is the number of occurrences in the row's tokens, stored in branch ``b``. ``max_reads`` is the
-    number of suffixes read, beyond ``MIN_SUFFIXES``, of an interval that gets all of the weight.
+    Parameters
+    ----------
+    z : State
+        Of the node, with ``history``, ``at`` and ``orders`` set. The other arrays are scratch memory.
+    b : live.Branch
+        The row's tokens, with the occurrences of the node's context.
+    t : frontier.Table
+        Gets the continuations.
+    stamp : int
+        Number of the node, unique while ``t`` is used.
+    row_pools : int64 (S,)
+        ``Index.address`` of the row's pools, nearest first; 0: none.
+    pseudo_counts : float64 (sources, orders)
+        Configured pseudo-counts; negative: the learned ones.
+    matches : int
+        Number of occurrences in ``b``.
+    max_reads : int
+        Suffixes read, beyond ``MIN_SUFFIXES``, of an interval that gets all of the weight.
+
+    Returns
+    -------
+    int
+        Number of continuations.
     """
     size, rest = 0, 1.0
     n = _count_live(z, b, matches)
@@ -224,7 +245,18 @@ def _add_live(z, b, t, stamp, matches, lowest, size):
 
 @inlined
 def known_in(z, a, s, token):
-    """Set the match in pool ``s``, which did not propose ``token``, to that token alone."""
+    """Set the match in pool ``s``, which did not propose ``token``, to that token alone.
+
+    Parameters
+    ----------
+    z : State
+    a : int64 (13,)
+        ``Index.addresses`` of the pool.
+    s : int
+        Position of the pool among those of the row.
+    token : int
+        Token id; ``z`` does not change if the pool lacks it.
+    """
     code = code_of(a, token)
     if code != 0:
         z.at[s], count = first(a, code)

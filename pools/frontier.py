@@ -43,9 +43,24 @@ def frontier(at, nodes, pools):
 
 @inlined
 def add(t, stamp, size, token, share, source):
-    """Add ``share`` to a continuation's probability. Returns the number of continuations and its position.
+    """Add ``share`` to a continuation's probability.
 
-    New continuations beyond ``MAX_CONTINUATIONS`` are dropped (position -1).
+    Parameters
+    ----------
+    t : Table
+    stamp : int
+        Number of the node, unique while ``t`` is used.
+    size : int
+        Number of continuations so far.
+    token : int
+    share : float
+    source : int
+        A constant SOURCE_... of ``pools.tree``; the smaller one counts.
+
+    Returns
+    -------
+    size, place : int
+        Number of continuations, and position of this one; -1: dropped, because ``t`` is full.
     """
     slot = (token * 2654435761 >> 7) & (SLOTS - 1)
     while t.places[slot] >> _BITS == stamp and t.tokens[t.places[slot] & (MAX_CONTINUATIONS - 1)] != token:
@@ -77,8 +92,24 @@ def _before(f, place, score, parent, token):
 
 @inlined
 def offer(f, head, tail, free, capacity, score, parent, token, source):
-    """Queue a candidate if it is among the best ``capacity``. Returns the new tail and free position, and the
-    candidate's position or -1.
+    """Queue a candidate if it is among the best ``capacity``.
+
+    Parameters
+    ----------
+    f : Frontier
+    head, tail : int
+        Part of ``f.queue`` in use.
+    free : int
+        First position of the other arrays that was never used.
+    capacity : int
+        Maximum length of the queue.
+    score : float
+    parent, token, source : int
+
+    Returns
+    -------
+    tail, free, place : int
+        The new tail and free position, and the candidate's position; -1: not queued.
     """
     if tail - head >= capacity:
         place = f.queue[tail - 1]

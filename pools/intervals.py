@@ -1,6 +1,6 @@
 """Intervals of the suffix array from its LCP array, eight suffixes at a time, and the codes that follow them.
 
-``a`` is ``Index.addresses``, as in ``pools.lookup``.
+``a`` is ``Index.addresses``, int64 (13,), and an interval is (low, count), as in ``pools.lookup``.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def _lcp_at_least(a, suffix, length):
 
 @helper
 def interval(a, suffix, order, length):
-    """Interval of the last ``length`` of the first ``order`` codes of a suffix."""
+    """Interval (low, count) of the last ``length`` of the first ``order`` codes of a suffix."""
     if length == 1:
         return first(a, code(a, load_i32(a[SUFFIXES] + 4 * suffix) + order - 1))
     if length < order:
@@ -64,9 +64,21 @@ def _end(a, at, length):
 
 @helper
 def locate(a, codes, order):
-    """Interval of the context ``codes[order - 1], ..., codes[0]`` (``codes`` nearest first, all above 0).
+    """Interval of the context ``codes[order - 1], ..., codes[0]``.
 
     A binary search finds one suffix that begins with the context; the LCP array then gives the interval.
+
+    Parameters
+    ----------
+    a : int64 (13,)
+    codes : int array (at least order,)
+        Nearest first, all above 0.
+    order : int
+
+    Returns
+    -------
+    low, count : int
+        ``count`` is 0 if the pool lacks the context.
     """
     left, count = first(a, codes[order - 1])
     if order == 1:
@@ -101,8 +113,23 @@ def runs(a, low, count, order, max_suffixes, codes, hits, firsts):
     """Read the codes that follow an interval of ``order`` equal codes, as runs.
 
     If the interval has more than ``max_suffixes`` suffixes, half of ``max_suffixes`` are read at even
-    distances. Fills per run, (MAX_RUNS,) each: ``codes`` (0: the end of a text), ``hits`` (its number of
-    suffixes) and ``firsts`` (one of its suffixes). Returns the numbers of runs and of suffixes read.
+    distances.
+
+    Parameters
+    ----------
+    a : int64 (13,)
+    low, count : int
+        The interval.
+    order : int
+    max_suffixes : int
+        At most ``MAX_RUNS``.
+    codes, hits, firsts : int32 (MAX_RUNS,)
+        Filled per run: the code (0: the end of a text), the number of its suffixes, and one of them.
+
+    Returns
+    -------
+    runs, suffixes : int
+        Numbers of runs and of suffixes read.
     """
     if count > max_suffixes:
         return _sampled_runs(a, low, count, order, max_suffixes // 2, codes, hits, firsts)

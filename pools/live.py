@@ -43,7 +43,25 @@ def _slot(b, buffer, first, token, stamp):
 
 @helper
 def chain(b, buffer, length, window, stamp):
-    """Link equal tokens of ``buffer[first:length]`` and return ``first``. ``stamp`` must be unique."""
+    """Link equal tokens of the last ``window`` positions.
+
+    Parameters
+    ----------
+    b : Branch
+    buffer : int array (at least length,)
+        The row's tokens.
+    length : int
+        Number of tokens in the buffer.
+    window : int
+        At most ``MAX_WINDOW``.
+    stamp : int
+        Number of this call, unique for the branch.
+
+    Returns
+    -------
+    int
+        First position that is linked.
+    """
     first = max(0, length - window)
     slots = 64
     while slots < 2 * (length - first):
@@ -59,10 +77,26 @@ def chain(b, buffer, length, window, stamp):
 
 @inlined
 def occurrences(b, buffer, length, prompt, first, history, known, stamp):
-    """Fill ``b`` with the occurrences of a node's context, nearest first, and return their number.
+    """Fill ``b`` with the occurrences of a node's context, nearest first.
 
-    ``prompt`` is the number of prompt tokens in the row. ``history`` int32 (H,) holds the node's token and
-    the ``known`` - 1 tokens before it, nearest first.
+    Parameters
+    ----------
+    b : Branch
+        Linked by ``chain``.
+    buffer : int array (at least length,)
+    length : int
+    prompt : int
+        Number of prompt tokens in the row.
+    first, stamp : int
+        As returned by and given to ``chain``.
+    history : int32 (H,)
+        The node's token and the ``known`` - 1 tokens before it, nearest first.
+    known : int
+
+    Returns
+    -------
+    int
+        Number of occurrences, at most ``LIMIT``.
     """
     head = b.heads[_slot(b, buffer, first, history[0], stamp)]
     if head >> _BITS != stamp:

@@ -1,6 +1,7 @@
 """Lookups in an index from compiled code, through the addresses of its arrays.
 
-``a`` is ``Index.addresses``, int64 (13,). An interval is (low, count) in the suffix array.
+In all functions, ``a`` is ``Index.addresses``, int64 (13,). Codes, tokens, positions and suffixes are
+integers: a suffix is a rank in the suffix array, an interval of suffixes is (low, count).
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ ALPHA, BETA, LIVE = range(3)  # rows of WEIGHTS
 
 @helper
 def pool_at(address):
-    """``Index.addresses`` of the index with this ``Index.address``."""
+    """``Index.addresses``, int64 (13,), of the index with this ``Index.address`` (int)."""
     return array_at(address, 13, np.int64)
 
 
@@ -60,20 +61,22 @@ def lcp(a, suffix):
 
 @helper
 def first(a, code):
-    """Interval of suffixes that begin with ``code``."""
+    """Interval (low, count) of the suffixes that begin with ``code``."""
     low = load_i32(a[STARTS] + 4 * code)
     return low, load_i32(a[STARTS] + 4 * (code + 1)) - low
 
 
 @helper
 def weight(a, row, order):
-    """Learned blend weight of a context order; ``row`` is ALPHA, BETA or LIVE."""
+    """Learned blend weight (float) of a context order; ``row`` is ALPHA, BETA or LIVE."""
     return load_f64(a[WEIGHTS] + 8 * (row * a[DEPTH] + order))
 
 
 @helper
 def narrow(a, low, count, offset, code):
-    """Subinterval with ``code`` at ``offset``, of an interval whose first ``offset`` codes are equal."""
+    """Subinterval (low, count) with ``code`` at ``offset``, of an interval whose first ``offset`` codes are
+    equal.
+    """
     left, right = low, low + count
     while left < right:
         middle = (left + right) >> 1
@@ -86,8 +89,8 @@ def narrow(a, low, count, offset, code):
 
 @helper
 def run(a, left, end, offset, code):
-    """Number of consecutive suffixes from ``left`` with ``code`` at ``offset`` (galloping search: runs are
-    short).
+    """Number of consecutive suffixes in [left, end), from ``left``, with ``code`` at ``offset`` (galloping
+    search: runs are short).
     """
     if left == end or code_at(a, left, offset) != code:
         return 0

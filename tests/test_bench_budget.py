@@ -59,7 +59,7 @@ def test_a_budget_that_is_behind_ends_the_command_with_one(files, monkeypatch):
 
 @pytest.mark.parametrize(("more", "message"), [
     ((), "no latency curve"),
-    (("--latency", "linear", "--batch", "0"), "--batch must be from 1")])
+    (("--latency", "linear", "--batch", "0"), "--batch must be at least 1")])
 def test_refused(files, more, message):
     more = [str(files / "linear.json") if word == "linear" else word for word in more]
     done = call(files, *more)

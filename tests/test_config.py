@@ -292,8 +292,9 @@ def test_a_key_that_stands_twice_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("zone, part", [
-    ("Berlin", "no known time zone; such as UTC, Europe/Berlin"), ("../x", "no known time zone"),
-    ("''", "no known time zone"), ("localtime", "differs between hosts; name the zone")])
+    ("Berlin", "not a known time zone; use one such as UTC or Europe/Berlin"),
+    ("../x", "not a known time zone"),
+    ("''", "not a known time zone"), ("localtime", "differs between hosts; name the zone")])
 def test_a_day_boundary_is_a_time_zone_that_every_host_knows(settings, zone, part):
     with pytest.raises(ConfigError, match=part) as found:
         settings("", f"input.day_boundary={zone}")

@@ -1,7 +1,7 @@
 """Every command of the README and of docs/get-started runs, in order, as a newcomer would type it.
 
-MovieLens is the real archive if DARE_DATA has it, else a small one of the same shape; profiles are made up. `make
-demo` runs as it is; after it one process runs the commands of dare-job, so that Java starts once.
+MovieLens is the real archive if DARE_DATA has it, else a small one of the same shape; profiles are made up.
+`make demo` runs as it is; after it one process runs the commands of dare-job, so that Java starts once.
 """
 
 import gzip

@@ -52,7 +52,7 @@ def run(options: Options) -> dict:
         raise ConfigError("no latency curve: give --latency FILE, such as those of conf/latency, or one that "
                           "dare-job tune --model NAME --save-latency FILE measures here")
     if min((*options.batches, *(n + 1 for n in options.nodes)), default=0) < 1:
-        raise ConfigError("--batch must be from 1, --nodes from 0")
+        raise ConfigError("--batch must be at least 1, and --nodes at least 0")
     curves = {path.stem: latency.read(path) for path in options.curves}
     corpus = sources.load(options)
     warm_up()

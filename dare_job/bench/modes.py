@@ -31,10 +31,10 @@ class Options:
     nodes: Sequence[str] = option("decode.nodes for each batch size: auto, or draft tokens per row.",
                                   ("auto", "auto"), parse=words)
     threads: int = option("torch threads, as one Spark worker has.", 1)
-    repeats: int = option("Times each method runs.", 3)
+    repeats: int = option("Number of runs of each method.", 3)
     users: int = option("Users of the synthetic data set.", 400)
     items: int = option("Items of the synthetic data set.", 300)
-    work: Path | None = option("Folder to work in; else a temporary one.", None)
+    work: Path | None = option("Folder to work in. Default: a temporary folder.", None)
 
 
 @command(Options)

@@ -69,7 +69,7 @@ class Options:
     end_loops: bool = option("Whether texts that loop end, as in a run; the model's texts here do not.", True,
                              flag="--loops-go-on", negated=True)
     new_tokens: int = option("Tokens per text, on average.", 80)
-    repeats: int = option("Times each line is measured; medians.", 5)
+    repeats: int = option("Number of measurements of each line, of which the median is shown.", 5)
     threads: int = option("torch threads.", 1)
     profile: str | None = option("File that gets a profile by function of each line's last run.", None)
 

@@ -40,7 +40,8 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def dare_job(version: Annotated[bool, typer.Option(
-        "--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False) -> None:
+        "--version", metavar="", callback=_version, is_eager=True,
+        help="Print the version and exit.")] = False) -> None:
     """Generate LLM texts about users and items for recommenders, every night.
 
     Earlier texts of similar users and items are the drafts of speculative decoding.

@@ -95,7 +95,7 @@ class InspectOptions:
     input: str | None = option("Folder, file or zip of the input (input.path).", None)
     config: list[Path] | None = options.config_option()
     set_: list[str] | None = options.set_option("input.tables.items.attributes=[genre]")
-    on: date | None = option("Date of the prompts that are shown. Default: that of the last interaction.",
+    on: date | None = option("Date of the prompts that are shown. Default: the date of the last interaction.",
                              None,
                              parse=day, metavar="YYYY-MM-DD", flag="--date")
     save: Path | None = option("New file for the proposed mapping (YAML), for --config.", None)
@@ -104,9 +104,9 @@ class InspectOptions:
 @app.command()
 @takes(InspectOptions)
 def inspect(args: InspectOptions, as_json: bool) -> None:
-    """Show what an input holds before a run: tables, columns, dates, rejected rows, prompts. Without Spark.
+    """Show what an input holds before a run: tables, columns, dates, rejected rows, prompts.
 
-    If the input is not recognized, propose a mapping of its columns.
+    It starts no Spark. If the input is not recognized, it proposes a mapping of its columns.
     """
     from dare_job.cli.inspect_screen import show
     from dare_job.config.settings import load
@@ -120,7 +120,7 @@ def inspect(args: InspectOptions, as_json: bool) -> None:
     if args.save is not None and result["proposal"] is not None:
         args.save.write_text(result["proposal"], "utf-8")
     elif args.save is not None:
-        typer.echo(f"{args.save} was not written: the input is read as it is, so that no mapping is proposed",
+        typer.echo(f"{args.save} was not written: dare-job reads this input without one",
                    err=True)
     if result["error"]:
         raise DataError(f"with the proposed mapping: {result['error']}")
@@ -182,14 +182,17 @@ def _print_erased(result: dict) -> None:
     if len(result["not_found"]) > _NAMED:
         print(f"{len(result['not_found']) - _NAMED} more were in no table: --json lists them as not_found")
     if result["by_type_only"]:
-        print(f"{len(result['by_type_only'])} ids are short: outside of columns of ids they were searched as "
-              "user:ID or \"user_id\": \"ID\", not by themselves")
+        print(f"{len(result['by_type_only'])} ids are short. Outside of columns of ids, the search looked "
+              "for user:ID or \"user_id\": \"ID\", not for the ID alone")
 
 
 @prepare.command("movielens-10m")
 @takes(MovieLens)
 def movielens_10m(args: MovieLens, as_json: bool) -> None:
-    """MovieLens-10M: labels, windows, halves and splits; by default no filter."""
+    """Write the data set MovieLens-10M with labels, history windows, item halves and splits.
+
+    By default, no user or item is filtered out.
+    """
     from dare_job.config.settings import load
     from dare_job.data.input import prepare
 
@@ -205,7 +208,10 @@ def movielens_10m(args: MovieLens, as_json: bool) -> None:
 @prepare.command("amazon-books")
 @takes(AmazonBooks)
 def amazon_books(args: AmazonBooks, as_json: bool) -> None:
-    """Amazon-Books: KAR's filters (DARE's are not published), labels, windows, halves and splits."""
+    """Write the data set Amazon-Books with labels, history windows, item halves and splits.
+
+    The filters are those of KAR, because those of DARE are not published.
+    """
     from dare_job.config.settings import load
     from dare_job.data.input import prepare
 

@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -72,10 +73,20 @@ def _parameter(name: str, field: Field, kind: Any) -> inspect.Parameter:
     shown = "" if hidden else f" \\[{default}]"  # on the line of the help, where typer begins a new one
     typed = typer.Argument(help=option.help, metavar=option.metavar) if option.argument else typer.Option(
         _flag(field), help=f"{option.help.removesuffix('.')}{shown}.", show_default=False,
-        metavar=option.metavar or ("N" if bounds else None), rich_help_panel=option.panel,
+        metavar=_metavar(option, kind, bool(bounds)), rich_help_panel=option.panel,
         envvar=option.envvar, **bounds)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
                              annotation=Annotated[kind, typed])
+
+
+def _metavar(option: Option, kind: Any, bounded: bool) -> str | None:
+    """The value in the help: none after a flag, a plain word for a list. None: the type's name."""
+    if option.metavar or kind is bool:
+        return option.metavar or ""
+    lists = [part for part in (kind, *get_args(kind)) if get_origin(part) is list]
+    if lists:
+        return "PATH" if get_args(lists[0]) == (Path,) else "TEXT"
+    return "N" if bounded else None
 
 
 def _flag(field: Field) -> str:

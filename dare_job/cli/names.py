@@ -56,12 +56,19 @@ class Root(TyperGroup):
     """The top-level group: translates old names before it looks for the command."""
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
+        """Translate old names.
+
+        Raises
+        ------
+        ConfigError
+            An old name is not translated; the message names the new one.
+        """
         if args[:1] == ["bench"]:
             raise ConfigError(f"write: python -m dare_job.{shlex.join(args)}")
         if any(word.partition("=")[0] == "--revision" for word in args):
             raise ConfigError("--revision: write the revision after the model's name: NAME@REVISION")
         new = renamed(args)
         if new != args:
-            print(f"dare-job: this form of the command is deprecated and ends with version {REMOVED_IN}; "
-                  f"write: dare-job {shlex.join(new)}", file=sys.stderr, flush=True)
+            print(f"dare-job: this form of the command is deprecated and will be removed in version "
+                  f"{REMOVED_IN}; write: dare-job {shlex.join(new)}", file=sys.stderr, flush=True)
         return super().parse_args(ctx, new)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option(
-    "--json", help="Print JSON; the default in a pipe.")]
+    "--json", metavar="", help="Print JSON; the default in a pipe.")]
 
 
 def prints_json(as_json: bool) -> bool:

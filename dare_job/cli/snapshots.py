@@ -113,8 +113,9 @@ class CleanOptions(Runs):
 
     keep: int | None = option("Number of published dates to keep; the newest are kept.", None, min=1,
                               metavar="N")
-    older_than: int | None = option("Remove dates more than so many days before today (UTC), and their "
-                                    "reports; never the newest.", None, min=0, metavar="DAYS")
+    older_than: int | None = option(
+        "Remove dates that are more than this many days before today (UTC), and their reports. The newest "
+        "date is always kept.", None, min=0, metavar="DAYS")
     dry_run: bool = option("Only print which dates would be removed, and their size.", False)
 
 

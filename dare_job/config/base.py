@@ -33,7 +33,8 @@ def check_zone(value: str, key: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
-        raise ValueError(f"{key} = {value!r} is no known time zone; such as UTC, Europe/Berlin") from None
+        raise ValueError(f"{key} = {value!r} is not a known time zone; use one such as UTC or "
+                         "Europe/Berlin") from None
     if value == "localtime":
         raise ValueError(f"{key} = {value!r} differs between hosts; name the zone, such as Europe/Berlin")
     return value

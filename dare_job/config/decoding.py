@@ -96,8 +96,8 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         "rule on one date in N, which depends on its id. 0: never")
     target: str | None = Field(
         None, description="Quality to keep: auc=0.0005 (maximum loss), cosine=0.98 or rouge_l=0.95 "
-        "(minimum). dare-job takes the fastest k and p of verify.curve whose bound keeps it, else the "
-        "strict rule")
+        "(minimum). dare-job takes the fastest k and p of verify.curve whose confidence bound stays "
+        "within the limit, else the strict rule")
     curve: str | None = Field(None, min_length=1, description="Path of the curve.json of `dare-job curve`, "
                               "which verify.target needs")
 
@@ -189,7 +189,7 @@ class RecommendSettings(Section):
         "auto", description="Drafted levels (gamma of AtSpeed). auto: as many as pay by measured forward "
         "latency, often none on a CPU. all: every level. N: N levels")
     draft_width: int = Field(40, ge=1, le=4096, description="Drafted prefixes per level (N of AtSpeed). "
-                             "Drafter trie does not use it")
+                             "The drafter trie does not use it")
     draft_whole: int = Field(
         192, ge=0, le=4096, description="A level with at most this many prefixes below a user's beams is "
         "drafted whole, and then always accepted. 0: never, as in the AtSpeed paper")

@@ -61,7 +61,7 @@ class HistorySettings(Section):
     share: float = Field(0.7, gt=0.5, lt=1, description="Windows old and new: m / n. 0.7 is this project's "
                          "choice")
     max_items: int = Field(20, ge=1, le=prompts.MAX_HISTORY, description="Maximum number of interactions "
-                           "in a prompt. More make every prompt's forward pass longer")
+                           "in a prompt. Longer prompts take more time and memory")
     repeats: Literal["all", "newest"] = Field(
         "all", description="Interactions of a user with the same item. all: each is an entry of the history. "
         "newest: only the last one is, so that max_items counts different items")
@@ -72,8 +72,9 @@ class HistorySettings(Section):
 class PromptSettings(Section):
     """Prompt sets of users and items."""
 
-    domain: prompts.Domain = Field("movies", description="What the items are, in prompt sets worded for both "
-                                   "domains")
+    domain: prompts.Domain = Field(
+        "movies",
+        description="What the items are. Prompt sets that serve both domains " "take their words from it")
     user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
                              "file. A row whose prompt changes is generated again. null: no texts about "
                              "users")

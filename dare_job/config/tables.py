@@ -17,8 +17,8 @@ class IdTranslation(Section):
     """A file that translates the ids of one table to those of the others."""
 
     path: str = Field(description="File with both ids, with a header, relative to input.path")
-    column: str = Field(description="Column of the ids that this table has")
-    to: str = Field(description="Column of the ids that the other tables have")
+    column: str = Field(description="Column of that file with the ids of this table")
+    to: str = Field(description="Column of that file with the ids of the other tables")
 
 
 class TableSettings(Section):
@@ -67,7 +67,8 @@ class TableSettings(Section):
             if codecs.lookup(value or "utf-8").name.startswith(("utf-16", "utf-32")):
                 raise ValueError(f"encoding = {value!r} is not read: convert the files to UTF-8 (iconv)")
         except LookupError:
-            raise ValueError(f"encoding = {value!r} is unknown; such as utf-8, cp1252, shift_jis") from None
+            raise ValueError(f"encoding = {value!r} is not a known encoding; use one such as utf-8, cp1252 "
+                             "or shift_jis") from None
         return value
 
     _ours: ClassVar[tuple[str, ...]] = ()  # our names of the columns
@@ -115,7 +116,7 @@ class InteractionSettings(TableSettings):
     rating_range: list[float] | None = Field(None, min_length=2, max_length=2,
                                              description="Lowest and highest "
                                              "valid rating. null: any number")
-    unrated: list[float] = Field([], description="Ratings that mean that there is none, such as 0")
+    unrated: list[float] = Field([], description="Values that stand for a missing rating, such as 0")
 
     @field_validator("time")
     @classmethod
@@ -157,8 +158,7 @@ class EntitySettings(TableSettings):
         None, description="Columns that become attributes, which prompts may show: names, or {our name: "
         "name}; "
         "all: every other column. null: only those in a column attributes (map or struct)")
-    all_but: list[str] = Field([], description="Columns that attributes: all leaves out, in any case of "
-                                "their letters")
+    all_but: list[str] = Field([], description="Columns to leave out when attributes is all; case is ignored")
     distinct: bool = Field(False, description="Rows may repeat an id; the first one counts, and the others "
                            "are "
                            "not reported as duplicates")

@@ -225,8 +225,8 @@ def _table_facts(table: Table) -> TableFacts:
                          table.key)
     for (column, word), rows in facts.doubtful.items():
         if rows > 1:
-            _LOG.warning("%s: %d have the %s %s, as programs write a missing value: leave it empty where it "
-                         "is one", table.name, rows, column, word)
+            _LOG.warning("%s: %d rows have the %s %s, which may stand for a missing value; if it does, leave "
+                         "it empty", table.name, rows, column, word)
     if table.shows_all and table.may_lack_keys:
         known = {clean(name) for name in facts.columns}
         facts.columns |= {name: ("text", "attribute") for name in sorted(facts.valued - known)}

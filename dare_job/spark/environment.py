@@ -153,7 +153,7 @@ def _check_local_folders(settings: SparkSettings, variables: Mapping[str, str]) 
         name, text = "spark.local.dir", settings.conf.get("spark.local.dir")
     problems = [_write_problem(folder) for folder in text.split(",")] if text else []
     if problems and all(problems):
-        raise InfrastructureError(f"{name}={text}: {problems[0]}; name a folder that can be written")
+        raise InfrastructureError(f"{name}={text}: {problems[0]}; set it to a folder that can be written")
 
 
 def _write_problem(folder: str) -> str | None:

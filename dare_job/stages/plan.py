@@ -92,8 +92,8 @@ def _warn_of_missing_prompts(job: Job, record: dict) -> None:
     if users and 2 * users["errors"] >= users["rows"]:
         least = job.config.history.min_rating
         rating = f", rated at least history.min_rating = {least:g}" if least is not None else ""
-        _LOG.warning("%d of %d users get no text: none of their interactions is before the end of %s "
-                     "(--date), with an item that has a title%s; `dare-job data inspect` compares the tables",
+        _LOG.warning("%d of %d users get no text: they have no interaction before the end of %s (--date) "
+                     "with an item that has a title%s; `dare-job data inspect` compares the tables",
                      users["errors"], users["rows"], job.space.dt, rating)
     if items and items["rows"] and 2 * items["errors"] >= items["rows"]:
         _LOG.warning("%d of %d items get no text: the table items lacks them, or their title is empty; "

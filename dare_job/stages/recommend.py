@@ -86,8 +86,8 @@ def run(job: Job) -> dict:
     task = RecommendTask.of(job, folder, drafter, atomic_folder.current(work / "users"), work, fingerprint)
     worker_stats = chunks.write(job, task, user_record["chunks"], user_record["users"])
     if hang_count := hangs.hang_count(work, fingerprint):
-        _LOG.warning("workers hung or lost their device %d times and were restarted; users whose batch did "
-                     "so twice have an error", hang_count)
+        _LOG.warning("workers hung or lost their device %d times and were restarted; users whose batch "
+                     "failed twice have an error", hang_count)
     manifest = _publish(job, user_record, task.chunks, fingerprint, {
         "made_by": made_by, "settings": settings.model_dump(),
         "workers": {"workers": len({row["worker"] for row in worker_stats}),

@@ -67,7 +67,8 @@ class _Lease:
             before = self._require_own()
             written = conditional_write.compare_and_swap(self.path, before, self.content(), self.name)
             if not written and self._require_own() == before:
-                raise OSError(f"{self.path} was not renewed: another command is about to replace it")
+                raise OSError(f"{self.path} was not renewed: another command is about to take it over; run "
+                              "this command again later")
 
     def release(self) -> None:
         with errors.suppress_store_errors(OSError, InfrastructureError):

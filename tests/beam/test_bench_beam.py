@@ -92,7 +92,7 @@ def test_the_command_prints_its_figures(tmp_path):
     (("--layers", "-1"), "beam.layers is -1"), (("--layers", "0"), "--layers is 0; it must be at least 1"),
     (("--temperature", "nan"), "--temperature: sample.temperature is nan"), (("--rows", "0"), "--rows is 0"),
     (("--tokens", "0"), "--tokens is 0"), (("--seed", "-1"), "--seed is -1"),
-    (("--widths", ","), "--widths names none"), (("--draft-widths", ""), "--draft-widths names none"),
+    (("--widths", ","), "--widths is empty"), (("--draft-widths", ""), "--draft-widths is empty"),
     (("--min-widths", "7,9"), "--min-widths: the smallest is 7, but the largest of --draft-widths is 6"),
     (("--widths", "2,65"), "--widths have no valid beams: beam.width is 65"),
     (("--draft-widths", "0,2"), "--draft-widths: 0 is among them"),

@@ -289,8 +289,8 @@ def test_a_header_that_is_repeated_is_no_row(spark, tmp_path, caplog):
     (folder / "items").mkdir()
     text(folder, "items/a.csv", "item_id,title", "a,A", " item_id , title", "title,title")
     text(folder, "items/b.csv", '"item_id","title"', '"b","B"', '"item_id","title"', '"c","C"')
-    warnings = [f"{table}: {count}, the first of {file}: the names of the columns once more, not read as a "
-                f"row" for table, count, file in (
+    warnings = [f"{table}: skipped {count} with the names of the columns again, the first one in {file}"
+                for table, count, file in (
                     ("interactions", "1 line", "interactions.csv"), ("items", "2 lines", "a.csv"))]
     found = read(folder, tmp_path)
     assert [row["user_id"] for row in found["interactions"]] == ["u", "u", "v"]

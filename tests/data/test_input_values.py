@@ -331,7 +331,7 @@ def test_words_that_may_stand_for_a_missing_id_are_counted(tmp_path, caplog):
     text(folder, "interactions.csv", "user_id,item_id,timestamp", f"NA,a,{NOON}", f"NA,NA,{NOON}")
     found = inspect(JobConfig(input=InputSettings(path=str(folder))))
     assert found["tables"]["interactions"]["rows"] == 2 and not found["tables"]["interactions"]["rejected"]
-    assert "interactions: 2 have the user_id NA, as programs write a missing value" in caplog.text
+    assert "interactions: 2 rows have the user_id NA, which may stand for a missing value" in caplog.text
     assert "item_id NA" not in caplog.text
 
 

@@ -313,7 +313,7 @@ def test_a_rating_that_may_mean_none_is_named(tmp_path, capsys, caplog):
     assert found["tables"]["interactions"]["ratings"] == [-1, 7.5]
     show(found)
     assert "1 user, 2 items, ratings -1 to 7.5, " in capsys.readouterr().out
-    assert "-1 is the only negative rating: if it means that there is none" in caplog.text
+    assert "-1 is the only negative rating: if it stands for a missing rating" in caplog.text
     caplog.clear()
     write(folder, interactions_csv=["user_id,item_id,timestamp,rating", "u,a,1,-1", "u,b,1,-2", "u,b,1,1"])
     assert inspect(config(folder)) and "negative rating" not in caplog.text
@@ -326,4 +326,4 @@ def test_titles_that_python_wrote_for_missing_values_are_named(tmp_path, caplog)
     assert "have the title None" not in caplog.text  # it may be one
     write(folder, items_csv=["item_id,title", "a,None", "b,None"])
     inspect(config(folder))
-    assert "items: 2 have the title None, as programs write a missing value" in caplog.text
+    assert "items: 2 rows have the title None, which may stand for a missing value" in caplog.text

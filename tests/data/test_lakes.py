@@ -69,7 +69,7 @@ def test_of_an_iceberg_table_only_the_needed_columns_are_copied_for_as_long_as_i
 
 @pytest.mark.parametrize(("mark", "message"), [
     ("_delta_log/00000000000000000001.json", "cannot be read as a Delta table"),
-    (".hoodie/hoodie.properties", "is a Hudi table, which is not read here")])
+    (".hoodie/hoodie.properties", "is a Hudi table, which dare-job does not read")])
 def test_a_lake_that_cannot_be_read_is_named(tmp_path, mark, message):
     folder = put(tmp_path / "in", "interactions/part-0.parquet", **EVENT)
     (folder / "interactions" / mark).parent.mkdir()

@@ -201,6 +201,8 @@ def _commands(group, words=()):
 def test_help_of_every_command_fits_two_screens(words, option):
     shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) <= 56
+    assert not [line for line in shown.stdout.splitlines() if "<list" in line and "--" in line]
+    assert all("--help" in line for line in shown.stdout.splitlines() if "<bool>" in line)
 
 
 @pytest.mark.parametrize("words, sentence", [

@@ -112,8 +112,8 @@ def test_local_folders_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / "file").touch()
     bad = f"{tmp_path}/file/a"
     message = refused({"SPARK_LOCAL_DIRS": bad}, InfrastructureError, "yarn")
-    assert message == (f"SPARK_LOCAL_DIRS={bad}: {bad} cannot be written (Not a directory); name a folder "
-                       "that can be written")
+    assert message == (f"SPARK_LOCAL_DIRS={bad}: {bad} cannot be written (Not a directory); set it to a "
+                       "folder that can be written")
     assert refused({}, InfrastructureError, spark_local_dir=bad).startswith(f"spark.local.dir={bad}: ")
     checked({"SPARK_LOCAL_DIRS": f"{bad},{tmp_path}/good"})  # Spark uses the others
 

@@ -206,7 +206,7 @@ def test_this_machines_curve_is_read_as_it_was_measured():
     (("--temperatures", "0,nan"), "--temperatures: sample.temperature is nan"),
     (("--temperatures", "inf"), "--temperatures: sample.temperature is inf"),
     (("--temperatures", "1e-9", "--quick"), "--temperatures: sample.temperature is 1e-09; .* at least 1e-06"),
-    (("--temperatures", ","), "--temperatures names none"),
+    (("--temperatures", ","), "--temperatures is empty"),
     (("--seed", "-1"), "--seed is -1; it must be at least 0"),
     (("--tokens", "1"), "--tokens is 1; it must be at least 2"),
     (("--work", __file__), "--work .* is a file; name a folder"),

@@ -70,7 +70,7 @@ def test_links_that_the_search_cannot_follow_are_named(out, tmp_path):
     (tmp_path / "copy.csv").write_text(GONE)
     for target in (tmp_path / "missing", tmp_path / "copy.csv"):
         (out / "old").symlink_to(target)
-        with pytest.raises(errors.DataError, match="old is a link to .*, which is missing or no folder"):
+        with pytest.raises(errors.DataError, match="old is a link to .*, which is not a folder that exists"):
             erase(out, f"user:{GONE}")
         (out / "old").unlink()
     (out / "latest.html").unlink()

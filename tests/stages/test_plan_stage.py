@@ -174,7 +174,7 @@ def test_an_input_that_leaves_most_without_a_prompt_is_warned_of(make_job, write
     """As where one table has ids with leading zeros and the other has not: all users had no interactions."""
     folder = write_tables(tmp_path / "in", [("bob", "007", 4.0, JAN_2)], [], [("7", "Seven", None)])
     plan.run(make_job({"input": {"path": str(folder)}}))
-    for message in ("1 of 1 users get no text: none of their interactions is before the end of ",
+    for message in ("1 of 1 users get no text: they have no interaction before the end of ",
                     "1 of 2 items get no text: the table items lacks them, or their title is empty"):
         assert any(line.startswith(message) for line in job_log), job_log
 

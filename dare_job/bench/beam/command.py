@@ -33,7 +33,7 @@ class Options(world.Options):
     layers: int = option("Drafted layers per step.", 4)
     grid: Grid = Grid()
     distribution: str = option("Distribution of beams: iid or without_replacement.", "iid")
-    draft_distribution: str = option("Distribution of drafts, the same.", "iid")
+    draft_distribution: str = option("Distribution of drafts: iid or without_replacement.", "iid")
     svg: Path | None = option("SVG file of quality over speed.", None)
 
     def __post_init__(self):

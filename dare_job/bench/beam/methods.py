@@ -47,11 +47,13 @@ class Grid:
         ``draft_widths``.
     """
 
-    draft_widths: tuple[int, ...] = option("W_S of DSBD.", (2, 3, 4, 5, 6), parse=ints)
-    thresholds: tuple[float, ...] = option("t of DSBD.", (0.7, 0.9), parse=floats)
-    min_widths: tuple[int, ...] = option("W_min of DSBD, up to W_S.", (1, 2, 3), parse=ints)
-    widths: tuple[int, ...] = option("Widths of plain beams; the last is the target's.", (1, 2, 3, 4),
-                                     parse=ints)
+    draft_widths: tuple[int, ...] = option(
+        "Numbers of draft beams of DSBD (W_S).", (2, 3, 4, 5, 6), parse=ints)
+    thresholds: tuple[float, ...] = option("Thresholds of DSBD (t).", (0.7, 0.9), parse=floats)
+    min_widths: tuple[int, ...] = option(
+        "Minimum numbers of beams of DSBD (W_min), each at most W_S.", (1, 2, 3), parse=ints)
+    widths: tuple[int, ...] = option(
+        "Numbers of beams of the search without drafts; the last is the target's.", (1, 2, 3, 4), parse=ints)
     fixed: bool = option("DSBD with the widths of the plain beams, and so with their distributions, instead "
                          "of --thresholds and --min-widths.", False)
 
@@ -59,7 +61,7 @@ class Grid:
         for name in ("draft_widths", "thresholds", "min_widths", "widths"):
             flag, values = f"--{name.replace('_', '-')}", getattr(self, name)
             if not values:
-                raise ConfigError(f"{flag} names none; write numbers between commas")
+                raise ConfigError(f"{flag} is empty; write numbers between commas")
             if name != "thresholds":
                 require_each(flag, values)
         if min(self.min_widths) > max(self.draft_widths):

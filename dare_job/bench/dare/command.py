@@ -62,7 +62,8 @@ class Options:
         if unknown := sorted(set(self.data) - set(tables.DATA)):
             raise ConfigError(f"--data: {', '.join(unknown)} unknown; choose from {', '.join(tables.DATA)}")
         if min((*self.batch, *self.nodes), default=0) < 1:
-            raise ConfigError("--batch and --nodes: give as many numbers from 1 in each, as in 1,8 and 16,8")
+            raise ConfigError("--batch and --nodes must be equally many numbers of at least 1, such as 1,8 "
+                              "and 16,8")
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = (0,)
     if numbers[0] < 1:
-        raise ConfigError(f"--batches {text!r} must be numbers from 1, comma-separated")
+        raise ConfigError(f"--batches {text!r} must be numbers of at least 1, separated by commas")
     return numbers
 
 

@@ -45,10 +45,11 @@ class Options(night_options.Night):
     """Options of the benches that write users of a date, with drafts from the texts of the date before."""
 
     batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
-    rows: tuple[int, ...] = option("Users, one number for each batch size.", (8, 32, 64), parse=ints)
-    pool: int = option("Texts of the date before that are offered as drafts, at most.", 2000)
+    rows: tuple[int, ...] = option("Numbers of users, one for each batch size.", (8, 32, 64), parse=ints)
+    pool: int = option("Maximum number of texts of the previous date that are offered as drafts.", 2000)
     threads: int = option("Threads and processors of each engine.", 1)
-    dtypes: tuple[str, ...] = option("Types of the weights.", ("float32",), parse=chosen(_DTYPES))
+    dtypes: tuple[str, ...] = option(
+        "Floating-point types of the weights.", ("float32",), parse=chosen(_DTYPES))
     work: Path | None = option("Folder that keeps environments, converted models and latency curves. "
                                "Default: a temporary folder.", None)
 

@@ -53,7 +53,7 @@ class Settings:
     seed: int = option("Random seed of the model.", 0)
     noise: float = option("Standard deviation, in nats, of the fixed noise on its logits that makes texts of "
                           "different prompts differ; 0: none.", 1.1)
-    test_users: int = option("Users left out of its training.", 500)
+    test_users: int = option("Number of users on whose texts the model is not trained.", 500)
     threads: int = 2
 
     def __post_init__(self):

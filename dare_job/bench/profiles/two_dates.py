@@ -30,9 +30,9 @@ class Options:
     work: Path | None = option("Folder that keeps the trained model, its texts and, of bench pools, each "
                                "block that is measured, for the next call. Default: a temporary folder.",
                                None)
-    pool: int = option("Other users whose previous texts are drafts.", 1000)
+    pool: int = option("Number of other users whose previous texts are drafts.", 1000)
     model: Settings = Settings()
-    threads: int = option("torch threads while measuring.", 1)
+    threads: int = option("Number of torch threads while measuring.", 1)
 
     def check(self, **numbers: int | Sequence[int]) -> None:
         """Check a command's numbers and ``threads``.

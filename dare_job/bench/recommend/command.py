@@ -72,13 +72,13 @@ class Options:
             if folder and not folder.is_dir():
                 raise ConfigError(f"{flag} {folder}: no such folder")
         if (self.data is None) != (self.target is None):
-            raise ConfigError("--model needs sequences (--data, or DARE_DATA), and these a --model: both, "
-                              "or neither for a small catalogue with random weights")
+            raise ConfigError("--model and sequences (--data, or DARE_DATA) go together: give both, or "
+                              "neither to measure a small catalogue with random weights")
         if self.drafts and self.target is None:
-            raise ConfigError("--draft needs the --model that it drafts for")
+            raise ConfigError("--draft needs --model, the recommender that it drafts for")
         require_at_least(self, users=1, batch=1, repeats=1, generated=1, threads=1, seed=0)
         if not self.ks:
-            raise ConfigError("--k names none; write for example 5,10")
+            raise ConfigError("--k is empty; write for example 5,10")
         for name, values in (("--k", self.ks), ("--widths", self.widths), ("--depths", self.depths)):
             require_each(name, values)
         require_temperatures("--temperatures", self.temperatures, greedy=False)

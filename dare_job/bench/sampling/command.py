@@ -41,7 +41,7 @@ class Options(world.Options):
 
     def __post_init__(self):
         if not self.temperatures:
-            raise ConfigError("--temperatures names none; write for example 0,1")
+            raise ConfigError("--temperatures is empty; write for example 0,1")
         require_temperatures("--temperatures", self.temperatures)
         require_at_least(self, rows=1, tokens=2, nodes=1, depth=1, repeats=1, seed=0)
         require_folder("--work", self.work)

@@ -103,8 +103,8 @@ def show(result: dict) -> None:
     print_table(f"Milliseconds of a forward pass of {BATCH} rows here, by queries per row",
                 [{"model": name, **times} for name, times in result["forward_ms"].items()])
     print_targets(result["targets"])
-    print("block efficiency: tokens per step; expected: by the search; memory bound: speed-up if steps cost "
-          f"{curve.ABOUT}, {BATCH} rows together")
+    print("block efficiency: tokens per step; expected: as computed by the search; memory bound: speed-up if "
+          f"steps cost {curve.ABOUT}, for {BATCH} rows at once")
 
 
 def draw(acceptance: Sequence[dict]) -> str:

@@ -23,9 +23,9 @@ class Options:
     """Options of ``bench sweep``."""
 
     only: Sequence[str] = option("Model types, such as llama,qwen3; default: all.", (), parse=words)
-    seconds: float = option("Time limit of one model.", 240.0)
-    workers: int = option("Models at the same time, each with one thread.", 1)
-    page: Path | None = option("File for the table, as docs/reference/models.md.", None)
+    seconds: float = option("Seconds after which a model is stopped.", 240.0)
+    workers: int = option("Number of models at the same time, each with one thread.", 1)
+    page: Path | None = option("File for the page with the table, such as docs/reference/models.md.", None)
 
     def __post_init__(self):
         if unknown := sorted(set(self.only) - {name.partition(" (")[0] for name in models.names()}):

@@ -61,14 +61,14 @@ def warn_of_ratings(table: Table, ratings: Set[float]) -> None:
     """Warn of a single negative rating, such as -1, which often means that there is none."""
     negative = [rating for rating in ratings if rating < 0]
     if len(negative) == 1 and len(ratings) > 1:
-        _LOG.warning("%s: %g is the only negative rating: if it means that there is none, set "
+        _LOG.warning("%s: %g is the only negative rating: if it stands for a missing rating, set "
                      "%s.unrated=[%g]", table.name, negative[0], table.key, negative[0])
 
 
 def warn_of_headers(table: Table, lines: int, file: str | None) -> None:
     """Warn of lines that repeat the header, which are no rows."""
     if lines:
-        _LOG.warning("%s: %s, the first of %s: the names of the columns once more, not read as a row",
+        _LOG.warning("%s: skipped %s with the names of the columns again, the first one in %s",
                      table.name, counted(lines, "line"), file)
 
 

@@ -41,8 +41,8 @@ def lake_files(name: str, path: AnyPath, kind: str, into: AnyPath | None,
         The table is of Hudi, is damaged, or uses what the library does not read.
     """
     if kind == "hudi":
-        raise DataError(f"{path} is a Hudi table, which is not read here: read it by Spark with "
-                        f"input.tables.{name}.query, or export it to Parquet")
+        raise DataError(f"{path} is a Hudi table, which dare-job does not read: read it through Spark "
+                        f"with input.tables.{name}.query, or export it to Parquet")
     try:
         return _delta(path) if kind == "delta" else _iceberg(
             path, into and into / f"{name}.parquet", needed)

@@ -308,7 +308,7 @@ def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo,
     empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"
              and formats.is_blank(file.path)]
     if empty and len(empty) < len(opened_files):
-        _LOG.warning("files that are empty, without a header line, are left out: %s",
+        _LOG.warning("skipped empty files, which have not even a header: %s",
                      ", ".join(map(str, empty)))
         return tuple(file for file in opened_files if file.path not in empty)
     return tuple(opened_files)

@@ -17,17 +17,18 @@ class Options:
     """Options of ``dare-job data prepare`` of any data; the defaults are those of MovieLens-10M."""
 
     out: Path = option("Folder to write; must not exist.", flag="--save")
-    min_user: int = option("Minimum interactions of a user.", 1, min=1)
-    min_item: int = option("Minimum interactions of an item.", 1, min=1)
+    min_user: int = option("Minimum number of interactions of a user.", 1, min=1)
+    min_item: int = option("Minimum number of interactions of an item.", 1, min=1)
     positive: float = option("Lowest rating with label 1.", 4.0)
     untitled: Literal["drop", "keep"] = option("Drop or keep interactions with untitled items.", "drop")
     duplicates: Literal["last", "all"] = option(
-        "Several ratings of an item by a user: keep the last, or all.", "last")
-    history_share: float = option("Share of history in both windows, as history.share.", 0.7)
+        "If a user rated an item several times, keep the last rating, or all.", "last")
+    history_share: float = option(
+        "Share of a user's interactions in each history window, as history.share.", 0.7)
     split: Literal["time", "user"] = option("Split the CTR rows by time or by user.", "time")
     valid_share: float = option("Share of the CTR rows for validation.", 0.1, min=0, max=1)
     test_share: float = option("Share of the CTR rows for testing.", 0.1, min=0, max=1)
-    sample: int = option("Test users, and test items, for speed measurements.", 100, min=0)
+    sample: int = option("Number of test users, and of test items, for speed measurements.", 100, min=0)
     seed: int = option("Seed of item halves, test samples and splits by user.", 0, min=0)
 
     def require(self) -> None:
@@ -54,6 +55,6 @@ class Options:
 class AmazonOptions(Options):
     """With KAR's filters: DARE's are not published."""
 
-    min_user: int = option("Minimum interactions of a user.", 60, min=1)
-    min_item: int = option("Minimum interactions of an item.", 40, min=1)
+    min_user: int = option("Minimum number of interactions of a user.", 60, min=1)
+    min_item: int = option("Minimum number of interactions of an item.", 40, min=1)
     positive: float = option("Lowest rating with label 1.", 5.0)

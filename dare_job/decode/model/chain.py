@@ -125,6 +125,20 @@ class ChainTarget(Target):
 
         There is a forward pass for each length of prompts, because padding changes states. States are kept by
         ``commit_prefill``.
+
+        Parameters
+        ----------
+        slots, lengths : int64 (R,)
+            Slot of each row, and number of its prompt's tokens.
+        ids : int64 (R, W)
+            Prompts and submitted tokens, padded on the right.
+        submitted : int64 (R,), optional
+            Number of tokens to verify after each prompt.
+
+        Returns
+        -------
+        (T, V)
+            Logits of each row's last prompt token and its submitted tokens, row by row.
         """
         counts = (np.zeros_like(lengths) if submitted is None else submitted) + 1
         ends, parts = np.cumsum(counts), []
@@ -139,11 +153,24 @@ class ChainTarget(Target):
         return in_order(parts)
 
     def commit_prefill(self, cache: StateCache, counts: np.ndarray) -> None:
-        """Keep the states after prompts and accepted tokens, as ``Target.commit_prefill``."""
+        """Keep the states after prompts and ``counts`` int64 (R,) accepted tokens of each, as
+        ``Target.commit_prefill``.
+        """
         cache.commit_states(counts)
 
     def forward(self, cache: StateCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Run the model over the chains of the first R rows, as ``Target.forward``."""
+        """Run the model over the chains of the first R rows, after ``lengths`` int64 (R,) tokens of each.
+
+        Returns
+        -------
+        (T, V)
+            Logits of the T nodes of ``tree``, as of ``Target.forward``.
+
+        Raises
+        ------
+        DraftError
+            The model's code gives no state after each token of a chain.
+        """
         assert tree.depth == tree.width - 1, "a row has more than one path of drafts"
         cache.begin()
         if not self.grouped:
@@ -175,7 +202,10 @@ class ChainTarget(Target):
         return queries[valid], logits[torch.from_numpy(valid).to(self.device)]
 
     def commit(self, cache: StateCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
-        """Keep the states after the accepted nodes, as ``Target.commit``; a chain's entries are in place."""
+        """Keep the states after ``counts`` int64 (R,) accepted nodes of each row, as ``Target.commit``.
+
+        The entries of a chain are in place, so ``lengths`` and ``paths`` have no effect.
+        """
         cache.commit_states(counts)
 
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:

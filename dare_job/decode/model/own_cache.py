@@ -101,7 +101,7 @@ class ModuleState:
         self.set(None)
 
     def get(self) -> list[torch.Tensor] | None:
-        """Return the state that the last forward pass left."""
+        """Return the tensors that the last forward pass left, of the model's shapes; None: it leaves none."""
         return [getattr(self._modules[path], name) for path, name in self._places] or None
 
     def set(self, state: list[torch.Tensor] | None) -> None:
@@ -123,7 +123,7 @@ class OwnCache:
         self._rows: list[tuple[CachedRows, int] | None] = [None] * slots
 
     def place(self, slots: Sequence[int], rows: CachedRows) -> None:
-        """Put the rows of a new batch into slots (B,)."""
+        """Put the B rows of a new batch into slots int64 (B,)."""
         for number, slot in enumerate(slots):
             self._rows[slot] = rows, number
 

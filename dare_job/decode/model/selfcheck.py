@@ -88,7 +88,13 @@ def check_logits(target) -> None:
 
 
 def require_numbers(target, logits: torch.Tensor) -> None:
-    """Raise ModelError for logits that are NaN."""
+    """Require logits (..., V) without NaN.
+
+    Raises
+    ------
+    ModelError
+        A logit is NaN.
+    """
     if logits.isnan().any():
         raise ModelError(f"{target.model.name_or_path}: {type(target.model).__name__} gives NaN logits: its "
                          f"weights are damaged, or exceed the range of {target.dtype}")

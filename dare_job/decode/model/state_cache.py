@@ -93,28 +93,37 @@ class StateCache(TreeCache):
         self._passes = []
 
     def begin_trees(self, tree: Tree, lengths: np.ndarray, layout: PaddedLayout | None = None) -> None:
-        """Prepare a forward pass over the chains of the first R slots, as ``TreeCache.begin_trees``."""
+        """Prepare a forward pass over the chains of the first R slots, as ``TreeCache.begin_trees``, after
+        ``lengths`` int64 (R,) tokens of each.
+        """
         super().begin_trees(tree, lengths, layout)
         self._begin_pass(slice(len(lengths)), np.arange(len(lengths)), tree.width)
 
     def begin_rows(self, slots: slice | torch.Tensor, rows: np.ndarray, length: int, width: int) -> None:
         """Prepare a forward pass over ``width`` tokens of rows in these slots, after ``length`` tokens.
 
-        ``rows`` are their places among the rows to be committed.
+        Parameters
+        ----------
+        slots : slice or int64 (R,)
+        rows : int64 (R,)
+            Places of the rows among those to be committed.
         """
         self.begin_equal(slots, length, length + width)
         self._set_indexed_positions(length, len(rows))
         self._begin_pass(slots, rows, width)
 
     def expect_prompts(self, rows: np.ndarray, tokens: int) -> None:
-        """Set the length of the prompts in the next ``begin_prompts``; ``rows`` as in ``begin_rows``.
+        """Set the length of the prompts in the next ``begin_prompts``; ``rows`` is as in ``begin_rows``.
 
         Tokens of the forward pass that come later are drafts, whose states are recorded.
         """
         self._prompts = rows, tokens
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
-        """Prepare a forward pass over prompts and drafts after them, which starts from empty states."""
+        """Prepare a forward pass over prompts in slots int64 (R,), and drafts after them, from empty states.
+
+        ``longest`` is the number of tokens of the longest row.
+        """
         super().begin_prompts(slots, longest, prefix)
         rows, tokens = self._prompts
         self._set_indexed_positions(0, len(rows))
@@ -157,7 +166,9 @@ class StateCache(TreeCache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                           **kwargs) -> torch.Tensor:
-        """Add inputs (R, ..., W) of a convolution; return them after the earlier ones that it sees."""
+        """Add inputs (R, ..., W) of a convolution; return them after the earlier ones that it sees,
+        (R, ..., K + W).
+        """
         place = "conv", layer_idx, state_idx
         kernel, current = self._states[place].shape[-1], self._pass
         if self._continues:
@@ -177,7 +188,7 @@ class StateCache(TreeCache):
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                                **kwargs) -> torch.Tensor:
-        """Store the state after the last token; after several tokens, all states that were recorded."""
+        """Store the states (R, ...) after the last token; after several tokens, all that were recorded."""
         place = "recurrent", layer_idx, state_idx
         if self._pass is None:
             self._states[place][self._slots] = recurrent_states.to(self._states[place].dtype)
@@ -188,7 +199,9 @@ class StateCache(TreeCache):
         return recurrent_states
 
     def commit_states(self, counts: np.ndarray) -> None:
-        """Store each row's state after its root, or its prompt, and its ``counts`` (R,) accepted drafts."""
+        """Store each row's state after its root, or its prompt, and its ``counts`` int64 (R,) accepted
+        drafts.
+        """
         for done in self._passes:
             if done.tokens == 1:
                 for place, state in done.work.items():

@@ -54,7 +54,7 @@ class NodeScores:
         rows, self.reads = len(prompts), []
         self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         if self.lengths.min(initial=1) < 1:
-            raise ModelError("a prompt without a token: every prompt needs at least one token")
+            raise ModelError("a prompt has no tokens: every prompt needs at least one")
         longest, length = self.lengths.max(), self.vocabulary.trie.length
         if self.max_positions is not None and longest + length > self.max_positions:
             raise ModelError(f"a prompt of {longest} tokens and an id of {length} do not fit the model's "

@@ -67,14 +67,15 @@ class Options:
     drafts: Sequence[int] = option(f"Draft tokens per position, such as 3, 1,2,4 or 1..{_MAX_DRAFTS}.", (3,),
                                    parse=_counts)
     texts: int = option("Maximum number of texts.", 128, min=1, panel=_TEXTS)
-    positions: int = option("Number of sampled positions to measure at.", 256, min=1,
+    positions: int = option("Sampled positions to measure at.", 256, min=1,
                             panel=_TEXTS)
-    samples: int = option("Samples per position, where a rate is estimated.", 16,
+    samples: int = option("Number of samples per position for rates that are estimated.", 16,
                         min=2)
-    trees: Sequence[Any] = option("Generate with these trees, too; NODES: only that many nodes.", (),
-                                  metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)
+    trees: Sequence[Any] = option(
+        "Also generate with these draft trees, of at most NODES nodes.", (),
+        metavar="4x2x1[:NODES],...", parse=_shapes, panel=_TREES)
     tree_rows: int = option("Number of prompts to generate for.", 32, min=1, panel=_TREES)
-    new_tokens: int = option("Maximum tokens of a generated text.", 128, min=2, panel=_TREES)
+    new_tokens: int = option("Maximum number of tokens of a generated text.", 128, min=2, panel=_TREES)
     plot: Path | None = option("SVG file of rates and optima over temperatures or draft tokens.", None)
     seed: int = option("Seed of all samples.", 0, min=0)
     dtype: Dtype = options.dtype()

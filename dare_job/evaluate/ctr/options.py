@@ -77,8 +77,9 @@ class Options:
     knowledge: dict[str, str] = option(
         "Texts to compare: output folder of a run; repeatable. Names that start with 'cluster' use cluster "
         "ids instead of vectors.", (), metavar="NAME=OUT", parse=_sets, repeatable=True, panel=_DATA)
-    models: Sequence[str] = option("CTR models: din, dcnv2.", MODELS, flag="--ctr-model",
-                                   parse=ctr_models, panel=_MODELS)
+    models: Sequence[str] = option(
+        "CTR models to train, comma-separated: din, dcnv2.", MODELS, flag="--ctr-model", parse=ctr_models,
+        panel=_MODELS)
     seeds: int = option("Trainings of each model, with seeds from 0; use 5 or more.", 5, min=2, panel=_MODELS)
     dt: str | None = option("Published date of the texts. Default: the newest.", None, flag="--date",
                             metavar="YYYY-MM-DD", parse=lambda flag, text: day(flag, text).isoformat(),
@@ -93,8 +94,8 @@ class Options:
     equivalent: Sequence[tuple[str, str]] = option(
         "Two sets to test for equal AUC within --margin; repeatable.", (), metavar="A,B", parse=_pairs,
         repeatable=True)
-    margin: float = option("Margin of AUC.", 0.002)
-    history: int = option("Last clicks in the input of a model.", 20, min=1, panel=_DATA)
+    margin: float = option("Largest difference of AUC that --equivalent counts as equal.", 0.002)
+    history: int = option("Number of a user's last clicks in the input of a model.", 20, min=1, panel=_DATA)
     min_rating: float = option("Lowest rating that counts as a click.", 4.0, panel=_DATA)
     device: Device = device(_MODELS)
     training: TrainSettings = field(default_factory=TrainSettings)

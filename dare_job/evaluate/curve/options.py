@@ -45,13 +45,15 @@ def _settings(flag: str, text: str) -> list[RelaxedSetting]:
 class Check:
     """Options of the comparison with ``ctr``; without ``data`` there is none."""
 
-    data: str | None = option("Clicks, as for `dare-job ctr`: measure AUC, too, with all rows.", None)
-    models: Sequence[str] = option("CTR models: din, dcnv2.", MODELS, flag="--ctr-model", parse=ctr_models)
-    seeds: int = option("Trainings of each CTR model.", 10, min=2)
+    data: str | None = option(
+        "Clicks, as for `dare-job ctr`. With them, AUC is measured, too, on all rows.", None)
+    models: Sequence[str] = option(
+        "CTR models to train, comma-separated: din, dcnv2.", MODELS, flag="--ctr-model", parse=ctr_models)
+    seeds: int = option("Number of trainings of each CTR model.", 10, min=2)
     labels_from: date | None = option("First day whose interactions are predicted.", None,
                                       metavar="YYYY-MM-DD", parse=day)
     min_rating: float = option("Lowest rating that counts as a click.", 4.0)
-    epochs: int = option("Maximum epochs of a CTR model.", 30, min=1)
+    epochs: int = option("Maximum number of epochs of each CTR model.", 30, min=1)
     device: Device = option("Device of the CTR models.", "auto", metavar="DEVICE")
 
 
@@ -75,7 +77,8 @@ class Options:
         "Settings of relaxed verification to measure.",
         tuple(map(RelaxedSetting, (2, 2, 4, 4, 8, 16), (0.1, 0.05, 0.05, 0.01, 0.001, 0.0001))),
         metavar="K:P,...", parse=_settings)
-    rows: int = option("Rows to time, chosen by seed (and to compare, without --data).", 1000, min=1)
+    rows: int = option(
+        "Number of rows to time, chosen by --seed. Without --data, only these are compared.", 1000, min=1)
     turns: int = option("Repetitions of the timing.", 3, min=1)
     seed: int = option("Seed of the rows.", 0, min=0)
     level: float = option("Confidence level of the bounds, over all settings.", 0.95)

@@ -48,11 +48,11 @@ class Source:
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
     held_out: int = option("Texts to replay, chosen by hash.", 1000,
                            panel=_TEXTS)
-    pool: Sequence[str] = option("Sources: own, group, global.",
+    pool: Sequence[str] = option("Where drafts come from, comma-separated: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
-    groups: Path | None = option("Table of entity_id and group (or pool).", None,
+    groups: Path | None = option("Table with the columns entity_id and group (or pool).", None,
                                  panel=_TEXTS)
-    old: Path | None = option("Previous texts of the same ids.", None, panel=_TEXTS)
+    old: Path | None = option("File with previous texts of the same ids.", None, panel=_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class TuneOptions(Source):
     save_latency: Path | None = option("Save what --model measures to this file.", None, panel=_LATENCY)
     out: Path = option("Configuration file to write.", Path("tuned.yaml"),
                        flag="--save")
-    screen: int = option("Number of texts used to discard slow settings first.", 100, panel=_SEARCH)
+    screen: int = option("Texts that discard slow settings first.", 100, panel=_SEARCH)
     config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
                                     "default settings, with the largest --batch.", (), repeatable=True,
                                     parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
-    batch: Sequence[int] = option("Batch sizes to try. Default: those of the latency curve.", (),
+    batch: Sequence[int] = option("Batch sizes to try. Default: the curve's.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",
                                   (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), parse=numbers,

@@ -64,15 +64,15 @@ def files_below(out: Path) -> list[Path]:
                     files.append(path)
     for link in links:
         if os.path.dirname(os.path.realpath(link)) not in searched:
-            raise DataError(f"{link} is a link to {os.readlink(link)}, which is missing or no folder; only "
-                            "links to folders are followed. Mount what it leads to, put the file in its "
+            raise DataError(f"{link} is a link to {os.readlink(link)}, which is not a folder that exists; "
+                            "only links to folders are followed. Mount what it leads to, put the file in its "
                             "place, or remove the link")
     return sorted(files)
 
 
 def _unreadable(error: OSError) -> None:
-    raise DataError(f"{error.filename} cannot be read ({error.strerror}), so that no search can prove that "
-                    "nobody is in it") from error
+    raise DataError(f"{error.filename} cannot be read ({error.strerror}), so the search cannot prove that "
+                    "it contains none of the ids: make it readable and run the command again") from error
 
 
 def entity_beside(out: Path, path: Path) -> str | None:

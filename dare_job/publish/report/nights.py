@@ -171,7 +171,10 @@ def read(out: AnyPath, dt: str) -> Night:
 
 
 def read_any(out: AnyPath, dt: str) -> tuple[Night, str]:
-    """The manifests of a date that can be read, and its status: "published", or what is missing."""
+    """The manifests of a date that can be read, and its status: "published", or what is missing.
+
+    A missing or damaged manifest is named in the status, and raises nothing.
+    """
     manifests, status = {}, []
     for entity in ENTITIES:
         try:

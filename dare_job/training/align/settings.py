@@ -42,19 +42,21 @@ class Settings:
     loss: Loss = option(
         "s (AtSpeed-S), r (AtSpeed-R), or sft, wordkd, tvdkd, seqkd to compare.", "r", metavar="LOSS",
         panel=_LOSS)
-    alpha: float | None = option("Weight of the loss, or search.", 0.9,
-                                 parse=_alpha, panel=_LOSS)
+    alpha: float | None = option(
+        "Weight of the alignment loss, or search: the best on held-out histories.", 0.9, parse=_alpha,
+        panel=_LOSS)
     k: int = option("Sequences per history to align on.", 10, panel=_LOSS)
-    mix: float = option("Loss s: share of the target in its beams' distribution.", 0.5, panel=_LOSS)
+    mix: float = option("Loss s: target's share in the mixture that is searched.", 0.5, panel=_LOSS)
     density: bool = option("Ablation: loss s without its density term.", True, flag="--no-density",
                            negated=True, panel=_LOSS)
     top_one: bool = option("Ablation: align only on the best sequence.", False, panel=_LOSS)
-    all_steps: bool = option("Align on prefixes of every beam step, too.", False, panel=_LOSS)
-    constrained: bool = option("Ablation: s and r over all codes of a level.", True,
-                               flag="--unconstrained", negated=True, panel=_LOSS)
+    all_steps: bool = option("Also align on prefixes of every beam step.", False, panel=_LOSS)
+    constrained: bool = option(
+        "Ablation: losses s and r over all codes of a level.", True, flag="--unconstrained", negated=True,
+        panel=_LOSS)
     keep_last: bool = option("Keep the last epoch's weights, not the best.", False,
                              panel=_TRAINING)
-    examples: int = option("Maximum number of histories to learn from.", 8000, panel=_TRAINING)
+    examples: int = option("Histories to learn from, at most.", 8000, panel=_TRAINING)
     held_out: int = option("Histories to evaluate on.", 256, panel=_TRAINING)
     beams: int = option("Beams of the draft that should hold the target's top K.", 40, panel=_TRAINING)
     epochs: int = option("Maximum number of epochs.", 6, panel=_TRAINING)
@@ -64,7 +66,7 @@ class Settings:
     weight_decay: float = option("Weight decay of AdamW.", 0.01, panel=_TRAINING)
     warmup: int = option("Updates until the peak learning rate.", 100, panel=_TRAINING)
     dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.1, panel=_TRAINING)
-    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
+    seed: int = option("Seed of weights and order.", 0, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
@@ -87,6 +89,6 @@ class Options:
     target: Path = option("Recommender to speed up.", flag="--recommender")
     draft: Path = option("Small recommender, same item ids.")
     to: Path = option("Folder for the result.", flag="--save")
-    teacher_paths: Path | None = option("File that keeps the target's outputs for further alignments.", None)
+    teacher_paths: Path | None = option("File that keeps the target's outputs.", None)
     device: Device = device()
     settings: Settings = field(default_factory=Settings)

@@ -33,7 +33,7 @@ class Settings:
     context: int = option("Maximum tokens per row; long prompts are left-truncated.", 1024, panel=_TRAINING)
     rows: int = option("At most this many texts, chosen by hash.", 20_000, panel=_TRAINING)
     held_out: int = option("Texts to evaluate on, before and after.", 32, panel=_TRAINING)
-    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
+    seed: int = option("Seed of the initial weights and of the order of the examples.", 0, panel=_TRAINING)
     temperature: float = option("Temperature of the target's distribution; use that of the runs.", 1.0,
                                 panel=_TRAINING)
     top_k: int = option("Most probable tokens of the target to learn; use 256 for beams and high "

@@ -14,7 +14,7 @@ _QUANTISER = "Quantiser"
 class Settings:
     """The defaults take about a minute on one core for 10,000 vectors."""
 
-    levels: int = option("Codes of an item id.", 4, panel=_QUANTISER, min=1, max=16)
+    levels: int = option("Number of codes (levels) of an item id.", 4, panel=_QUANTISER, min=1, max=16)
     codes: int = option("Size of each level's code book.", 256, panel=_QUANTISER, min=2, max=65536)
     inner: int = 32  # size of the code vectors
     hidden: int = 256  # size of the hidden layer of encoder and decoder

@@ -20,7 +20,7 @@ class Source:
     split: Literal["given", "leave-one-out"] = option(
         "given (files or time) or leave-one-out.", GIVEN, metavar="SPLIT")
     first_item: int = option("First item number in text files.", 1)
-    min_rating: float | None = option("Ignore interactions rated lower.", None)
+    min_rating: float | None = option("Lowest rating that counts.", None)
 
     def read(self, ids):
         """The sequences, as ``sequences.read`` reads them, with its errors."""
@@ -39,11 +39,11 @@ class Settings:
     """The defaults take about twenty minutes on one core for Amazon Beauty."""
 
     width: int = option("Size of a new model's hidden states.", 256, panel=_MODEL)
-    layers: int = option("Layers of a new model.", 4, panel=_MODEL)
-    heads: int = option("Attention heads of a new model.", 4, panel=_MODEL)
+    layers: int = option("Number of layers of a new model.", 4, panel=_MODEL)
+    heads: int = option("Number of attention heads of a new model.", 4, panel=_MODEL)
     lora: int = option("Rank of LoRA updates of --base, merged at the end; 0: train all weights.", 0,
                        panel=_MODEL)
-    history: int = option("Newest items in a prompt.", 20, panel=_MODEL)
+    history: int = option("Maximum number of items in a prompt, the newest ones.", 20, panel=_MODEL)
     epochs: int = option("Maximum number of epochs.", 40, panel=_TRAINING)
     patience: int = option("Stop after this many epochs without a better validation.", 3, panel=_TRAINING)
     batch_tokens: int = option("Tokens per update, approximately.", 2048, panel=_TRAINING)
@@ -53,7 +53,7 @@ class Settings:
     dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.2, panel=_TRAINING)
     item_dropout: float = option("Share of a history's items left out in an epoch.", 0.1, panel=_TRAINING)
     valid_users: int = option("Maximum number of users to validate on.", 2000, panel=_TRAINING)
-    seed: int = option("Seed of the weights and the order.", 0, panel=_TRAINING)
+    seed: int = option("Seed of the initial weights and of the order of the examples.", 0, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, width=8, layers=1, heads=1, lora=0, history=1, epochs=1, patience=1,
@@ -102,9 +102,11 @@ class EvaluationOptions:
     ids: Path = option("Item ids, JSON.")
     recommenders: dict[str, Path] = option("A recommender to evaluate; repeatable.", (), flag="--recommender",
                                            metavar="NAME=FOLDER", parse=_named, repeatable=True)
-    baselines: list[str] = option("popularity, sasrec (extra recommend); empty: none.", ("popularity",),
-                                  parse=words)
-    k: list[int] = option("Numbers of recommendations to evaluate at.", (5, 10), parse=numbers)
+    baselines: list[str] = option(
+        "Baselines to evaluate: popularity, sasrec (needs the extra recommend); empty: none.",
+        ("popularity",), parse=words)
+    k: list[int] = option(
+        "Numbers of recommendations (K) to compute the metrics for.", (5, 10), parse=numbers)
     users: int = option("Number of users, sampled with --seed; 0: all.", 0, min=0)
     width: int = option("Beams of the search; 0: as many as the largest --k.", 0, flag="--beams", min=0)
     with_interacted: bool = option("Also recommend items of the user's history.", False)

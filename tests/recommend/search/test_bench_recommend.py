@@ -81,14 +81,14 @@ def test_near_ties_count_as_identical():
 
 def test_a_target_needs_data_and_drafts_a_target(tmp_path, monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
-    with pytest.raises(ConfigError, match="--model needs"):
+    with pytest.raises(ConfigError, match="--model and sequences"):
         Options(target=tmp_path)
     with pytest.raises(ConfigError, match="--draft needs"):
         Options(drafts={"SFT": tmp_path})
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (("--k", "0,5"), "--k: 0 is among them"), (("--k", ""), "--k names none"),
+    (("--k", "0,5"), "--k: 0 is among them"), (("--k", ""), "--k is empty"),
     (("--widths", "0"), "--widths: 0 is among them"), (("--depths", "1,-1"), "--depths: -1 is among them"),
     (("--temperatures", "0.5,nan"), "--temperatures: sample.temperature is nan"),
     (("--temperatures", "0"), "--temperatures: temperature 0 does not sample"),

@@ -101,7 +101,7 @@ def test_invalid_searches_are_rejected():
     used, ids = small.target(), small.trie(30)
     with pytest.raises(ConfigError, match="k = 99"):
         TopK(used, ids, small.FIRST, 99)
-    with pytest.raises(ModelError, match="without a token"):
+    with pytest.raises(ModelError, match="no tokens"):
         TopK(used, ids, small.FIRST, 2).search([Query([])])
     with pytest.raises(ModelError, match="do not fit"):
         TopK(small.target("gpt2"), ids, small.FIRST, 2).search([Query([5] * 126)])
