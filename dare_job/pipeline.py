@@ -56,7 +56,7 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
     summary = summarise(job, manifests) | {"features": _features(reports["encode"])}
     if recommended := reports.get("recommend"):
         summary["candidates"] = recommended["counts"]
-    if log.with_text(job.config.log.format):
+    if log.shows_text(job.config.log.format):
         screen.show(job.space, manifests, summary)
     return summary
 
@@ -144,7 +144,7 @@ def dry_run(job: Job) -> dict:
         _name_unpublished(job)
         _run_stage(job, "plan")
     estimate = estimate_run(job, time.perf_counter() - began)
-    if log.with_text(job.config.log.format):
+    if log.shows_text(job.config.log.format):
         show(estimate)
     if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens,
                                      job.config.gates.limit("cut_off")):

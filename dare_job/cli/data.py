@@ -120,7 +120,7 @@ def inspect(args: InspectOptions, as_json: bool) -> None:
     if args.save is not None and result["proposal"] is not None:
         args.save.write_text(result["proposal"], "utf-8")
     elif args.save is not None:
-        typer.echo(f"{args.save} was not written: dare-job reads this input without one",
+        typer.echo(f"{args.save} was not written: dare-job reads this input without a mapping",
                    err=True)
     if result["error"]:
         raise DataError(f"with the proposed mapping: {result['error']}")

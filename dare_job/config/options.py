@@ -55,8 +55,7 @@ def option(help: str, default: Any = MISSING, **more) -> Any:
 
 
 def device(panel: str | None = None) -> Any:
-    return option("cpu, cuda, or auto: cuda if present.", "auto",
-                  metavar="DEVICE", panel=panel)
+    return option("cpu, cuda, or auto: cuda if present.", "auto", metavar="DEVICE", panel=panel)
 
 
 def dtype(help: str = "float32, bfloat16 or float16.", panel: str | None = None) -> Any:

@@ -72,7 +72,7 @@ class PromptSettings(Section):
 
     domain: prompts.Domain = Field(
         "movies",
-        description="What the items are. Prompt sets that serve both domains " "take their words from it")
+        description="What the items are. Prompt sets that serve both domains take their words from it")
     user: str | None = Field(prompts.SAMPLE, description="Prompt set of users: its name, or a YAML or Jinja "
                              "file. A row whose prompt changes is generated again. null: no texts about "
                              "users")

@@ -30,7 +30,7 @@ _MARKS = ("ended", "printed")  # flags for ``_text`` and ``_Stderr``, which are 
 _LEFTOVERS = ("message", "asctime")  # attributes that another formatter may have set before
 
 
-def with_text(form: str) -> bool:
+def shows_text(form: str) -> bool:
     """Whether results are also printed as text: with a log as text (``form``), and on a terminal."""
     return form == "text" or sys.stdout.isatty()
 

@@ -166,8 +166,8 @@ class StateCache(TreeCache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                           **kwargs) -> torch.Tensor:
-        """Add inputs (R, ..., W) of a convolution; return them after the earlier ones that it sees,
-        (R, ..., K + W).
+        """Add inputs (R, ..., W) of a convolution; return them after the K that are stored, (R, ..., K + W),
+        or, in a prompt, padded on the left to at least K.
         """
         place = "conv", layer_idx, state_idx
         kernel, current = self._states[place].shape[-1], self._pass

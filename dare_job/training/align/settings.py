@@ -66,7 +66,7 @@ class Settings:
     weight_decay: float = option("Weight decay of AdamW.", 0.01, panel=_TRAINING)
     warmup: int = option("Updates until the peak learning rate.", 100, panel=_TRAINING)
     dropout: float = option("Dropout of embeddings and of each layer's outputs.", 0.1, panel=_TRAINING)
-    seed: int = option("Seed of weights and order.", 0, panel=_TRAINING)
+    seed: int = option("Seed of the weights and examples' order.", 0, panel=_TRAINING)
 
     def __post_init__(self):
         require_at_least(self, k=1, examples=1, held_out=1, beams=1, epochs=1, patience=1, batch=1, warmup=0,
