@@ -1,12 +1,13 @@
-"""Small files in the formats that ``dare_job.bench.profiles.data`` reads."""
+"""Small files in the formats that ``dare_job.bench.profiles.data`` reads, and small models of them."""
 
 import gzip
 import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from dare_job.bench.profiles import data
+from dare_job.bench.profiles import data, noise, train
 
 USERS, MOVIES = 40, 30
 _KINDS = ["quiet dramas", "loud comedies", "old westerns", "space operas"]
@@ -32,3 +33,11 @@ def write(root: Path) -> None:
         for u in range(USERS):
             count = data.LATER if u == 7 else 20
             file.write(f"{u + 100} {' '.join(map(str, rng.permutation(MOVIES)[:count]))}\n")
+
+
+def small_models(patch: pytest.MonkeyPatch) -> None:
+    """Make models of profiles small, of few tokens a text: Muon's bfloat16 products are slow on CPUs."""
+    for name, size in {"_WIDTH": 64, "_LAYERS": 2, "_INNER": 2 * noise.UNITS}.items():
+        patch.setattr(noise, name, size)
+    patch.setattr(train, "TEXT_TOKENS", 40)
+    patch.setattr(train, "_BATCH_TOKENS", 512)

@@ -34,8 +34,7 @@ def folder(tmp_path_factory):
 def short():
     """Models of few tokens a text, trained on few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "TEXT_TOKENS", 40)
-        patch.setattr(train, "_BATCH_TOKENS", 512)
+        profile_files.small_models(patch)
         yield train.Settings(steps=2, test_users=10, noise=1.0, threads=1)
 
 
@@ -113,7 +112,7 @@ def test_settings_are_checked():
         train.Settings(steps=0)
 
 
-def test_noise_is_as_large_as_asked_and_only_where_reserved(folder):
+def test_noise_is_as_large_as_asked_and_only_where_reserved(folder, short):
     profiles = data.load(folder)
     tokenizer = train.train_tokenizer([p.text for p in profiles], 600, 512)
     torch.manual_seed(0)

@@ -137,7 +137,7 @@ def test_both_draft_models_are_kept(found, work):
 
 def test_rows_that_are_measured_are_of_users_that_no_model_has_seen(tmp_path, monkeypatch):
     profile_files.write(tmp_path)
-    monkeypatch.setattr(train, "TEXT_TOKENS", 40)
+    profile_files.small_models(monkeypatch)
     settings = train.Settings(steps=2, test_users=10, noise=0.0, threads=1)
     found = world.real_profiles(tmp_path, tmp_path / "work", 2, 22, 30, settings)
     learned, test = data.split(data.load(tmp_path), 10)
