@@ -44,7 +44,9 @@ def assert_equal_to_generate(target, draft, beams, new=16, **options):
 
 
 @pytest.mark.parametrize("drafted", [False, True], ids=["plain", "drafted"])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "mistral-window", "gemma3"])
+@pytest.mark.parametrize("name", [
+    "llama", "qwen2", "gpt2", *(pytest.param(name, marks=pytest.mark.release)
+                               for name in ("mistral-window", "gemma3"))])
 def test_equal(name, drafted):
     target = near(name, 0.0, eos=7)
     draft = near(name, 0.01) if drafted else None

@@ -58,6 +58,7 @@ def test_a_process_that_does_not_end_is_killed():
     assert process.wait(10) == -9
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_end_is_killed_even_if_the_task_was_killed_first():
     """As Airflow kills a task that is marked as failed: five seconds after it asked."""
     process = started(STUBBORN)

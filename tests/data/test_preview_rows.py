@@ -105,7 +105,9 @@ def tables(settings, temporary):
     return events, *found
 
 
-@pytest.mark.parametrize("make", [movielens_1m, movielens_latest, amazon_files, parquet_files])
+@pytest.mark.parametrize("make", [
+    amazon_files, parquet_files,
+    *(pytest.param(make, marks=pytest.mark.slow) for make in (movielens_1m, movielens_latest))])
 def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
     settings = InputSettings(path=str(make(tmp_path / "input")), max_reject_share=1.0)
     read_input(settings, tmp_path / "into", spark)
@@ -126,7 +128,7 @@ def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
 
 @pytest.mark.parametrize(("make", "history"), [
     (movielens_1m, {"window": "old", "share": 0.6, "min_rating": 2}), (amazon_files, {}),
-    (movielens_1m, {"repeats": "newest"}),
+    pytest.param(movielens_1m, {"repeats": "newest"}, marks=pytest.mark.slow),
     pytest.param(movielens_1m, {}, marks=pytest.mark.slow),
     pytest.param(parquet_files, {"window": "new", "max_items": 1}, marks=pytest.mark.slow)])
 def test_prompts_are_those_of_the_plan_byte_for_byte(make_job, tmp_path, make, history):

@@ -255,7 +255,7 @@ def test_sizes_that_cannot_pay_are_not_measured_and_one_outlier_is_ignored(monke
     assert seen.count(64) <= 1 < seen.count(8)
 
 
-@pytest.mark.parametrize("kind", ["gpt_neo", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt_neo", "gpt2", pytest.param("llama", marks=pytest.mark.release)])
 @pytest.mark.parametrize(("positions", "batch", "depth"), [
     (32, 1, 12), (48, 8, 64), (128, 1, 64), (128, 2, 12)])
 def test_a_model_with_few_positions_is_measured_within_them(kind, positions, batch, depth):
@@ -320,7 +320,8 @@ def test_a_replay_is_as_fast_as_the_best_fixed_budget(batch):
         assert rates[0] >= 0.95 * max(rates[1:])
 
 
-@pytest.mark.parametrize("name", ["cpu-embedded", "h100-mistral-7b", "a100-mistral-7b"])
+@pytest.mark.parametrize("name", [
+    "cpu-embedded", "h100-mistral-7b", pytest.param("a100-mistral-7b", marks=pytest.mark.release)])
 @pytest.mark.parametrize(("batch", "fixed"), [
     (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)),
     pytest.param(256, (0, 1, 2), marks=pytest.mark.release)])

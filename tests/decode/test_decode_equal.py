@@ -30,9 +30,8 @@ def assert_says_enough(expected, least: int = 20) -> None:
 
 
 @pytest.mark.parametrize("name", architectures(
-    "llama", "qwen2-window", "gemma2", "gemma3", "phi3", "gpt2", "gpt_neox", "olmo2", "falcon", "mixtral",
-    "gpt_oss", "gpt_neo", "gemma3n", "gemma4", "granitemoehybrid", "llama4", "bloom", "mpt", "deepseek_v32",
-    "xglm"))
+    "llama", "qwen2-window", "gemma2", "gemma3", "phi3", "gpt2", "gpt_neox", "falcon", "mixtral",
+    "gpt_neo", "granitemoehybrid", "llama4", "bloom", "mpt", "xglm"))
 def test_strict_equals_generate_in_every_path(name, monkeypatch):
     """Few slots, drafts, texts beyond the context, rows of different limits, previous texts and a prefix, in
     a cache that grows under its rows.
@@ -83,7 +82,7 @@ def assert_equal_after_prefix_and_previous_texts(target: Target) -> None:
     assert all(kept[row] >= 4 for row in (1, 6)) and all(kept[row] >= 7 for row in (3, 8))
 
 
-@pytest.mark.parametrize("name", architectures("gemma2", "gpt_neo"))
+@pytest.mark.parametrize("name", architectures("gpt_neo"))
 def test_strict_equals_generate_in_batches_of_several_sizes(name):
     model, texts = tiny(name), prompts()
     expected = [generate(model, prompt) for prompt in texts]

@@ -54,6 +54,7 @@ def test_traversal_accepts_no_less():
             assert traversed >= node_by_node + (0.01 if at == 0 else -1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "distribution"), NODE_RULES + [(None, distribution) for distribution in DISTRIBUTIONS]
 )

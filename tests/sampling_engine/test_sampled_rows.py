@@ -126,7 +126,8 @@ def test_unknown_names_are_rejected():
 
 
 @pytest.mark.parametrize(("rule", "batch", "count"), [
-    ("rrs", 1, 6), ("rrs", 8, 16), ("traversal", 8, 16), ("greedy", 8, 16)])
+    ("rrs", 8, 16), *(pytest.param(*each, marks=pytest.mark.release)
+                      for each in (("rrs", 1, 6), ("traversal", 8, 16), ("greedy", 8, 16)))])
 def test_nonfinite_logits_after_a_token_end_the_row(pair, rule, batch, count):
     """The token occurs as often as without drafts and then gives an error; no other row is affected."""
     target, draft = pair

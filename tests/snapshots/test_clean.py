@@ -292,6 +292,7 @@ def test_text_that_no_run_wrote_stays(out):
     assert "has no manifest" in found[DAYS[0]] and list(found) == [DAYS[0], *DAYS[4:]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forks")
 def test_killed_at_any_change_the_next_one_finishes(tmp_path):
     """At no moment is a date that stays touched, nor one half there that could be taken for a cut-off run."""

@@ -34,8 +34,10 @@ def out(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "_work", f"_work/dt={DAYS[0]}", f"_work/dt={DAYS[0]}/pools", f"_work/dt={DAYS[0]}/generate", "knowledge",
-    f"knowledge/entity=user/dt={DAYS[0]}", "features/ids/entity=user", f"reports/dt={DAYS[0]}"])
+    "_work", f"_work/dt={DAYS[0]}/generate", "knowledge", "features/ids/entity=user",
+    *(pytest.param(name, marks=pytest.mark.release)
+      for name in (f"_work/dt={DAYS[0]}", f"_work/dt={DAYS[0]}/pools",
+                   f"knowledge/entity=user/dt={DAYS[0]}", f"reports/dt={DAYS[0]}"))])
 def test_a_folder_on_another_disk_is_erased_through_its_link(out, tmp_path, name):
     """Nothing was removed there, and the search found nothing."""
     link, real = out / name, tmp_path / "disk" / Path(name).name
