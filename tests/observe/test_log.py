@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from datetime import date
 from pathlib import Path
 
@@ -110,5 +111,27 @@ def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
     run.terminate()
     assert run.wait(30) == 143
     assert not (tmp_path / "_work/dt=2026-01-02/_lock").exists()
+    last = records((tmp_path / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
+    assert last["exit_code"] == 143 and last["level"] == "error"
+
+
+@pytest.mark.slow
+def test_a_command_that_waits_for_spark_ends_when_it_is_terminated(tmp_path):
+    """Though its job would take minutes, and though cleaning up calls Spark."""
+    script = (
+        "import sys, time; from datetime import date; from pathlib import Path\n"
+        "from dare_job.config.settings import JobConfig; from dare_job.job import Job\n"
+        "from dare_job.observe.command import observed; from dare_job.stages import generate\n"
+        "from dare_job.workspace import Workspace\n"
+        "job = Job(JobConfig(out=sys.argv[1]), Workspace(Path(sys.argv[1]), date(2026, 1, 2)), 'run')\n"
+        "rows = job.spark.range(4).mapInArrow(lambda batches: time.sleep(300) or batches, 'id long')\n"
+        "with observed(job, 'run'), generate.small_batches(job):\n"
+        "    print('at work', flush=True); rows.collect()\n")
+    run = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.DEVNULL)
+    assert run.stdout.readline() == "at work\n"
+    time.sleep(3)  # the job is running
+    run.terminate()
+    assert run.wait(60) == 143
     last = records((tmp_path / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
     assert last["exit_code"] == 143 and last["level"] == "error"
