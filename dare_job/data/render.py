@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts.sets import HistoryItem, PromptSet
+from dare_job.schemas import TRAFFIC
 from dare_job.storage import paths
 
 Batches = Iterator[pa.RecordBatch]
@@ -108,7 +109,7 @@ def truncate(text: str, max_characters: int) -> str:
 
 def _truncate_attributes(attributes: list[tuple[str, str]] | None) -> dict[str, str]:
     return {name: truncate(value, HISTORY_CHARACTERS)
-            for name, value in attributes or () if value is not None}
+            for name, value in attributes or () if value is not None and name != TRAFFIC}
 
 
 def _prompt_or_error(render: Callable[..., str], *arguments) -> Rendered:

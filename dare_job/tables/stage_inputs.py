@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dare_job.errors import DataError
 from dare_job.job import Job
@@ -19,17 +20,25 @@ from dare_job.workspace import FILES, done_record, is_complete
 
 
 def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
-    """The first ``limit`` stale rows with a prompt, sorted by entity_id, as an Arrow table (PLAN).
+    """The first ``limit`` rows to write with a prompt, sorted by entity_id, as an Arrow table (PLAN).
 
     Rows with ``error`` are not included: they need no model and are always written.
     """
-    rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
+    own_text = pc.field("carried_reason").is_null() & pc.field("text_of").is_null()
+    rows = plan.to_table(filter=pc.field("stale") & own_text & pc.field("prompt").is_valid())
+    rows = rows.sort_by("entity_id")
     return rows if limit is None else rows.slice(0, limit)
 
 
 def has_stale_rows(plan: dict) -> bool:
     """Whether a run has anything to write, by the done-record of the stage plan."""
-    return any(plan[entity]["stale"] for entity in ENTITIES)
+    return any(plan["refresh"][entity]["chosen"] if "refresh" in plan else plan[entity]["stale"]
+               for entity in ENTITIES)
+
+
+def own_texts(plan: DataFrame) -> DataFrame:
+    """The rows of a plan that need a text of their own in this run: stale, not carried over, no copies."""
+    return plan.where(F.col("stale") & F.col("carried_reason").isNull() & F.col("text_of").isNull())
 
 
 def require_stage(job: Job, stage: str) -> dict:

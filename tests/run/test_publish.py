@@ -74,8 +74,9 @@ def test_which_row_is_published(prepared):
         "new": ("tonight", None, DAY), "fresh": ("old", None, BEFORE), "failed": ("old", "too long", BEFORE),
         "failed-first": (None, "too long", None), "waiting": ("old", None, BEFORE)}
     assert {row["run_id"] for row in rows.values()} == {"run-1"}
-    assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
-                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 0, "pending": 1}
+    assert manifest["counts"] == {"rows": 5, "written": 1, "copied": 0, "errors": 2, "without_text": 1,
+                                  "carried": 3, "guarded": 0, "skipped_fresh": 1, "errors_before": 0,
+                                  "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
     assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
 
@@ -154,8 +155,9 @@ def test_a_row_without_a_prompt_that_is_not_tried_again_keeps_its_error_and_its_
     assert {name: (row["knowledge"], row["error"], row["generated_dt"]) for name, row in rows.items()} == {
         "lost-new": (None, "empty history", None), "lost-old": ("old", "empty history", BEFORE),
         "fresh": ("old", None, BEFORE)}
-    assert manifest["counts"] == {"rows": 3, "written": 0, "errors": 2, "without_text": 1, "carried": 2,
-                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 2, "pending": 0}
+    assert manifest["counts"] == {"rows": 3, "written": 0, "copied": 0, "errors": 2, "without_text": 1,
+                                  "carried": 2, "guarded": 0, "skipped_fresh": 1, "errors_before": 2,
+                                  "pending": 0}
 
 
 def test_a_row_that_fails_every_night_is_counted_once(prepared):
