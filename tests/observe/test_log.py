@@ -93,6 +93,19 @@ def test_a_worker_warns_on_standard_error_and_writes_a_file_of_its_own(fresh_log
         assert all((record["run_id"], record["shard"]) == (run_id, 7) for record in found)
 
 
+def _at_work(script: str, out: Path) -> subprocess.Popen:
+    """A process of its own that runs the script and has printed "at work"."""
+    run = subprocess.Popen([sys.executable, "-c", script, str(out)], stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.DEVNULL)
+    assert run.stdout.readline() == "at work\n"
+    return run
+
+
+def _assert_says_that_it_was_terminated(out: Path) -> None:
+    last = records((out / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
+    assert last["exit_code"] == 143 and last["level"] == "error"
+
+
 def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
     """In a process of its own, with the real pipeline around a stage that takes too long."""
     script = (
@@ -104,15 +117,12 @@ def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
         "plan.run = lambda job: (print('at work', flush=True), time.sleep(60))\n"
         "job = Job(JobConfig(out=sys.argv[1]), Workspace(Path(sys.argv[1]), date(2026, 1, 2)), 'run')\n"
         "with observed(job, 'plan'): pipeline.run_stage(job, 'plan')\n")
-    run = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                           stderr=subprocess.DEVNULL)
-    assert run.stdout.readline() == "at work\n"
+    run = _at_work(script, tmp_path)
     assert (tmp_path / "_work/dt=2026-01-02/_lock").exists()
     run.terminate()
     assert run.wait(30) == 143
     assert not (tmp_path / "_work/dt=2026-01-02/_lock").exists()
-    last = records((tmp_path / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
-    assert last["exit_code"] == 143 and last["level"] == "error"
+    _assert_says_that_it_was_terminated(tmp_path)
 
 
 @pytest.mark.slow
@@ -127,11 +137,8 @@ def test_a_command_that_waits_for_spark_ends_when_it_is_terminated(tmp_path):
         "rows = job.spark.range(4).mapInArrow(lambda batches: time.sleep(300) or batches, 'id long')\n"
         "with observed(job, 'run'), generate.small_batches(job):\n"
         "    print('at work', flush=True); rows.collect()\n")
-    run = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                           stderr=subprocess.DEVNULL)
-    assert run.stdout.readline() == "at work\n"
+    run = _at_work(script, tmp_path)
     time.sleep(3)  # the job is running
     run.terminate()
     assert run.wait(60) == 143
-    last = records((tmp_path / "_work/dt=2026-01-02/logs/run.jsonl").read_text())[-1]
-    assert last["exit_code"] == 143 and last["level"] == "error"
+    _assert_says_that_it_was_terminated(tmp_path)
