@@ -16,10 +16,12 @@ from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import counted
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
+from dare_job.refresh import words as refresh_words
 from dare_job.schemas import ENTITIES
 from dare_job.spark import session
 from dare_job.storage import atomic_folder, lock
 from dare_job.tables import published, stage_inputs
+from dare_job.workspace import done_record
 
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
@@ -143,7 +145,8 @@ def dry_run(job: Job) -> dict:
     with _writing(job):
         _name_unpublished(job)
         _run_stage(job, "plan")
-    estimate = estimate_run(job, time.perf_counter() - began)
+        choice = done_record(job.space.stage("plan")).get("refresh")
+    estimate = estimate_run(job, time.perf_counter() - began) | {"refresh": choice}
     if log.shows_text(job.config.log.format):
         show(estimate)
     if warning := cut_off_warning(estimate, job.config.decode.max_new_tokens,
@@ -177,7 +180,9 @@ def summarise(job: Job, manifests: dict) -> dict:
         "tokens_per_s": _rounded(manifests["user"]["tokens_per_s"]),
         "baseline_tokens_per_s": _rounded(published.baseline_rate(manifests["user"])),
         "gates": findings.worst({entity: manifests[entity]["gates"] for entity in ENTITIES}),
-        "choice": manifests["user"]["choice"],
+        "choice": manifests["user"]["choice"], "copied": total("counts", "copied"),
+        "backlog": sum(sum(manifests[entity]["refresh"]["carried"].values()) for entity in ENTITIES),
+        "stopped": manifests["user"]["refresh"]["stopped"],
     }
 
 
@@ -190,11 +195,14 @@ def _features(manifests: dict) -> dict | None:
 
 def _plan_words(report: dict) -> str:
     def words(entity: str, counts: dict) -> str:
-        generated = counts["stale"] - (counts["errors"] - counts["errors_before"])
+        choice = (report.get("refresh") or {}).get(entity)
+        to_write = choice["chosen"] if choice else counts["stale"]
+        generated = to_write - (counts["errors"] - counts["errors_before"])
         return (f"{counted(counts['rows'], entity)} ({generated:,} to generate, "
                 f"{counts['errors']:,} without a prompt)")
 
-    return ", ".join(words(entity, report[entity]) for entity in ENTITIES)
+    parts = [", ".join(words(entity, report[entity]) for entity in ENTITIES), refresh_words.of_plan(report)]
+    return "; ".join(filter(None, parts))
 
 
 def _pools_words(report: dict) -> str:
@@ -209,6 +217,8 @@ def _generate_words(report: dict) -> str:
     finished_before = report["rows"] - report["written_now"]
     words = f"{report['rows'] - report['errors']} texts generated"
     words += f", {counted(report['errors'], 'row')} without text" if report["errors"] else ""
+    words += (f", stopped by {report['stopped']}: {counted(report['not_reached'], 'row')} carried over"
+              if report.get("stopped") else "")
     words += f" ({finished_before} of {report['rows']} rows were already there)" if finished_before else ""
     words += f", {rate:.0f} tokens/s per worker" if rate else ""
     return words + _waves_words(report["waves"])
@@ -220,7 +230,8 @@ def _waves_words(waves: dict[str, list[dict]]) -> str:
     for parts in zip(*waves.values(), strict=True):
         steps, accepted = (sum(part[name] for part in parts) for name in ("target_steps", "accepted_tokens"))
         rate = f" ({accepted / steps:.2f} draft tokens accepted per step)" if steps else ""
-        words.append(f"{sum(part['rows'] for part in parts)} rows{rate}")
+        rows = sum(part["rows"] for part in parts)
+        words += [f"{rows} rows{rate}"] if rows else []  # a run that stops early does not reach all waves
     return f"; in waves of {', '.join(words)}" if words else ""
 
 

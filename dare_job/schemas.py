@@ -11,6 +11,7 @@ GLOBAL = "global"  # name of the pool that contains texts of all groups
 MODES_WITHOUT_POOLS = ("autoregressive", "beam")  # decoding modes that do not draft from previous text
 MODES_WITH_GROUP_POOLS = ("dare", "sample")  # draft from group pools and from the row's own previous text
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
+TRAFFIC = "traffic"  # attribute with the impressions of an entity: no prompt shows it, and it makes no group
 
 INTERACTIONS = pa.schema([
     pa.field("user_id", pa.string(), nullable=False),
@@ -54,6 +55,20 @@ PLAN = pa.schema([
     pa.field("interactions", pa.int32(), nullable=False),  # up to and including the date
     pa.field("attributes", ATTRIBUTES),  # of the input
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
+    pa.field("carried_reason", pa.string()),  # why a stale row is not written whatever the budget
+    pa.field("unseen_interactions", pa.int32()),  # since the text was written; null if that is not known
+    pa.field("age_days", pa.int32()),  # of the text; null if there is none
+    pa.field("value", pa.float64()),  # expected value of writing the row
+    pa.field("cost", pa.int64()),  # of writing it: tokens of the prompt, and eight for each decoding step
+    pa.field("tokens", pa.int64()),  # of the prompt and the text, estimated
+    pa.field("rank", pa.int64()),  # order in which rows are written, lowest first: tier, score, hash of id
+])
+
+# Rows of a plan that get the text of another row, which has the same text_key.
+COPIES = pa.schema([
+    pa.field("entity_id", pa.string(), nullable=False),
+    pa.field("text_of", pa.string(), nullable=False),  # entity_id of the other row
+    pa.field("written_rank", pa.int64(), nullable=False),  # rank of the other row
 ])
 
 VECTORS = pa.schema([
@@ -96,9 +111,17 @@ KNOWLEDGE = pa.schema([
     pa.field("copied_words", pa.int32()),  # words in long passages that the text copies from its prompt
     pa.field("retrieval_ms", pa.float32()),  # part of decode_ms that drafting took
     pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
+    pa.field("prompt_ms", pa.float32()),  # part of decode_ms that reading the prompt took, with previous text
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots
     pa.field("prompt_sha256", pa.string()),  # of the prompt that the text answers
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
+    pa.field("text_interactions", pa.int32()),  # number of interactions when the text was written
+    pa.field("unseen_interactions", pa.int32()),  # interactions since then
+    pa.field("stale_since", pa.string()),  # first date on which the row changed and was not written
+    pa.field("carried_reason", pa.string()),  # why a changed row was not written on this date
+    pa.field("failures", pa.int32()),  # runs in a row in which the text failed
+    pa.field("failed_dt", pa.string()),  # date of the last of these runs
+    pa.field("copied", pa.bool_()),  # the text was written for another row of the same text_key
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that published this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
 

@@ -24,7 +24,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "schemas": "",
     "workspace": "schemas storage",
     "job": "config models spark workspace",
-    "pipeline": "errors generate job observe publish schemas spark stages storage tables",
+    "pipeline": "errors generate job observe publish refresh schemas spark stages storage tables workspace",
     "__main__": "cli",
     "storage": "errors",
     "models": "errors storage",
@@ -35,16 +35,18 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "tables": "errors job models schemas spark storage workspace",
     "observe": "errors job schemas storage tables workspace",
     "embed": "errors schemas storage",
-    "data": "config decode errors job models observe prompts schemas spark storage workspace",
-    "generate": "config data decode embed errors job models observe schemas spark storage tables workspace",
-    "publish": "config data decode embed errors generate job models observe schemas spark storage tables "
-               "workspace",
+    "refresh": "config errors job observe schemas spark storage tables workspace",
+    "data": "config decode embed errors job models observe prompts schemas spark storage workspace",
+    "generate": "config data decode embed errors job models observe refresh schemas spark storage tables "
+                "workspace",
+    "publish": "config data decode embed errors generate job models observe refresh schemas spark storage "
+               "tables workspace",
     "recommend": "config data decode errors generate job models observe schemas spark storage tables "
                  "workspace",
-    "stages": "config data embed errors generate job models observe prompts publish recommend schemas spark "
-              "storage tables training workspace",
-    "evaluate": "config data decode errors generate job models observe pipeline prompts publish schemas "
-                "spark stages storage tables training workspace",
+    "stages": "config data embed errors generate job models observe prompts publish recommend refresh "
+              "schemas spark storage tables training workspace",
+    "evaluate": "config data decode embed errors generate job models observe pipeline prompts publish "
+                "refresh schemas spark stages storage tables training workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
     "cli": ". config data decode errors evaluate job observe pipeline publish spark storage training "
@@ -62,7 +64,8 @@ BY_NAME = ("dare_job.pipeline", "dare_job.bench.cli", "dare_job.storage.paths")
 IMPORTERS = {"import_module", "__import__", "resolve_name", "run_module", "run_path"}
 
 # A folder or file, and all that it may import of this repository beside itself.
-ONLY = {"pools": (), "airflow": ()} | {f"dare_job.decode.sampling.{name}": (
+ONLY = {"pools": (), "airflow": (), "dare_job.refresh.value": (), "dare_job.refresh.choice": ()} | {
+    f"dare_job.decode.sampling.{name}": (
     "dare_job.decode.sampling", "dare_job.decode.settings", "dare_job.errors") for name in MATHEMATICS}
 
 # A folder, and all that may import it beside itself: stricter than ROOMS.

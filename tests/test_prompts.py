@@ -1,17 +1,23 @@
 """Prompt sets: what they show, what they refuse, and that a change of wording changes the hash."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from dare_job import prompts
 from dare_job.bench.profiles import data
 from dare_job.bench.profiles.data import prompt
+from dare_job.config.settings import PromptSettings
+from dare_job.decode.model.prefix_cache import PrefixCache
 from dare_job.errors import ConfigError, RowError
+from dare_job.prompts import cost
 from dare_job.prompts.read import DOMAINS, max_words
-from dare_job.prompts.sets import HistoryItem
+from dare_job.prompts.sets import HistoryItem, PromptSet
 
 FRAMEWORKS = {"kar": "2306.10933", "trawl": "2403.06642", "once": "2305.06566", "rlmrec": "2310.15950"}
 HISTORY = [HistoryItem("Toy Story (1995)"), HistoryItem("Heat (1995)", 4.5, {"genre": "Crime",
@@ -318,3 +324,56 @@ def test_the_real_profiles_model_is_asked_in_the_words_that_it_was_trained_on():
     assert wording.user({}, history) == prompt([*(f"Film {n}, The" for n in range(80, 94)), "1984"])
     assert wording.item("Heat (1995)", {"year": "1995"}) == prompt(["Heat"])
     assert wording.item("1984", {}) == prompt(["1984"])
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+@pytest.mark.parametrize("name", [name for name in prompts.set_names() if name not in ("writer", "sample")])
+def test_shared_instructions_stand_first_so_that_a_worker_reads_them_once(name, side):
+    """The words that all prompts share stand at their beginning, and the prefix cache reads them once.
+
+    Models are trained on the prompts of ``writer`` and ``sample``, which stay as they are.
+    """
+    known = prompts.load(name)
+    first, second = (cost._whole(known, side, row).split() for row in range(2))
+    shared, last = (sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)) for pairs in (
+        zip(first, second, strict=False), zip(first[::-1], second[::-1], strict=False)))
+    assert shared >= 4 * last and shared >= 50
+    rows = [[*range(shared), *range(1000 * row, 1000 * row + len(first) - shared)] for row in range(1, 9)]
+    ids = [np.array(row, np.int32) for row in rows]  # eight rows that share these words and no others
+    reads, cache = [], PrefixCache()
+
+    def read(tokens):
+        reads.append(tokens)
+        return [torch.zeros(2, 1, len(tokens), 1)]
+
+    for _ in range(2):  # batches
+        cache.update(ids, read)
+        (prefix, members), = cache.group(ids)
+        assert len(prefix) == shared and len(members) == 8
+    assert [tokens.tolist() for tokens in reads] == [[*range(shared)]]
+
+
+def test_compact_histories_are_titles_alone():
+    kar, entries = prompts.load("kar"), [HistoryItem("Heat (1995)", 4.5, {"genre": "Crime"}),
+                                         HistoryItem("(1995)", None), HistoryItem("2001 (a film)", 2.0)]
+    compact = replace(kar, compact=True)
+    text = compact.user({"age": "25-34"}, entries)
+    assert "watched, newest first: 2001 (a film); (1995); Heat.\n" in text and "rated" not in text
+    assert "age: 25-34" in text
+    assert kar.version_hash != compact.version_hash == replace(kar, compact=True).version_hash
+    assert compact.item("Heat (1995)", {}) == kar.item("Heat (1995)", {})
+
+
+def test_the_setting_makes_the_histories_of_users_compact():
+    settings = PromptSettings(user="kar", item="kar", history="compact")
+    assert settings.of("user").compact and not settings.of("item").compact
+    assert not PromptSettings(user="kar", item="kar").of("user").compact
+
+
+def test_cost_is_shared_tokens_and_those_of_a_row():
+    template = "Say it. {% for e in history %}{{ e.title }}, {% endfor %}"
+    known = PromptSet("own", 2, {"user": template}, system={"user": "Be kind."})
+    found = cost.cost(known, "user", lambda text: len(text.split()))
+    assert found == cost.Cost(4, 6)
+    compact = cost.cost(replace(known, compact=True), "user", lambda text: len(text.split()))
+    assert compact == cost.Cost(4, 4)

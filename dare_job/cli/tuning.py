@@ -18,6 +18,7 @@ from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
 from dare_job.evaluate.ctr.options import Options as CtrOptions
 from dare_job.evaluate.curve.options import Options as MeasureOptions
 from dare_job.evaluate.preview import PreviewOptions
+from dare_job.evaluate.refresh.options import Options as RefreshOptions
 from dare_job.evaluate.replay.options import ReplayOptions, TuneOptions
 
 
@@ -215,6 +216,30 @@ def replay(args: ReplayOptions, as_json: bool) -> None:
 
     log.to_stderr()
     print_result(as_json, lambda: run(args))
+
+
+@takes(RefreshOptions)
+def refresh(args: RefreshOptions, as_json: bool) -> None:
+    """Compare policies of which texts to write again, on nights of a simulated world replayed day by day.
+
+    Policies have equal budgets. They are compared by the AUC of CTR models with the texts that each policy
+    serves, by how far these are from the texts of a full refresh, and by cost. Rules write the texts, as a
+    stand-in for an LLM.
+    """
+    from dare_job.evaluate.refresh import report
+    from dare_job.evaluate.refresh.command import run
+    from dare_job.observe import log
+
+    log.to_stderr()
+    if args.save:
+        options.writable("--save", args.save)
+
+    def work() -> dict:
+        result = run(args)
+        report.show(result, console())
+        return result
+
+    print_result(as_json, work)
 
 
 @takes(AcceptanceOptions)

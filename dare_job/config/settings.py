@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from dare_job.config.decoding import (
 )
 from dare_job.config.errors import explain
 from dare_job.config.gates import GateSettings
+from dare_job.config.refresh import RefreshSettings
 from dare_job.config.source import Override
 from dare_job.config.tables import InputTables
 from dare_job.decode.settings import EngineSettings, check_widths
@@ -79,6 +81,11 @@ class PromptSettings(Section):
     item: str | None = Field(prompts.SAMPLE, description="Prompt set of items: its name, or a YAML or Jinja "
                              "file. null: no texts about items")
 
+    history: Literal["full", "compact"] = Field(
+        "full", description="What templates see of a user's history. compact: titles alone, without the year "
+        "in parentheses, ratings and attributes, which makes prompts shorter "
+        "([tokens](prompts.md)). A change of this setting makes the texts of all users stale")
+
     @field_validator("user", "item")
     @classmethod
     def _can_be_read(cls, value: str | None, info) -> str | None:
@@ -98,7 +105,8 @@ class PromptSettings(Section):
         name = getattr(self, entity)
         if name is None:
             return prompts.PromptSet("none", 1, {})
-        return prompts.load(name, self.domain, entity, max_new_tokens)
+        found = prompts.load(name, self.domain, entity, max_new_tokens)
+        return replace(found, compact=self.history == "compact" and entity == "user")
 
     @model_validator(mode="after")
     def _something_is_written(self):
@@ -287,6 +295,7 @@ class JobConfig(Section):
     waves: WaveSettings = WaveSettings()
     spark: SparkSettings = SparkSettings()
     baseline: BaselineSettings = BaselineSettings()
+    refresh: RefreshSettings = RefreshSettings()
     limits: LimitSettings = LimitSettings()
     gates: GateSettings = GateSettings()
     encode: EncodeSettings = EncodeSettings()

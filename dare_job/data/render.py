@@ -8,29 +8,37 @@ HISTORY_CHARACTERS. An ellipsis marks truncated text.
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dare_job.data.id_rows import IdRows
+from dare_job.data.moved import item_vectors
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts.sets import HistoryItem, PromptSet
+from dare_job.schemas import TRAFFIC
 from dare_job.storage import paths
 
 Batches = Iterator[pa.RecordBatch]
 Rendered = tuple[str | None, str | None]  # prompt and error; exactly one is None
-RENDERED = "entity_id string, interactions int, attributes map<string,string>, prompt string, error string"
+RENDERED = ("entity_id string, interactions int, attributes map<string,string>, prompt string, error string, "
+            "moved array<float>")
 HISTORY_CHARACTERS = 200
 TITLE_CHARACTERS = 1000
-_LOOKUP_BATCH = 10_000  # ids that are converted to Python strings at once
 _MAX_CACHED = 1 << 16  # maximum cached items, not counting those of the current batch
 _KEPT_COLUMNS = ["entity_id", "interactions", "attributes"]
 
 
-def render_users(prompt_set: PromptSet, items: str, version: str) -> Callable[[Batches], Batches]:
+def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple[str, str] | None = None
+                 ) -> Callable[[Batches], Batches]:
     """Function for ``mapInArrow``: (entity_id, interactions, attributes, history) -> ``RENDERED``.
 
-    ``items`` is the path of the items table. Each worker reads it once per ``version``.
+    Parameters
+    ----------
+    items, version
+        Path of the items table, which each worker reads once per version.
+    vectors
+        Path and version of the item vectors for ``moved`` (``ItemVectors.moved``). None: it is null.
     """
     def render(batches: Batches) -> Batches:
         lookup = _item_lookup(items, version)
@@ -38,7 +46,8 @@ def render_users(prompt_set: PromptSet, items: str, version: str) -> Callable[[B
             histories = batch["history"]
             entries = lookup.entries(pc.unique(histories.flatten().field("item_id")).to_pylist())
             rows = zip(batch["attributes"].to_pylist(), histories.to_pylist(), strict=True)
-            yield _add_columns(batch, [_user_prompt(prompt_set, entries, *row) for row in rows])
+            moved = item_vectors(*vectors).moved(histories) if vectors else None
+            yield _add_columns(batch, [_user_prompt(prompt_set, entries, *row) for row in rows], moved)
     return render
 
 
@@ -52,21 +61,13 @@ def render_items(prompt_set: PromptSet) -> Callable[[Batches], Batches]:
 
 
 class _ItemLookup:
-    """Titles and attributes by item id, stored in Arrow. Only requested items become Python objects.
-
-    Sorted hashes locate items and take 16 bytes per item. A dictionary of a million ids would take 200 MB per
-    worker.
-    """
+    """Titles and attributes by item id, stored in Arrow. Only requested items become Python objects."""
 
     def __init__(self, path: str):
         filesystem, name = paths.arrow_location(paths.path(path))
         table = pq.read_table(name, filesystem=filesystem, columns=["item_id", "title", "attributes"])
         self._items = table.combine_chunks()
-        batches = self._items.to_batches(max_chunksize=_LOOKUP_BATCH)
-        ids = (id_ for batch in batches for id_ in batch["item_id"].to_pylist())
-        hashes = np.fromiter((hash(id_) for id_ in ids), np.int64, len(self._items))
-        self._rows = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._rows]
+        self._rows = IdRows(pa.concat_arrays(self._items["item_id"].chunks or [pa.array([], pa.string())]))
         self._known: dict[str, tuple[str, dict[str, str]] | None] = {}
 
     def entries(self, ids: Iterable[str]) -> dict[str, tuple[str, dict[str, str]] | None]:
@@ -75,13 +76,10 @@ class _ItemLookup:
             self._known = {}
         missing = [id_ for id_ in set(ids) if id_ not in self._known]
         self._known |= dict.fromkeys(missing)
-        hashes = np.array([hash(id_) for id_ in missing], np.int64)
-        first, end = (self._hashes.searchsorted(hashes, side).tolist() for side in ("left", "right"))
-        rows = [row for span in map(slice, first, end) for row in self._rows[span].tolist()]
-        for item in self._items.take(pa.array(rows, pa.int64())).to_pylist():
-            if item["item_id"] in self._known:  # otherwise another id with the same hash
-                attributes = _truncate_attributes(item["attributes"])
-                self._known[item["item_id"]] = truncate(item["title"], HISTORY_CHARACTERS), attributes
+        rows = self._rows.find(missing)
+        for item in self._items.take(pa.array(rows[rows >= 0])).to_pylist():
+            attributes = _truncate_attributes(item["attributes"])
+            self._known[item["item_id"]] = truncate(item["title"], HISTORY_CHARACTERS), attributes
         return self._known
 
 
@@ -108,7 +106,7 @@ def truncate(text: str, max_characters: int) -> str:
 
 def _truncate_attributes(attributes: list[tuple[str, str]] | None) -> dict[str, str]:
     return {name: truncate(value, HISTORY_CHARACTERS)
-            for name, value in attributes or () if value is not None}
+            for name, value in attributes or () if value is not None and name != TRAFFIC}
 
 
 def _prompt_or_error(render: Callable[..., str], *arguments) -> Rendered:
@@ -118,7 +116,9 @@ def _prompt_or_error(render: Callable[..., str], *arguments) -> Rendered:
         return None, str(error)
 
 
-def _add_columns(batch: pa.RecordBatch, rendered: list[Rendered]) -> pa.RecordBatch:
+def _add_columns(batch: pa.RecordBatch, rendered: list[Rendered], moved: pa.Array | None = None
+                 ) -> pa.RecordBatch:
     prompt, error = (pa.array([row[place] for row in rendered], pa.string()) for place in (0, 1))
-    return pa.RecordBatch.from_arrays([*batch.select(_KEPT_COLUMNS).columns, prompt, error],
-                                      names=[*_KEPT_COLUMNS, "prompt", "error"])
+    moved = pa.nulls(len(batch), pa.list_(pa.float32())) if moved is None else moved
+    return pa.RecordBatch.from_arrays([*batch.select(_KEPT_COLUMNS).columns, prompt, error, moved],
+                                      names=[*_KEPT_COLUMNS, "prompt", "error", "moved"])

@@ -133,6 +133,8 @@ class Result:
         no slot was empty.
     beams
         Statistics of the row's beams; None if it was generated without beams.
+    prompt_ms
+        Part of ``decode_ms`` that reading the prompt took, with the row's previous text.
     """
 
     id: Any
@@ -151,6 +153,7 @@ class Result:
     decode_ms: float
     slot_steps: float
     beams: BeamStatistics | None = None
+    prompt_ms: float = 0.0
 
 
 def failed(request: Request, error: str) -> Result:

@@ -25,8 +25,8 @@ from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.observe import figures
 from dare_job.observe.progress import counted, duration
-from dare_job.schemas import ENTITIES, PLAN
-from dare_job.tables import published, stage_inputs
+from dare_job.schemas import ENTITIES
+from dare_job.tables import plan_table, published, stage_inputs
 from dare_job.workspace import Workspace
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
@@ -93,9 +93,8 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     """
     workers, planned, rows, costs = task_slots(job.spark), 0, {}, {}
     for entity in ENTITIES:
-        plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
-        planned += plan.count_rows()
-        stale = stage_inputs.rows_to_generate(plan, job.limit)
+        planned += plan_table.row_count(job, entity)
+        stale = plan_table.rows_to_generate(job, entity, job.limit)
         rows[entity] = len(stale)
         if len(stale):
             costs[entity] = _previous_cost(job, entity) or _probe(job, entity, stale[:PROBED])

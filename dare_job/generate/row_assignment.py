@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from dare_job.generate import sharding
 from dare_job.generate.sharding import Load
 from dare_job.job import Job
+from dare_job.refresh.value import STEP_COST
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 
-STEP_COST = 8  # cost of one decoding step of a row
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
 DEFAULT_PER_STEP = 4.0  # tokens per step, if there is no previous run
 

@@ -35,7 +35,7 @@ from dare_job.workspace import SHARD_PLAN, digest, write_json
 FAILED = "_failed.json"  # written by a worker that stopped the run
 RETRY = "_retry.json"  # written by the gate if too many rows failed: the next run retries them
 ROW_COLUMNS = ("entity_id", "prompt", "prompt_sha256", "text_key", "error", "pool", "pool_kind", "own_ids",
-               "strict")
+               "strict", "rank")
 ASSIGNMENT_COLUMNS = ("wave", "shard", "chunk", "position")  # added by the shard plan
 _KEPT_ROWS = 100_000  # rows in one file of kept rows
 

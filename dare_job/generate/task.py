@@ -44,6 +44,8 @@ class Task:
         Entity type, folder and manifest checksum of each pool of earlier waves.
     archives
         Shipped copies of these folders; ``here`` unpacks them.
+    stop_at, stop_why
+        When no further chunk is started (seconds since 1970), and the reason; None: never.
     prompt_formats
         What surrounds prompts, by entity type; empty: the section ``model`` alone decides.
     """
@@ -64,6 +66,8 @@ class Task:
     draft: str = ""
     draft_hash: str = ""
     prompt_formats: tuple[tuple[str, PromptFormat], ...] = ()
+    stop_at: float | None = None
+    stop_why: str = ""
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", plan_token: str = "") -> "Task":

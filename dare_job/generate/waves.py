@@ -21,6 +21,7 @@ from dare_job.tables import published
 
 _WAVE_ROWS = pa.schema([("entity", pa.string()), ("entity_id", pa.string()), ("wave", pa.int32())])
 _MIN_ROWS = 8  # an index of fewer texts does not pay off
+_BANDS = 8  # parts of the last wave, by value, if a run may stop early
 _FIRST_SHARE, _SHARE = 8, 2  # a wave takes at most 1/2 of the waiting rows; 1/8 if there are no texts yet
 
 
@@ -81,11 +82,26 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
         members[entity], wave_sizes(job.config.waves.sizes, sum(members[entity].values()),
                                        texts.get(entity, 0))).items()}
     if not shares:
-        return rows.withColumn("wave", F.lit(1)), drafting
+        return _in_bands(job, rows.withColumn("wave", F.lit(1)), 1), drafting
     first = job.spark.createDataFrame(_choose_rows(job, candidates, shares))
     rest = 1 + max(wave for waves in shares.values() for wave in waves)
     rows = rows.join(F.broadcast(first), ["entity", "entity_id"], "left")
-    return rows.withColumn("wave", F.coalesce("wave", F.lit(rest))), drafting
+    return _in_bands(job, rows.withColumn("wave", F.coalesce("wave", F.lit(rest))), rest), drafting
+
+
+def _in_bands(job: Job, rows: DataFrame, last: int) -> DataFrame:
+    """Split wave ``last`` by the rank of its rows if the run may have to stop before all are written.
+
+    Workers write a wave after the other, so the most valuable rows are there when time runs out.
+    """
+    if not job.config.refresh.choosing["timed"]:
+        return rows
+    inside = rows.where((F.col("wave") == last) & F.col("rank").isNotNull())
+    edges = inside.approxQuantile("rank", [band / _BANDS for band in range(1, _BANDS)], 0.001)
+    bands = [(F.col("rank") > edge).cast("int") for edge in sorted(set(edges))]
+    band = sum(bands, F.lit(0)) if bands else F.lit(0)
+    return rows.withColumn("wave", F.when(F.col("wave") == last, last + F.coalesce(band, F.lit(0))).otherwise(
+        F.col("wave")).cast("int"))
 
 
 def _waves_by_pool(members: dict[str, int], waves: list[int]) -> dict[str, list[int]]:

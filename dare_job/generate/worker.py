@@ -24,6 +24,7 @@ from dare_job.generate.hangs import Watchdog
 from dare_job.generate.live_progress import LiveProgress
 from dare_job.generate.task import CHUNKS, Task
 from dare_job.observe import log
+from dare_job.refresh import stopping
 from dare_job.schemas import MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage.paths import AnyPath, is_local, path
@@ -95,13 +96,24 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
 
 def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
-    """Rows whose chunk no earlier attempt at the shard has committed."""
+    """Rows whose chunk no earlier attempt at the shard has committed, while there is time to write them."""
     chunk, committed = None, False
     for row in rows:
         if row["chunk"] != chunk:
             chunk, committed = row["chunk"], _path(row, task).exists()
+            if not committed and not _has_time(task):
+                stopping.record_stop(path(task.folder), task.stop_why)
+                return
         if not committed:
             yield row
+
+
+_chunk_s = 0.0  # time that a chunk took in this process, from its first row to its commit; 0: not known
+
+
+def _has_time(task: Task) -> bool:
+    """Whether a chunk that takes as long as the ones before it would end before ``task.stop_at``."""
+    return task.stop_at is None or time.time() + _chunk_s <= task.stop_at
 
 
 def _path(row: dict, task: Task) -> AnyPath:
@@ -125,11 +137,13 @@ class Collector:
         self._totals: dict[int, Totals] = defaultdict(Totals)  # of ``_ready``
         self._newest = -1
         self._began = time.perf_counter()
+        self._started: dict[int, float] = {}  # chunk -> when its first row was read
 
     def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
         """Yield the same rows and count the rows in decoding of each chunk."""
         for row in rows:
             self._newest = row["chunk"]
+            self._started.setdefault(self._newest, time.perf_counter())
             self._waiting[self._newest] += 1
             yield row
         self._newest = -1
@@ -153,7 +167,10 @@ class Collector:
         return sum(list(self._totals.values()), Totals(busy_s=time.perf_counter() - self._began))
 
     def _commit(self, chunk: int) -> pa.RecordBatch:
+        global _chunk_s
         busy_s = time.perf_counter() - self._began
+        took_s = time.perf_counter() - self._started.pop(chunk)
+        _chunk_s = max(took_s, (took_s + _chunk_s) / 2)  # quick to learn that chunks take longer
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
         if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
@@ -206,5 +223,5 @@ def knowledge_row(row: dict, outcome: Result | str, task: Task) -> dict:
         "scored_tokens": outcome.reused_tokens, "accepted_tokens": outcome.accepted_tokens,
         "relaxed_tokens": outcome.relaxed_tokens, "guarded_tokens": outcome.tokens_past_limit,
         "step_tokens": outcome.step_tokens, "retrieval_ms": outcome.retrieval_ms,
-        "decode_ms": outcome.decode_ms, "slot_steps": outcome.slot_steps,
+        "decode_ms": outcome.decode_ms, "prompt_ms": outcome.prompt_ms, "slot_steps": outcome.slot_steps,
     }

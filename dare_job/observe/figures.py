@@ -29,6 +29,9 @@ HELP = {
     "rows": "Rows of the date's snapshot; before it is published, rows finished so far.",
     "rows_written": "Rows whose text was generated for the date.",
     "rows_carried": "Rows carried over from an earlier date.",
+    "rows_copied": "Rows that share the new text of a row with the same prompt.",
+    "rows_backlog": "Changed rows whose text was not written, by reason.",
+    "backlog_value_share": "Share of the expected value of the changed rows that was not written.",
     "row_errors": "Rows with an error.",
     "tokens": "Tokens generated for the date.",
     "relaxed_tokens": "Generated tokens that are not the model's top-1 token.",
@@ -107,6 +110,7 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
         for entity, manifest in manifests.items():
             yield from _sums(entity, {name: manifest["counts"][key] for name, key in _COUNTS.items()},
                              manifest["totals"], manifest["accepted_per_step"])
+            yield from _backlog(entity, manifest)
         yield from _rates(manifests["user"])
         return
     for entity in ENTITIES:
@@ -119,6 +123,17 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
         yield from _rates(done_record(job.space.stage("generate")))
     except (OSError, ValueError):  # the stage has not finished
         return
+
+
+def _backlog(entity: str, manifest: dict) -> Iterator[Figure]:
+    record = manifest.get("refresh")
+    if not record:  # published by an earlier version
+        return
+    yield Figure("rows_copied", manifest["counts"].get("copied", 0), {"entity": entity})
+    for reason, rows in record["carried"].items():
+        yield Figure("rows_backlog", rows, {"entity": entity, "reason": reason})
+    if total := record.get("value", 0) + record.get("value_left", 0):
+        yield Figure("backlog_value_share", record["value_left"] / total, {"entity": entity})
 
 
 def _sums(entity: str, counts: dict, totals: dict, accepted: float | None) -> Iterator[Figure]:

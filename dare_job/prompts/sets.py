@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dare_job.errors import ConfigError, RowError, describe
 
+_YEAR = re.compile(r"\s*\(\d{4}\)$")
 MAX_WORDS = "max_words"  # the variable of all templates that says how long a text may be
 VARIABLES = {"user": ("attributes", "history"), "item": ("attributes", "title")}
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
@@ -66,6 +68,10 @@ class HistoryItem:
     rating: float | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
+    def compact(self) -> HistoryItem:
+        """The title alone, without a year in parentheses at its end."""
+        return HistoryItem(_YEAR.sub("", self.title) or self.title)
+
 
 @dataclass(frozen=True)
 class PromptSet:
@@ -83,6 +89,8 @@ class PromptSet:
         Templates of the system text by side; they may use ``words``.
     examples
         Templates of (user, assistant) turns by side, likewise.
+    compact
+        Templates see the titles of a history without years, and neither ratings nor attributes.
     """
 
     name: str
@@ -91,6 +99,7 @@ class PromptSet:
     words: Mapping[str, str | list[str] | int] = field(default_factory=dict)
     system: Mapping[str, str] = field(default_factory=dict)
     examples: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    compact: bool = False
 
     @cached_property
     def version_hash(self) -> str:
@@ -102,6 +111,8 @@ class PromptSet:
             parts.append(json.dumps(self.words, sort_keys=True))
         if self.system or self.examples:
             parts.append(json.dumps([self.conversation_hash(side) for side in VARIABLES]))
+        if self.compact:
+            parts.append("compact")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def user(self, attributes: Mapping[str, str], history: Sequence[HistoryItem]) -> str:
@@ -119,6 +130,8 @@ class PromptSet:
         if not history:
             raise RowError("empty history")
         newest = list(history)[-self.max_history :]
+        if self.compact:
+            newest = [entry.compact() for entry in newest]
         return self._render("user", attributes=dict(attributes), history=newest)
 
     def item(self, title: str, attributes: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from dare_job.embed import kmeans, vectors
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.observe import progress
-from dare_job.schemas import ENTITIES, GROUPS
+from dare_job.schemas import ENTITIES, GROUPS, TRAFFIC
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
@@ -50,9 +50,11 @@ def run(job: Job) -> dict:
 
 def _group(job: Job, entity: str, settings: GroupSettings, staging: AnyPath) -> dict:
     labels, k = _collaborative(job, entity, settings, staging / f"labels-{entity}.parquet")
+    plan = stage_table(job, "plan", entity).withColumn(
+        "attributes", F.map_filter("attributes", lambda name, value: name != TRAFFIC))
     # attributes as JSON text, as Spark can neither count nor join maps
     entries = F.array_sort(F.map_entries("attributes"))
-    plan = stage_table(job, "plan", entity).select("entity_id", "attributes", F.to_json(entries).alias("key"))
+    plan = plan.select("entity_id", "attributes", F.to_json(entries).alias("key"))
     order = getattr(settings, f"{entity}_attributes")
     with progress.doing(f"grouping {entity}s by attributes"):
         _check_names(plan, order, f"group.{entity}_attributes")

@@ -21,8 +21,10 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
 from dare_job.publish.gate import input_size
+from dare_job.refresh import chosen, stopping, worth
 from dare_job.schemas import ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.stages import embed
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
@@ -54,26 +56,31 @@ def run(job: Job) -> dict:
     _warn_of_wording(job)
     source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
+    vectors = _vectors(job) if previous["user"] and worth.uses_vectors(job) else None
     fingerprint = digest([
         done_record(source)["fingerprint"], [*salts.values()], job.space.dt, end_of_date(job),
         job.config.history.model_dump(),
         [job.config.prompt_set(entity).version_hash for entity in ENTITIES],
-        PLAN.names, _refresh_interval(job),
+        PLAN.names, _refresh_interval(job), job.config.refresh.choosing | _learned(job), vectors,
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
+        stopping.require_future(job)
         record: dict = {"input": _input_counts(done_record(source)), "model": job.model_hash,
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
             for entity in ENTITIES:
                 comparing = " and comparing them with the previous ones" if previous[entity] else ""
                 with progress.doing(f"rendering {entity} prompts{comparing}"):
-                    table = (_users if entity == "user" else _items)(job, source)
+                    table = _users(job, source, vectors) if entity == "user" else _items(job, source)
                     if getattr(job.config.prompts, entity) is None:
                         table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
-                    write_parquet(_planned(job, table, previous[entity], salts[entity]), folder)
+                    rows = _planned(job, entity, table, previous[entity], salts[entity])
+                    write_parquet(worth.add_worth(job, entity, rows).select(*PLAN.names), folder)
                     record[entity] = _entity_counts(folder)
+            with progress.doing("choosing the rows to write"):
+                record["refresh"] = chosen.choose_rows(job, staging)
     record = done_record(target)
     _warn_of_missing_prompts(job, record)
     return stage_report(record)
@@ -92,6 +99,12 @@ def _warn_of_missing_prompts(job: Job, record: dict) -> None:
     if items and items["rows"] and 2 * items["errors"] >= items["rows"]:
         _LOG.warning("%d of %d items get no text: the table items lacks them, or their title is empty; "
                      "`dare-job data inspect` compares the tables", items["errors"], items["rows"])
+
+
+def _learned(job: Job) -> dict:
+    """Learned coefficients of the value, on which the choice of rows depends; empty without any."""
+    found = worth.learned_coefficients(job)
+    return {} if found is None else {"learned": vars(found)}
 
 
 def _warn_of_wording(job: Job) -> None:
@@ -125,14 +138,21 @@ def _interactions(job: Job, source: AnyPath) -> DataFrame:
     return _read(job, source, "interactions").where(F.col("timestamp") < end_of_date(job))
 
 
-def _users(job: Job, source: AnyPath) -> DataFrame:
-    """entity_id, interactions, attributes, prompt, error of every user of the input."""
+def _vectors(job: Job) -> tuple[str, str]:
+    """Folder and version of the item vectors, which the stage embed makes here rather than after the plan."""
+    embed.run(job)
+    folder = job.space.stage("embed")
+    return str((folder / "entity=item").absolute()), done_record(folder)["fingerprint"]
+
+
+def _users(job: Job, source: AnyPath, vectors: tuple[str, str] | None) -> DataFrame:
+    """The columns ``render.RENDERED`` of every user of the input."""
     titled = _read(job, source, "items").where(F.trim("title") != "")
     past = user_histories(_interactions(job, source), titled, job.config.history)
     users = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
     items = str((source / "items.parquet").absolute())  # executors have another working directory
-    prompts_of_users = render.render_users(job.config.prompt_set("user"), items, version)
+    prompts_of_users = render.render_users(job.config.prompt_set("user"), items, version, vectors)
     return _rendered(users, "user_id", "history", prompts_of_users)
 
 
@@ -149,22 +169,32 @@ def _rendered(entities: DataFrame, key: str, source_column: str, render_batches)
     return rows.mapInArrow(render_batches, render.RENDERED)
 
 
-def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
-    """Add hashes and staleness. Entities that only the previous snapshot has are kept and not stale.
+def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, salt: str) -> DataFrame:
+    """Add hashes and staleness, and what ``worth.add_worth`` needs of the previous row.
 
-    A row without a prompt is stale only if its error is new, as trying it again would give the same error. In
-    a row's strict run, a text with relaxed tokens is stale too.
+    Entities that only the previous snapshot has are kept and not stale. A row without a prompt is stale only
+    if its error is new, as trying it again would give the same error. In a row's strict run, a text with
+    relaxed tokens is stale too.
     """
     sha = F.sha2("prompt", 256)
     plan = table.withColumns({
         "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256),
         "strict": _is_strict_run(job)})
     if previous is None:
-        return plan.withColumn("stale", F.lit(True)).select(*PLAN.names)
-    compared = ("entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens")
-    old = read_texts(job, previous, compared).select(
+        nothing = F.struct(*[F.lit(None).cast(kind).alias(name) for name, kind in zip(
+            worth.OF_TEXTS, ("string", "int", "int", "string", "int", "int"), strict=True)])
+        return plan.withColumns({"stale": F.lit(True), "has_text": F.lit(False), "old": nothing,
+                                 "old_sha": F.lit(None).cast("string")})
+    dated = previous == job.space.previous(entity)  # published rows with a text have its date
+    compared = ["entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens", *worth.OF_TEXTS]
+    texts = read_texts(job, previous, compared if dated else [*compared, "knowledge"])
+    texts = texts.withColumn("has_text", F.col("generated_dt" if dated else "knowledge").isNotNull())
+    if previous.name.startswith("dt="):
+        texts = texts.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(previous.name[3:])))
+    old = texts.select(
         "entity_id", F.col("text_key").alias("old_key"), F.col("prompt_sha256").alias("old_sha"),
-        F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"))
+        F.col("error").alias("old_error"), has_relaxed_tokens().alias("relaxed"),
+        "has_text", F.struct(*worth.OF_TEXTS).alias("old"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
     same_text = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))
@@ -172,10 +202,11 @@ def _planned(job: Job, table: DataFrame, previous: AnyPath | None, salt: str) ->
     return plan.join(old, "entity_id", "full").withColumns({
         "stale": known & ~(same_text | same_error),
         "strict": F.coalesce("strict", F.lit(False)),
+        "has_text": F.coalesce("has_text", F.lit(False)),
         "interactions": F.coalesce("interactions", F.lit(0)),
         "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
         "text_key": F.when(known, F.col("text_key")).otherwise(F.col("old_key")),
-    }).select(*PLAN.names)
+    })
 
 
 def _refresh_interval(job: Job) -> int:

@@ -5,8 +5,10 @@ Every entity of the plan that has a text or an error gets one row:
 - generated in this run: the new text;
 - failed in this run: the previous text with ``error`` set, so that CTR training loses no feature; without a
   previous text, ``knowledge`` is null;
-- not stale, or not reached because of ``--limit``: the previous row unchanged, with its ``generated_dt`` and
-  ``source_run_id``. An entity that was never generated and not reached has no row.
+- not stale, carried over by the section ``refresh``, or not reached because of ``--limit``: the previous text
+  unchanged, with its ``generated_dt`` and ``source_run_id``; ``carried_reason`` says why. An entity that was
+  never generated and not reached has no row.
+- with the prompt of another row (``text_of``, a copy): that row's new text, marked as ``copied``.
 - without a prompt, for the same reason as before: the previous row with its ``error``.
 
 Both entity types are staged with their manifests and checked before either is published, each in one step
@@ -23,6 +25,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pyarrow.compute as pc
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -35,14 +38,18 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
+from dare_job.refresh import stopping
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import chunk_files, parts, published, stage_inputs
+from dare_job.tables import chunk_files, parts, plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
 _ROWS_PER_FILE = 100_000
+# Columns about how a text was decoded: null in the rows that share the text of another one.
+_OF_DECODING = ("target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "guarded_tokens",
+                "step_tokens", "retrieval_ms", "decode_ms", "slot_steps", "pool", "pool_kind")
 _SUMS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
 
 
@@ -76,6 +83,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "counts": counts, "totals": {name: getattr(totals, name) for name in _SUMS}, "pool_kinds": kinds,
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
+        "refresh": _carried_over(job, plan, entity, folder, files),
         "gates": gates, "waves": generated["waves"][entity],
         **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
         "input": input_size.compared_counts(plan["input"]),
@@ -86,14 +94,30 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     }
 
 
+def _carried_over(job: Job, plan: dict, entity: str, folder: AnyPath, files: list[parts.Part]) -> dict:
+    """The choice of the stage plan about an entity type, and the rows carried over by reason and age."""
+    rows = published.dataset_of_files([folder / part.file for part in files]).to_table(
+        columns=["carried_reason", "stale_since", "unseen_interactions"],
+        filter=pc.field("carried_reason").is_valid())
+    counts = rows["carried_reason"].value_counts().to_pylist()
+    choice = plan.get("refresh") or {}
+    return {**choice.get(entity, {}), "curve": choice.get("curve"),
+            "carried": {entry["values"]: entry["counts"] for entry in counts},
+            "oldest": pc.min(rows["stale_since"]).as_py(),
+            "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0,
+            "stopped": stopping.reason(job)}
+
+
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_files.Totals, dict]:
     """Row counts, totals over the texts of this run, and the number of texts per kind of pool."""
-    counts = Counter(dict.fromkeys(("rows", "written", "errors", "without_text"), 0))
+    counts = Counter(dict.fromkeys(("rows", "written", "copied", "errors", "without_text"), 0))
     totals, kinds = chunk_files.Totals(), Counter()
-    columns = ["error", "generated_dt", "pool_kind", "guarded_tokens", *_SUMS]
+    columns = ["error", "generated_dt", "copied", "pool_kind", "guarded_tokens", *_SUMS]
     for batch in published.dataset_of_files(files).to_batches(columns=columns):
         new = batch.filter(pc.fill_null(pc.equal(batch["generated_dt"], job.space.dt), False))
-        counts.update(rows=batch.num_rows, written=new.num_rows,
+        is_copy = pc.fill_null(new["copied"], False)
+        copied, new = pc.sum(is_copy).as_py() or 0, new.filter(pc.invert(is_copy))
+        counts.update(rows=batch.num_rows, written=new.num_rows, copied=copied,
                       errors=batch.num_rows - batch["error"].null_count,
                       without_text=batch["generated_dt"].null_count)
         totals += chunk_files.totals_of(new)
@@ -101,7 +125,8 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_fil
                       for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     counts["guarded"] = totals.guarded_rows
-    counts["carried"] = counts["rows"] - counts["written"] - counts["without_text"]
+    new = counts["written"] + counts["copied"]
+    counts["carried"] = counts["rows"] - new - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_null())
     counts["errors_before"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_valid())
     counts["pending"] = plan.count_rows() - counts["rows"]
@@ -183,8 +208,7 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
     """Write the snapshot to a staging folder, which an error in ``failing`` removes."""
     staging = atomic_folder.stage_folder(job.space.knowledge(entity), flat=True)
     failing.enter_context(atomic_folder.remove_on_error(staging))
-    plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
-    files = 1 + plan.count_rows() // _ROWS_PER_FILE
+    files = 1 + plan_table.row_count(job, entity) // _ROWS_PER_FILE
     with progress.doing(f"writing the {entity} snapshot and its checksums"):
         written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files)
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
@@ -198,26 +222,68 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
-    plan = stage_inputs.stage_table(job, "plan", entity)
-    plan = plan.select("entity_id", "stale", F.col("error").alias("no_prompt"))
-    rows = plan.join(_prefixed(_rows(job, entity), "new"), "entity_id", "left")
-    old = published.previous_folder(job, entity)
-    before = published.read_texts(job, old) if old else _empty(job)
-    if old and old.name.startswith("dt="):
-        dated = F.coalesce("generated_dt", F.lit(old.name[3:]))
-        before = before.withColumn("generated_dt", F.when(F.col("knowledge").isNotNull(), dated))
-    if old and published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
-        before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))  # ids of another tokenizer
-    rows = rows.join(_prefixed(before, "old"), "entity_id", "left")
+    plan = plan_table.read(job, entity).select(
+        "entity_id", "stale", "interactions", "carried_reason", "text_of",
+        F.col("error").alias("no_prompt"), F.coalesce("text_of", "entity_id").alias("written_as"))
+    written = _prefixed(_rows(job, entity), "new").withColumnRenamed("entity_id", "written_as")
+    rows = plan.join(written, "written_as", "left")
+    rows = rows.join(_prefixed(_before(job, entity), "old"), "entity_id", "left")
     is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
     failed = is_new & F.col("new.error").isNotNull()
     keep_old = has_old & (~is_new | (failed & F.col("old.knowledge").isNotNull()))
     chosen = F.when(keep_old, F.col("old")).otherwise(F.col("new"))
     kept = F.when(F.col("stale"), F.col("old.error")).otherwise(F.col("no_prompt"))
     error = F.when(failed, F.col("new.error")).when(has_old & ~is_new, kept)
-    rows = rows.where(is_new | has_old).select("entity_id", chosen.alias("row"), error.alias("error"))
-    replaced = {"entity_id": F.col("entity_id"), "error": F.col("error"), "run_id": F.lit(job.run_id)}
-    return rows.select([replaced.get(name, F.col(f"row.{name}")).alias(name) for name in KNOWLEDGE.names])
+    replaced = {"error": error, "run_id": F.lit(job.run_id),
+                **refresh_columns(job, is_new & ~failed, failed)}
+    copy = ~keep_old & F.col("text_of").isNotNull()
+    replaced |= {name: F.when(~copy, F.col(f"row.{name}")) for name in _OF_DECODING}
+    with_text = copy & F.col("row.knowledge").isNotNull()
+    replaced["copied"] = F.when(with_text, True).otherwise(F.col("row.copied"))
+    rows = rows.where(is_new | has_old).withColumn("row", chosen)
+    rest = [name for name in KNOWLEDGE.names if name != "entity_id"]
+    return rows.select("entity_id", *[replaced.get(name, F.col(f"row.{name}")).alias(name) for name in rest])
+
+
+def refresh_columns(job: Job, written: Column, failed: Column) -> dict[str, Column]:
+    """What the snapshot says about a row's text and the changes that it does not know, by column.
+
+    Parameters
+    ----------
+    written, failed
+        Whether the row's text was written in this run, and whether it was tried in vain.
+    """
+    fresh, tried = ~F.col("stale"), failed & F.col("no_prompt").isNull()
+    known = F.coalesce("old.text_interactions", F.when(
+        fresh & F.col("old.knowledge").isNotNull() & F.col("no_prompt").isNull(), F.col("interactions")))
+    carried = F.col("stale") & ~written & F.col("no_prompt").isNull()
+    unreached = F.coalesce("carried_reason", F.when(failed, "failed").otherwise(
+        stopping.reason(job) or "limit"))
+    return {
+        "text_interactions": F.when(written, F.col("interactions")).otherwise(known).cast("int"),
+        "unseen_interactions": F.when(written, 0).when(known.isNotNull(), F.greatest(
+            F.lit(0), F.col("interactions") - known)).cast("int"),
+        "stale_since": F.when(carried, F.coalesce("old.stale_since", F.lit(job.space.dt))),
+        "carried_reason": F.when(carried, unreached),
+        "failures": F.when(tried, F.coalesce("old.failures", F.lit(0)) + 1).when(
+            ~written & F.col("stale"), F.col("old.failures")).cast("int"),
+        "failed_dt": F.when(tried, F.lit(job.space.dt)).when(
+            ~written & F.col("stale"), F.col("old.failed_dt")),
+    }
+
+
+def _before(job: Job, entity: str):
+    """The rows of the previous text; without token ids if they are those of another tokenizer."""
+    old = published.previous_folder(job, entity)
+    if old is None:
+        return _empty(job)
+    before = published.read_texts(job, old)
+    if old.name.startswith("dt="):
+        dated = F.coalesce("generated_dt", F.lit(old.name[3:]))
+        before = before.withColumn("generated_dt", F.when(F.col("knowledge").isNotNull(), dated))
+    if published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
+        before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))
+    return before
 
 
 def _rows(job: Job, entity: str):

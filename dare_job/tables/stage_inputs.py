@@ -4,8 +4,6 @@ Also reads the rows of the stage generate, which the gate checks and publish pub
 """
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 
 from dare_job.errors import DataError
@@ -18,18 +16,10 @@ from dare_job.tables import published
 from dare_job.workspace import FILES, done_record, is_complete
 
 
-def rows_to_generate(plan: ds.Dataset, limit: int | None = None):
-    """The first ``limit`` stale rows with a prompt, sorted by entity_id, as an Arrow table (PLAN).
-
-    Rows with ``error`` are not included: they need no model and are always written.
-    """
-    rows = plan.to_table(filter=pc.field("stale") & pc.field("prompt").is_valid()).sort_by("entity_id")
-    return rows if limit is None else rows.slice(0, limit)
-
-
 def has_stale_rows(plan: dict) -> bool:
     """Whether a run has anything to write, by the done-record of the stage plan."""
-    return any(plan[entity]["stale"] for entity in ENTITIES)
+    return any(plan["refresh"][entity]["chosen"] if "refresh" in plan else plan[entity]["stale"]
+               for entity in ENTITIES)
 
 
 def require_stage(job: Job, stage: str) -> dict:

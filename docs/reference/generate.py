@@ -21,6 +21,7 @@ TABLES = {  # by the name of the schema, in dare_job.schemas if it names no modu
     "IDS": "Dense ids: `OUT/features/ids/entity=user|item/ids.parquet`",
     "CANDIDATES": "Recommendations: `OUT/candidates/dt=D/part-*.parquet`",
     "PLAN": "Working table of the stage plan",
+    "COPIES": "Working table of the stage plan: rows that share a text",
     "VECTORS": "Working table of the stage embed",
     "GROUPS": "Working table of the stage group",
     "ROUTES": "Working table of the stage route",
@@ -60,6 +61,14 @@ succeeded, readers see the previous date. After that they see the new one, whate
 `encode` or `recommend`, which run after `publish`, does not withdraw the texts. If a command is interrupted
 within `publish` (1, 5, 130 or 143), users may be published and items not yet: run it again.
 """
+_BEFORE_PROMPTS = """\
+Tokens of the built-in [prompt sets](../how-to/prompts.md), in English and for films, without a chat template.
+*Shared*: system text, examples and instructions at the beginning of all prompts, which a worker reads once
+and keeps (prefix cache). *Row*: what each prompt adds to it. A user's history has as many films as the set
+shows, at most 20. *Compact*: the same with `prompts.history: compact`. Tokens are those of the embedded
+sentence encoder's tokenizer (30,522 words and parts of words); those of your model differ somewhat. The
+instruction of `writer` stands last, because the models that it is for are trained on that order.
+"""
 _AFTER_CODES = """\
 A killed process has the exit code of the shell or scheduler (137: SIGKILL, often because of its memory). Run
 it again; it continues where it stopped.
@@ -73,7 +82,7 @@ on [Airflow](../how-to/airflow.md#when-a-task-fails), retry only 5: 3 and 7 need
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
     return {"commands.md": commands(), "settings.md": settings(), "tables.md": tables(),
-            "metrics.md": metrics(), "exit-codes.md": exit_codes()}
+            "metrics.md": metrics(), "exit-codes.md": exit_codes(), "prompts.md": prompt_sets()}
 
 
 def commands() -> str:
@@ -140,7 +149,8 @@ def _hive(kind) -> str:
 
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return f"array<{_hive(kind.value_type)}>"
-    return {"string": "string", "int16": "smallint", "int32": "int", "float": "float"}[str(kind)]
+    return {"string": "string", "int16": "smallint", "int32": "int", "float": "float",
+            "bool": "boolean"}[str(kind)]
 
 
 def _arrow(code: str) -> str:
@@ -148,6 +158,33 @@ def _arrow(code: str) -> str:
     name = code.replace("pa.", "").replace("()", "").replace("ATTRIBUTES", "map<string, string>")
     name = re.sub(r"list_\((\w+), (\w+)\)", r"fixed_size_list<\1>[\2]", name)
     return re.sub(r"list_\((\w+)\)", r"list<\1>", name).replace("bool_", "bool")
+
+
+def prompt_sets() -> str:
+    """Tokens of every built-in prompt set."""
+    from dataclasses import replace
+
+    from tokenizers import Tokenizer
+
+    from dare_job import prompts
+    from dare_job.prompts.cost import SIDES, cost
+    from dare_job.publish.features import encoder_files
+
+    tokenizer = Tokenizer.from_file(str(encoder_files.resolve("embedded") / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    rows = []
+    for name in prompts.set_names():
+        known = prompts.load(name)
+        for side in SIDES:
+            full, compact = (cost(replace(known, compact=each), side, count) for each in (False, True))
+            rows.append((f"`{name}`", side, full.shared, full.row, compact.row if side == "user" else ""))
+    return "\n".join([_NOTE, "# Prompt sets\n", _BEFORE_PROMPTS,
+                      *_table(("set", "of", "shared", "row", "row, compact"), rows)])
 
 
 def metrics() -> str:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.data import render
+from dare_job.data import id_rows, render
 from dare_job.prompts.sets import PromptSet
 from dare_job.schemas import ATTRIBUTES, ITEMS
 
@@ -33,7 +33,7 @@ def test_an_item_is_found_by_its_id(shelf):
 
 @pytest.mark.parametrize("values", [1, 3])
 def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
-    monkeypatch.setattr(render, "hash", lambda text: len(text) * 7 % values, raising=False)
+    monkeypatch.setattr(id_rows, "hash", lambda text: len(text) * 7 % values, raising=False)
     assert _entries(shelf()) == EXPECTED
 
 
@@ -60,3 +60,12 @@ def test_what_a_template_asks_for_and_one_row_lacks_costs_that_row_alone():
     assert written["prompt"].to_pylist() == ["Heat of 1995", None, "Alien of 1979"]
     assert written["error"].to_pylist() == [
         None, "prompts: set 'own', item, line 1 of the template: KeyError: 'year'", None]
+
+
+def test_impressions_stand_in_no_prompt_and_a_new_number_changes_none():
+    own = PromptSet("own", 5, {"item": "{{ title }}{% for name in attributes %}, {{ name }}{% endfor %}"})
+    batch = pa.record_batch({
+        "entity_id": ["i0"], "interactions": pa.array([1], pa.int32()), "title": ["Heat"],
+        "attributes": pa.array([[("traffic", "1000"), ("year", "1995")]], ATTRIBUTES)})
+    (written,) = render.render_items(own)(iter([batch]))
+    assert written["prompt"].to_pylist() == ["Heat, year"]

@@ -14,7 +14,7 @@ from dare_job.generate import shard_plan
 from dare_job.job import Job
 from dare_job.publish.gate import findings, scan
 from dare_job.publish.gate.findings import CHECKS, worst
-from dare_job.schemas import ENTITIES
+from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.stages import gate
 from dare_job.tables import stage_inputs
 from dare_job.workspace import Workspace
@@ -278,9 +278,9 @@ def test_publish_needs_a_gate_that_looked_at_these_rows_under_these_limits(job_o
 def test_missing_and_damaged_rows_are_named(job_of):
     job = night(job_of(), texts(500))
     file = job.space.stage("generate") / "entity=user" / "part-0.parquet"
-    whole = file.read_bytes()
-    middle = len(whole) // 3
-    file.write_bytes(whole[:middle] + b"\xff" * 64 + whole[middle + 64:])
+    whole, group = file.read_bytes(), pq.read_metadata(file).row_group(0)
+    start = group.column(KNOWLEDGE.names.index("knowledge")).data_page_offset
+    file.write_bytes(whole[:start] + b"\xff" * 64 + whole[start + 64:])
     with pytest.raises(errors.DataError, match="entity=user is damaged .*: remove the file and run"):
         gate.run(job)
     file.unlink()

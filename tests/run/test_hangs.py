@@ -217,8 +217,9 @@ def cut_of(make_job):
                        "hang_timeout_s": hang_timeout_s},
             "spark": {"rows_per_commit": 4, "shards": 1}, "baseline": {"rows": 4}})
         columns = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-                   "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
-        rows = [("user", name, words, "s", "k", None, "global", "global", None, False)
+                   "error string, pool string, pool_kind string, own_ids array<int>, strict boolean, "
+                   "rank int")
+        rows = [("user", name, words, "s", "k", None, "global", "global", None, False, 0)
                 for name, words in prompts.items()]
         work = shard_plan.load_or_create(job, "f", lambda limit: job.spark.createDataFrame(rows, columns))
         return job, work, Task.of(job, "", work.token)

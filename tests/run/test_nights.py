@@ -52,7 +52,9 @@ def test_the_second_night_writes_only_stale_rows_and_carries_the_others(nights):
         for identifier, row in after.items():
             if row["generated_dt"] == NIGHT_1:
                 carried += 1
-                assert row == before[identifier] | {"run_id": f"run-{NIGHT_2}"}
+                unseen = row["unseen_interactions"]  # an item's prompt does not depend on them
+                assert row == before[identifier] | {"run_id": f"run-{NIGHT_2}", "unseen_interactions": unseen}
+                assert unseen == 0 or entity == "item"
                 assert row["source_run_id"] == f"run-{NIGHT_1}"
             elif row["error"] is None:
                 written += 1

@@ -11,8 +11,9 @@ from run_helpers import files, snapshot, text
 from dare_job import errors, pipeline
 from dare_job.job import Job
 from dare_job.models.files import tokenizer_hash
-from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.schemas import COPIES, ENTITIES, KNOWLEDGE, PLAN
 from dare_job.stages import gate, publish
+from dare_job.tables import plan_table
 from dare_job.workspace import Workspace, write_json
 
 pytestmark = pytest.mark.spark
@@ -46,6 +47,7 @@ def prepared(make_job):
             rows = {"user": (plan, new, old), "item": ([], [], [])}[entity]
             for folder, schema, content in (
                     (job.space.stage("plan") / f"entity={entity}", PLAN, rows[0]),
+                    (plan_table.copies_folder(job.space.stage("plan"), entity), COPIES, []),
                     (job.space.stage("generate") / f"entity={entity}", KNOWLEDGE, rows[1]),
                     (job.space.knowledge(entity, BEFORE), KNOWLEDGE, rows[2])):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,7 @@ def prepared(make_job):
         write_json(job.space.stage("plan") / "_done.json",
                    {"fingerprint": "p", "model": job.model_hash, "before": {},
                     "input": {"broken": 3, "duplicates": 2, "up_to_date": 9, "users": 7, "items": 8},
-                    **counts})
+                    "refresh": {"cut": None}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
                    {"fingerprint": "g", "rows": len(new), **GENERATED})
         return job
@@ -74,8 +76,9 @@ def test_which_row_is_published(prepared):
         "new": ("tonight", None, DAY), "fresh": ("old", None, BEFORE), "failed": ("old", "too long", BEFORE),
         "failed-first": (None, "too long", None), "waiting": ("old", None, BEFORE)}
     assert {row["run_id"] for row in rows.values()} == {"run-1"}
-    assert manifest["counts"] == {"rows": 5, "written": 1, "errors": 2, "without_text": 1, "carried": 3,
-                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 0, "pending": 1}
+    assert manifest["counts"] == {"rows": 5, "written": 1, "copied": 0, "errors": 2, "without_text": 1,
+                                  "carried": 3, "guarded": 0, "skipped_fresh": 1, "errors_before": 0,
+                                  "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
     assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
 
@@ -154,8 +157,9 @@ def test_a_row_without_a_prompt_that_is_not_tried_again_keeps_its_error_and_its_
     assert {name: (row["knowledge"], row["error"], row["generated_dt"]) for name, row in rows.items()} == {
         "lost-new": (None, "empty history", None), "lost-old": ("old", "empty history", BEFORE),
         "fresh": ("old", None, BEFORE)}
-    assert manifest["counts"] == {"rows": 3, "written": 0, "errors": 2, "without_text": 1, "carried": 2,
-                                  "guarded": 0, "skipped_fresh": 1, "errors_before": 2, "pending": 0}
+    assert manifest["counts"] == {"rows": 3, "written": 0, "copied": 0, "errors": 2, "without_text": 1,
+                                  "carried": 2, "guarded": 0, "skipped_fresh": 1, "errors_before": 2,
+                                  "pending": 0}
 
 
 def test_a_row_that_fails_every_night_is_counted_once(prepared):

@@ -11,7 +11,8 @@ from dare_job.tables import chunk_files
 
 pytestmark = pytest.mark.spark
 COLUMNS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
-           "error string, pool string, pool_kind string, own_ids array<int>, strict boolean")
+           "error string, pool string, pool_kind string, own_ids array<int>, strict boolean, "
+           "rank int")
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def cutting(make_job, spark):
     """Factory: the cut of users by text key, for a limit; and a writer of the rows that remain."""
     def make(fingerprint: str, keys: dict[str, str], limit: int | None = None):
         def tonight(limit):
-            rows = [("user", name, "prompt", "s", key, None, "global", "global", None, False)
+            rows = [("user", name, "prompt", "s", key, None, "global", "global", None, False, 0)
                     for name, key in sorted(keys.items())[:limit]]
             return spark.createDataFrame(rows, COLUMNS)
 

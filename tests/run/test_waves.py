@@ -16,7 +16,7 @@ from pools.index import Index
 
 ROWS = ("entity string, entity_id string, prompt string, prompt_sha256 string, text_key string, "
         "error string, pool string, pool_kind string, own_ids array<int>, "
-        "strict boolean")
+        "strict boolean, rank int")
 
 
 @pytest.mark.parametrize(("sizes", "waiting", "texts", "rows"), [
@@ -36,10 +36,11 @@ def tonight(make_job, spark):
     places = np.random.default_rng(0).normal(size=(160, 4)) + 9 * (np.arange(160) >= 40)[:, None]
     vectors.write_vectors(job.space.stage("embed") / "entity=user" / "part-0.parquet", ids, places)
     table = [("user", name, "prompt", "s", "k", None, f"collaborative-{int(n >= 40)}", "collaborative", None,
-              False)
+              False, 0)
              for n, name in enumerate(ids)]
-    table += [("user", f"v{n}", "prompt", "s", "k", None, "global", "global", None, False) for n in range(10)]
-    table += [("user", f"w{n}", None, None, None, "no history", "global", "global", None, False)
+    table += [("user", f"v{n}", "prompt", "s", "k", None, "global", "global", None, False, 0)
+              for n in range(10)]
+    table += [("user", f"w{n}", None, None, None, "no history", "global", "global", None, False, None)
               for n in range(2)]
     return job, spark.createDataFrame(table, ROWS), dict(zip(ids, places, strict=True))
 

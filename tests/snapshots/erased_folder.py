@@ -3,6 +3,7 @@
 import hashlib
 import json
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,9 @@ def work(space: Workspace, users: list[str]) -> None:
         routes = [{"entity_id": name, "pool": "global", "pool_kind": "global", "reason": "r"}
                   for name in names[entity]]
         write(at / f"plan/entity={entity}/part-0.parquet", rows, schemas.PLAN)
+        write(at / f"plan/copies/entity={entity}/part-0.parquet", [
+            {"entity_id": name, "text_of": before, "written_rank": 1}
+            for before, name in pairwise(names[entity])], schemas.COPIES)
         write(at / f"embed/entity={entity}/part-0.parquet", [
             {"entity_id": name, "vector": [1.0]} for name in names[entity]], schemas.VECTORS)
         write(at / f"route/entity={entity}/part-0.parquet", routes, schemas.ROUTES)
@@ -125,7 +129,7 @@ def work(space: Workspace, users: list[str]) -> None:
     write_json(at / "generate/_done.json", {"fingerprint": "f", "rows": 5})
     (at / "generate/hung").mkdir()
     write_json(at / "generate/hung/00000-1a.json", {"cut": "c", "ids": [GONE, users[0]], "why": "w"})
-    write_json(at / "plan/_done.json", {"fingerprint": "p", "_files": 2})
+    write_json(at / "plan/_done.json", {"fingerprint": "p", "_files": 4})
     write(at / "gate/failing_rows.parquet", [
         {"entity": entity, "entity_id": name, "check": "short", "value": 1.0, "text": text_of(name, space.dt)}
         for entity, name in (("user", GONE), ("user", users[0]), ("item", ITEMS[0]))], findings.ROWS)

@@ -40,7 +40,7 @@ BOOKS = clusters.Codebooks((2, 2), (np.eye(2, 4, dtype=np.float32), np.eye(2, 4,
 
 def text(number: int, day: str) -> dict:
     """A row of KNOWLEDGE with a value in every column but ``error``."""
-    values = {pa.string(): f"{day} {number}", pa.int32(): number, pa.float32(): number / 2,
+    values = {pa.string(): f"{day} {number}", pa.int32(): number, pa.float32(): number / 2, pa.bool_(): True,
               pa.list_(pa.int32()): [70_000, number], pa.list_(pa.int16()): [1, number]}
     row = {field.name: values[field.type] for field in KNOWLEDGE}
     return row | {"entity_id": f"id {number}", "error": None}

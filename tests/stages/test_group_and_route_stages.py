@@ -17,8 +17,12 @@ CHAIN = (plan, embed, group, route)
 
 @pytest.fixture(scope="module")
 def world(write_tables, tmp_path_factory):
-    """40 users in two tastes (each sees ten of its twelve titles), one with two events, one with none."""
-    users = [(f"u{n:02d}", [("taste", TASTES[n % 2]), ("age", str(n % 4))]) for n in range(40)]
+    """40 users in two tastes (each sees ten of its twelve titles), one with two events, one with none.
+
+    Their impressions, which are different numbers, make no group.
+    """
+    users = [(f"u{n:02d}", [("taste", TASTES[n % 2]), ("age", str(n % 4)), ("traffic", str(n))])
+             for n in range(40)]
     items = [(f"{taste}{n:02d}", f"{taste.title()} {n}", [("genre", taste)])
              for taste in TASTES for n in range(12)]
     events = [(user, items[(n % 2) * 12 + (n + step) % 12][0], 4.0, JAN_2 - step)
@@ -93,7 +97,8 @@ def test_settings_run_only_what_depends_on_them(copied, world):
 
 def test_attributes_are_taken_in_a_given_order_and_one_that_nobody_has_is_named(copied, world):
     job = copied({**world, "group": {**world["group"], "user_attributes": ["age", "nope"]}})
-    with pytest.raises(ConfigError, match="group.user_attributes: no row has an attribute nope; valid.*age"):
+    with pytest.raises(ConfigError, match="group.user_attributes: no row has an attribute nope; valid "
+                                          "choices: age, taste, or"):
         group.run(job)
     job = copied({**world, "group": {**world["group"], "user_attributes": ["age"], "target_size": 2}})
     assert group.run(job)["user"]["attribute_order"] == ["age"]

@@ -6,7 +6,6 @@ import shutil
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +14,7 @@ from dare_job.data.input import preview_rows
 from dare_job.errors import DataError, ThresholdError
 from dare_job.spark import workers
 from dare_job.stages import embed, group, plan, route
-from dare_job.tables import published, stage_inputs
+from dare_job.tables import plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST
 
 DAY = 86_400
@@ -275,10 +274,9 @@ def test_a_run_without_stale_rows_publishes_without_vectors_pools_and_workers(
 
 
 def test_todo_takes_the_first_stale_rows_that_have_a_prompt(planned):
-    found = ds.dataset(planned[0].space.stage("plan") / "entity=item", format="parquet")
-    assert stage_inputs.rows_to_generate(found)["entity_id"].to_pylist() == [
-        "i1", "i2", "i3", "long", "short"]
-    assert stage_inputs.rows_to_generate(found, 2)["entity_id"].to_pylist() == ["i1", "i2"]
+    found = plan_table.rows_to_generate(planned[0], "item")
+    assert found["entity_id"].to_pylist() == ["i1", "i2", "i3", "long", "short"]
+    assert plan_table.rows_to_generate(planned[0], "item", 2)["entity_id"].to_pylist() == ["i1", "i2"]
 
 
 def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, write_input):

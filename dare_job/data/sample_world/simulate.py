@@ -61,12 +61,17 @@ def make_users(count: int, rng: np.random.Generator) -> Users:
     interactions[cold] = rng.integers(1, 4, size=int(cold.sum()))
     interactions[: int(np.ceil(_SHARE_WITHOUT_HISTORY * count)) if count >= 100 else 0] = 0
     # One occupation is over-represented in each cluster, so attributes correlate with taste.
-    attributes = tuple(
+    attributes = attributes_of(first, rng)
+    return Users(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
+
+
+def attributes_of(occupation: np.ndarray, rng: np.random.Generator) -> tuple[dict[str, str], ...]:
+    """Attributes of U users; four of ten have the ``occupation`` (U,) given, the others any."""
+    return tuple(
         {"gender": GENDERS[rng.integers(len(GENDERS))],
          "age": AGES[rng.choice(len(AGES), p=(0.06, 0.22, 0.30, 0.20, 0.13, 0.09))],
-         "occupation": OCCUPATIONS[first[i] if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))]}
-        for i in range(count))
-    return Users(attributes, taste, rng.normal(0.0, 0.3, size=count), interactions)
+         "occupation": OCCUPATIONS[own if rng.random() < 0.4 else rng.integers(len(OCCUPATIONS))]}
+        for own in occupation)
 
 
 def make_events(population: Users, catalogue: Catalogue, days: int, rng: np.random.Generator) -> Events:

@@ -214,5 +214,5 @@ class BeamEngine(Engine):
         rows.statistics[slots] += descent.statistics
         seconds = time.perf_counter() - started
         self.clock_s += seconds
-        rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
+        rows.add_prompt_time(slots, seconds)
         return self._conclude(rows, cache, slots, descent)

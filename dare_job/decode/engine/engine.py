@@ -327,7 +327,7 @@ class Engine:
         seconds = time.perf_counter() - started
         self.reuse_estimator.record_prefill(seconds, tokens_read)
         self.clock_s += seconds
-        rows.own_ms[slots, 1] += 1e3 * seconds / len(slots)
+        rows.add_prompt_time(slots, seconds)
         return self._finish(rows, cache, slots, ends) if ending else []
 
     def _verify_prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,

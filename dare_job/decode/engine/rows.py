@@ -92,6 +92,7 @@ class Rows:
         # Each row's share of drafting and decoding time in ms: own_ms plus the sum over all steps so far.
         # own_ms starts at minus that sum, which removes the steps before the row was admitted.
         self.own_ms, self._shared_ms = np.zeros((slots, 2)), (0.0, 0.0)
+        self.prompt_ms = np.zeros(slots)
         self._active_requests: tuple[Request, ...] | None = None
         self._plan: StepPlan | None = None
         self.any_min_length = False  # whether any row so far had a minimum length
@@ -117,6 +118,7 @@ class Rows:
         self.stop_state[slot] = state_after(self.tokens[slot, : len(prompt)], self._stop)
         self.forwards[slot] = self.accepted[slot] = self.reused[slot] = self.submitted[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
+        self.prompt_ms[slot] = 0.0
         self._active_requests = None
 
     @property
@@ -149,6 +151,11 @@ class Rows:
         """Divide the time of a step among its rows."""
         retrieval, decode = self._shared_ms
         self._shared_ms = retrieval + retrieval_ms / self.active, decode + decode_ms / self.active
+
+    def add_prompt_time(self, slots: np.ndarray, seconds: float) -> None:
+        """Divide the time of a forward pass over prompts among its rows, ``slots`` (F,)."""
+        self.prompt_ms[slots] += 1e3 * seconds / len(slots)
+        self.own_ms[slots, 1] += 1e3 * seconds / len(slots)
 
     def append(self, slots: np.ndarray, result: VerificationResult,
                is_eos: np.ndarray) -> tuple[int, np.ndarray]:
@@ -209,7 +216,7 @@ class Rows:
             self.requests[slot].id, self.tokens[slot, start:end].copy(), reason, error, start, forwards - 1,
             reused, accepted, len(relaxed), 0 if limit is None else max(0, end - start - limit),
             self.step_tokens[slot, :forwards].copy(), relaxed, retrieval_ms + shared,
-            decode_ms + shared_decode, self.slot_steps[slot].item(), beams)
+            decode_ms + shared_decode, self.slot_steps[slot].item(), beams, self.prompt_ms[slot].item())
         self.active -= 1
         self.used[slot], self.requests[slot], self._active_requests = False, None, None
         self.processors[slot] = self.previous[slot] = None
@@ -226,8 +233,8 @@ class Rows:
     def move(self, source: int, target: int) -> None:
         """Move a row to a free slot."""
         self._counts[:, target] = self._counts[:, source]
-        for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.own_ms, self.slot_steps,
-                      self.admitted_s):
+        for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.own_ms, self.prompt_ms,
+                      self.slot_steps, self.admitted_s):
             array[target] = array[source]
         for values in (self.requests, self.processors, self.previous):
             values[target], values[source] = values[source], None

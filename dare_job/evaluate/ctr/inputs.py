@@ -65,14 +65,14 @@ def join(name: str, tables: list[Knowledge], examples: Examples) -> Inputs:
         counts[table.entity] = {
             "texts": len(table.ids), "unknown_ids": int((~known).sum()), "without_text": table.missing,
             "label_rows_with_text": round(float((text >= 0).mean()), 4)}
-        vectors = None if table.vectors is None else _with_none(_scaled(table.vectors, known))
-        clusters = None if table.clusters is None else _with_none(table.clusters + 1)
+        vectors = None if table.vectors is None else with_none(scaled(table.vectors, known))
+        clusters = None if table.clusters is None else with_none(table.clusters + 1)
         history = (places[examples.history] + 1).astype(np.int32) if table.entity == "item" else None
         sides[table.entity] = Side((text + 1).astype(np.int32), vectors, clusters, history)
     return Inputs(name, sides, counts)
 
 
-def _scaled(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
+def scaled(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Center and scale: texts of one prompt are so similar that their mean dominates their differences."""
     if not known.any():
         return vectors
@@ -80,5 +80,6 @@ def _scaled(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
     return (centred / max(float(centred[known].std()), 1e-8)).astype(np.float32)
 
 
-def _with_none(rows: np.ndarray) -> np.ndarray:
+def with_none(rows: np.ndarray) -> np.ndarray:
+    """Rows (T, ...) after a row 0 of zeros, which means "no text"."""
     return np.concatenate([np.zeros((1, rows.shape[1]), rows.dtype), rows])

@@ -75,12 +75,12 @@ def fit(model: nn.Module, examples: Examples, inputs: Inputs, seed: int, setting
         return [part for part in shuffled.split(settings.batch_size) if len(part) > 1]  # batch norm needs two
 
     training = Training(batches, lambda part: _loss(model, data, part),
-                        lambda: -roc_auc_score(*_predicted(average.module, data, rows["valid"])),
+                        lambda: -roc_auc_score(*predicted(average.module, data, rows["valid"])),
                         name="CTR model", log_epochs=False)
     schedule = Schedule(settings.epochs, settings.learning_rate, settings.weight_decay, None,
                         settings.patience, max_gradient=None)
     record = training_loop.fit(model, training, schedule, optimizers=[optimizer], evaluated=average.module)
-    label, probability = _predicted(model, data, rows["test"])
+    label, probability = predicted(model, data, rows["test"])
     return Fitted(float(roc_auc_score(label, probability)), float(log_loss(label, probability)),
                   record["epochs"], time.perf_counter() - began)
 
@@ -91,7 +91,8 @@ def _loss(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _predicted(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def predicted(model: nn.Module, data: dict[str, Tensor], rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and predictions, float64 (n,), of ``rows`` (n,) int64 of ``data`` (as ``tensors``)."""
     model.eval()
     parts = [model({name: column[part] for name, column in data.items()}) for part in rows.split(8192)]
     return data["label"][rows].cpu().numpy(), torch.cat(parts).double().cpu().numpy()

@@ -14,13 +14,17 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Rate:
-    """Expected speed of a draft budget: ``nodes`` is "auto" or a number, text_ms float64 (texts,)."""
+    """Expected speed of a draft budget: ``nodes`` is "auto" or a number, text_ms float64 (texts,).
+
+    ``drafting_share`` is the share of the time that drafting takes; the rest are forward passes.
+    """
 
     point: Point
     nodes: int | str
     accepted_per_step: float
     tokens_per_s: float
     text_ms: np.ndarray
+    drafting_share: float = 0.0
 
 
 class Batched:
@@ -47,7 +51,8 @@ class Batched:
         else:
             steps = budgets.fixed(texts, pools, batch, nodes, settings, drafting)
         return Rate(point, nodes, round(float(steps.tokens.sum() / steps.rows.sum() - 1), 4),
-                    steps.tokens_per_s(curve), steps.text_ms(curve, len(texts)))
+                    steps.tokens_per_s(curve), steps.text_ms(curve, len(texts)),
+                    round(steps.drafting_share(curve), 4))
 
 
 def fastest(batched: Batched, start: Point, point: Point) -> Rate:

@@ -37,6 +37,10 @@ class Steps:
         """Tokens per second with the forward times of a latency curve."""
         return 1e3 * float(self.tokens.sum() / self._ms(curve).sum())
 
+    def drafting_share(self, curve: LatencyCurve) -> float:
+        """Share of the time that drafting and budgets take; the rest are forward passes."""
+        return float(self.drafting_ms.sum() / self._ms(curve).sum())
+
     def text_ms(self, curve: LatencyCurve, texts: int) -> np.ndarray:
         """Milliseconds of each of ``texts`` texts, float64 (texts,): a step's time is shared equally."""
         total = np.zeros(texts)

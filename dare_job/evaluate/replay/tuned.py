@@ -119,7 +119,8 @@ def figures(trials: Trials, objective: Objective, space: Space, chosen: Choice, 
 def _rate(rate: Rate, autoregressive: Rate) -> dict:
     return {"accepted_per_step": rate.accepted_per_step, "tokens_per_s": round(rate.tokens_per_s, 2),
             "plain_tokens_per_s": round(autoregressive.tokens_per_s, 2),
-            "ratio": round(rate.tokens_per_s / autoregressive.tokens_per_s, 4)}
+            "ratio": round(rate.tokens_per_s / autoregressive.tokens_per_s, 4),
+            "drafting_share": rate.drafting_share}
 
 
 def _at_batch(trials: Trials, objective: Objective, space: Space, point: Point, batch: int) -> dict:
@@ -189,6 +190,10 @@ def document(result: Mapping, source: str, command: str) -> str:
         f"{result['default']['nodes']}) at this batch size (95 % {low:.3f} to {high:.3f}).",
         *(f"# Batch {batch}: {row['tokens_per_s']:.0f} tokens/s expected, {row['ratio']:.2f} times "
           "autoregressive decoding." for batch, row in result["by_batch"].items() if batch != str(chosen)),
+        "# Of the computed time, drafting takes " + ", ".join(
+            f"{100 * row['drafting_share']:.0f} % (batch {batch})"
+            for batch, row in result["by_batch"].items()) + "; the rest are forward passes.",
+        "# Prompts are not in it: the report of a run shows what they take.",
         *_cost_lines(result)]
     written = yaml.safe_dump(result["best"], sort_keys=False)
     return "\n".join(lines) + "\n" + written + _waves(result["waves"])

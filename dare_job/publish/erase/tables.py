@@ -19,7 +19,7 @@ from dare_job.schemas import ENTITIES
 from dare_job.storage import paths
 from dare_job.tables import chunk_files
 
-ID_COLUMNS = ("entity_id", *(f"{entity}_id" for entity in ENTITIES))
+ID_COLUMNS = ("entity_id", "text_of", *(f"{entity}_id" for entity in ENTITIES))
 MAGIC = b"PAR1"  # the first bytes of a Parquet file
 _TOTALS = b"dare_job.totals"  # of ``chunk_files``
 _REJECT_COLUMNS = ("source", "reason", "raw")  # of REJECTS, without a number
@@ -63,6 +63,9 @@ def _named(rows: pa.RecordBatch | pa.Table, entity: str | None, subjects: Subjec
         ids = pa.array(sorted(subjects.ids[kind]), pa.string())
         if f"{kind}_id" in names:
             column = rows[f"{kind}_id"].cast(pa.string())
+            yield kind, column, pc.is_in(column, value_set=ids)
+        if "text_of" in names and entity in (None, kind):  # of a copy: the row whose text it shares
+            column = rows["text_of"].cast(pa.string())
             yield kind, column, pc.is_in(column, value_set=ids)
         if "entity_id" in names and entity in (None, kind):
             column = rows["entity_id"].cast(pa.string())

@@ -25,8 +25,9 @@ MIN_STEPS = 16  # acceptance of shorter texts is not compared
 
 _COUNTS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens")
 _TIMES = ("decode_ms", "retrieval_ms")
+ROW_TIMES = (*_TIMES, "prompt_ms")
 _COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool_kind", "step_tokens",
-            *_COUNTS, *_TIMES)
+            *_COUNTS, *ROW_TIMES)
 _POOLS = pa.schema([*((name, pa.string()) for name in ("pool", "pool_kind")),
                     *((name, pa.int64()) for name in ("texts", *_COUNTS)),
                     *((name, pa.float64()) for name in _TIMES)])
@@ -90,6 +91,9 @@ class Collected:
         Texts generated on this date, by finish_reason.
     lengths
         Number of texts generated on this date by tokens, (longest + 1,).
+    times
+        Sums in milliseconds of ROW_TIMES over texts generated on this date; those that no text has are left
+        out.
     slowest, worst, sampled
         Rows of texts generated on this date, as dicts of _COLUMNS with ``entity`` and ``number``, the row's
         number in the snapshot. ``sampled`` depends only on the ids and the date.
@@ -105,6 +109,7 @@ class Collected:
         self.lengths = np.zeros(1, np.int64)
         self.slowest, self.worst = Top(LISTED), Top(LISTED)
         self.sampled, self.carried = Top(SAMPLED), Top(SAMPLED)
+        self.times: Counter[str] = Counter()
         self._kinds: dict[str, Kind] = {}
         self._pools = _POOLS.empty_table()
         self._hash_key = hashlib.sha256(dt.encode()).hexdigest()[:16]
@@ -122,6 +127,8 @@ class Collected:
         self.fresh += batch.num_rows
         self.lengths = add_lengths(self.lengths, batch["tokens"])
         _add(self.finished, batch["finish_reason"])
+        self.times.update({name: total for name in ROW_TIMES
+                           if (total := pc.sum(batch[name]).as_py()) is not None})
         kinds = batch["pool_kind"].fill_null("none")
         for name in kinds.unique().to_pylist():
             kind = self._kinds.setdefault(name, Kind(self.entity, name))

@@ -1,5 +1,6 @@
 """What a run cost, from the price of a worker for an hour (``cost.per_gpu_hour`` of the run's settings)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dare_job.publish.report import format
@@ -44,6 +45,42 @@ def of(night: Night) -> Cost | None:
     return Cost(night.held_s, night.worker_s / night.held_s if night.worker_s else None, total,
                 1000 * total / written if written else None,
                 None if night.saved_s is None else (night.held_s + night.saved_s) * per_s)
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """Shares of the workers' decoding time; they add up to 1.
+
+    Attributes
+    ----------
+    prompts
+        Reading prompts, with previous texts.
+    drafting
+        Retrieval of drafts and their choice.
+    steps
+        Forward passes over drafts, verification and bookkeeping of each step.
+    other
+        Everything else: requests, detokenization, chunk files, waiting for rows.
+    """
+
+    prompts: float
+    drafting: float
+    steps: float
+    other: float
+
+
+def time_shares(worker_s: float | None, times_ms: Mapping[str, float]) -> TimeShares | None:
+    """Shares of ``worker_s``, from sums of the columns decode_ms, retrieval_ms and prompt_ms in milliseconds.
+
+    None without times, or for texts of a version that did not record the time of prompts.
+    """
+    if not worker_s or "prompt_ms" not in times_ms or not times_ms.get("decode_ms"):
+        return None
+    decode, drafting, prompts = (times_ms.get(name, 0.0) / 1e3 for name in (
+        "decode_ms", "retrieval_ms", "prompt_ms"))
+    whole = max(worker_s, decode)
+    return TimeShares(prompts / whole, drafting / whole, max(0.0, decode - drafting - prompts) / whole,
+                      (whole - decode) / whole)
 
 
 def baseline_method(baseline: dict) -> str:

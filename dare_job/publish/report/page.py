@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from dare_job import workspace
 from dare_job.publish.gate.findings import OF_LENGTHS
 from dare_job.publish.report import (
+    carried,
     cost,
     format,
     highlights,
@@ -76,7 +77,9 @@ def render(out: AnyPath, dt: str) -> str:
     shown = sample.choose(out, night, collected)
     return render_template(
         "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
+        time_shares=cost.time_shares(night.worker_s, sum((part.times for part in collected), Counter())),
         lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
+        carried_over=carried.of(night),
         baseline_method=cost.baseline_method(night.baseline or {}),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},

@@ -9,6 +9,7 @@ from dare_job.observe.progress import counted, duration
 from dare_job.publish.gate import findings
 from dare_job.publish.report import cost, show_text
 from dare_job.publish.report.nights import Night
+from dare_job.refresh import words
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 from dare_job.workspace import Workspace, report_page
@@ -54,8 +55,12 @@ def _result(space: Workspace, manifests: dict, summary: dict) -> list[str]:
         counts = manifests[entity]["counts"]
         parts = [f"{counts['rows']:,} rows", f"{counts['written']:,} generated",
                  f"{counts['carried']:,} carried over" if counts["carried"] else "",
+                 f"{counts['copied']:,} with the text of an identical prompt" if counts.get("copied") else "",
                  f"{counts['without_text']:,} without text" if counts.get("without_text") else ""]
         lines.append(f"  {entity}s  {', '.join(filter(None, parts))}: {space.knowledge(entity)}")
+    records = [manifests[entity].get("refresh") or {} for entity in ENTITIES]
+    if waiting := words.carried([record.get("carried", {}) for record in records]):
+        lines.append(f"  {waiting}")
     return lines
 
 

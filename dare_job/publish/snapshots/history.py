@@ -49,18 +49,21 @@ def history(out: AnyPath, last: int | None = None) -> list[dict]:
 def print_history(rows: list[dict], console: Console) -> None:
     """Print the statistics as a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("date", "rows", "written", "errors", "accepted", "tokens/s", "speed-up", "duration"):
+    for name in ("date", "rows", "written", "backlog", "errors", "accepted", "tokens/s", "speed-up",
+                 "duration"):
         table.add_column(name, justify="left" if name == "date" else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in rows:
         notes = ([] if row["status"] == "published" else [row["status"]]) + _words(row["changes"])
         seconds = row["seconds"]
-        table.add_row(row["date"], _number(row["rows"]), _number(row["written"]), _number(row["errors"]),
+        table.add_row(row["date"], _number(row["rows"]), _number(row["written"]),
+                      _number(row["backlog"]), _number(row["errors"]),
                       _number(row["accepted_per_step"], 2), _number(row["tokens_per_s"]),
                       _number(row["ratio"], 2), "" if seconds is None else duration(seconds),
                       "; ".join(notes))
     console.print(table)
-    console.print("[dim]accepted: draft tokens per step; tokens/s: per worker; speed-up: over autoregressive "
+    console.print("[dim]backlog: changed rows that were not written; accepted: draft tokens per step; "
+                  "tokens/s: per worker; speed-up: over autoregressive "
                   "decoding in the same run; then the changes since the date before[/dim]", soft_wrap=True)
 
 
@@ -70,11 +73,18 @@ def _figures(night: Night) -> dict:
     return {
         "run_id": night.first("run_id"), "published": night.first("published"),
         **{name: night.total("counts", name) for name in ("rows", "written", "carried", "errors")},
+        "backlog": backlog(night.manifests),
         **{name: night.total("totals", name) for name in ("tokens", "relaxed_tokens")},
         "accepted_per_step": _rounded(night.share("accepted_tokens", "target_steps"), 4),
         "tokens_per_s": rate, "baseline_tokens_per_s": baseline,
         "ratio": _rounded(rate / baseline if rate and baseline else None, 4),
         "seconds": _rounded(night.stages_s, 1)}
+
+
+def backlog(manifests: dict) -> int | None:
+    """Changed rows of a date that were carried over; None for a date of an earlier version."""
+    records = [manifest["refresh"]["carried"] for manifest in manifests.values() if "refresh" in manifest]
+    return sum(sum(record.values()) for record in records) if records else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

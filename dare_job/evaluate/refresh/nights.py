@@ -1,0 +1,102 @@
+"""What a full refresh would write on each night of a simulated world, and what a policy knows then."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dare_job.data.moved import ItemVectors
+from dare_job.data.sample_world.daily import DailyWorld
+from dare_job.data.sample_world.interests import profile_of_interests
+from dare_job.prompts.sets import HistoryItem, PromptSet
+
+NONE = -1
+TextTokens = Callable[[list[str]], list[int]]  # tokens of each text
+
+
+@dataclass(frozen=True)
+class Nights:
+    """D nights, each after the day of its number, and U users.
+
+    Attributes
+    ----------
+    texts
+        All T distinct texts.
+    text : int32 (D, U)
+        Place in ``texts`` of the text that a full refresh writes; NONE without clicks.
+    clicks : int32 (D, U)
+        Clicks up to and including the day.
+    prompt_tokens, text_tokens : int32 (D, U)
+        Tokens of the prompt and of the text that it gets; 0 without clicks.
+    moved : float32 (D, U, max_history)
+        How far the history in the prompt moved since each of its places (``ItemVectors.moved``).
+    """
+
+    texts: list[str]
+    text: np.ndarray
+    clicks: np.ndarray
+    prompt_tokens: np.ndarray
+    text_tokens: np.ndarray
+    moved: np.ndarray
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """(D, U) tokens to read and write for the text."""
+        return self.prompt_tokens + self.text_tokens
+
+    def changed(self, night: int, written: np.ndarray) -> np.ndarray:
+        """(U,) whether the prompt differs from the one of the night ``written`` (U,); NONE: not written."""
+        now = self.clicks[night]
+        before = np.where(written == NONE, 0, self.at(self.clicks, written))
+        return now > before
+
+    @staticmethod
+    def at(table: np.ndarray, night: np.ndarray) -> np.ndarray:
+        """Rows of ``table`` (D, U, ...) on the night (U,) of each user; NONE reads the last night."""
+        return table[night, np.arange(len(night))]
+
+
+def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count: TextTokens) -> Nights:
+    """Texts and facts of every night.
+
+    Parameters
+    ----------
+    items : (I, d)
+        Vectors of the items.
+    count
+        Counts the tokens of prompts and texts.
+    """
+    users, shown = len(world.users.attributes), world.shown
+    history: list[list[int]] = [[] for _ in range(users)]
+    shape = (world.days, users)
+    text, clicks = np.full(shape, NONE, np.int32), np.zeros(shape, np.int32)
+    prompt_tokens, text_tokens = np.zeros((2, *shape), np.int32)
+    moved = np.zeros((*shape, prompts.max_history), np.float32)
+    vectors, known = ItemVectors(pa.array(map(str, range(len(items)))), items), {}
+    for night in range(world.days):
+        for table in (text, clicks, prompt_tokens, text_tokens, moved):
+            table[night] = table[night - 1] if night else table[night]
+        clicked = (shown.day == night) & shown.click
+        for user, item in zip(shown.user[clicked].tolist(), shown.item[clicked].tolist(), strict=True):
+            history[user].append(item)
+        active = np.unique(shown.user[clicked])
+        rendered = [_rendered(world, prompts, user, history[user]) for user in active.tolist()]
+        lengths = count([part for pair in rendered for part in pair])
+        distances = vectors.moved(pa.array(
+            [[{"item_id": str(item)} for item in history[user][-prompts.max_history:]]
+             for user in active.tolist()], pa.list_(pa.struct([("item_id", pa.string())])))).to_pylist()
+        for place, (user, (_, written)) in enumerate(zip(active.tolist(), rendered, strict=True)):
+            text[night, user] = known.setdefault(written, len(known))
+            prompt_tokens[night, user], text_tokens[night, user] = lengths[2 * place : 2 * place + 2]
+            clicks[night, user] = len(history[user])
+            moved[night, user, :len(distances[place])] = distances[place]
+    return Nights(list(known), text, clicks, prompt_tokens, text_tokens, moved)
+
+
+def _rendered(world: DailyWorld, prompts: PromptSet, user: int, history: list[int]) -> tuple[str, str]:
+    """Prompt and text of a user with a history of items, oldest first."""
+    titles, attributes = world.catalogue.titles, world.users.attributes[user]
+    recent = history[-prompts.max_history:]
+    prompt = prompts.user(attributes, [HistoryItem(titles[item]) for item in recent])
+    return prompt, profile_of_interests(attributes, [titles[item] for item in reversed(recent)])

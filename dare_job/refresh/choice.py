@@ -1,0 +1,89 @@
+"""The choice of rows under a budget: an exact total order, and the longest prefix that the budget covers.
+
+Rows are ordered by tier, then by score (best first, rounded to about 1 %), then by a hash of their id, so the
+choice does not depend on partitioning. ``cut`` works on sums over rows with equal keys as well as on single
+rows; so a table of any size is chosen from by its histogram, without collecting its rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# Tiers, in the order in which they are written.
+OVERDUE, SAMPLE, NO_TEXT, BY_VALUE = range(4)
+BINS_PER_DOUBLING = 64  # two scores in one bin differ by at most 1.1 %
+MIN_SCORE, MAX_SCORE = 1e-9, 1e12
+HASHES = 1 << 16  # values of the hash that orders rows of equal score
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may write. None: no limit.
+
+    Attributes
+    ----------
+    rows
+        Texts.
+    tokens
+        Tokens of prompts and texts together.
+    """
+
+    rows: int | None = None
+    tokens: int | None = None
+
+
+def score_bin(scores: np.ndarray) -> np.ndarray:
+    """Number of a score's bin (int64); a lower number is a better score."""
+    clipped = np.clip(np.asarray(scores, np.float64), MIN_SCORE, MAX_SCORE)
+    return -np.floor(np.log2(clipped) * BINS_PER_DOUBLING).astype(np.int64)
+
+
+def cut(tiers: np.ndarray, keys: np.ndarray, rows: np.ndarray, tokens: np.ndarray, budget: Budget) -> int:
+    """Number of entries, in the order given, that the budget covers.
+
+    Parameters
+    ----------
+    tiers, keys : (n,)
+        Ascending by (tier, key): the order in which entries are written.
+    rows, tokens : (n,)
+        Rows and tokens of each entry.
+
+    Returns
+    -------
+    n
+        Entries of the tier OVERDUE are always covered. They use up the budget and may exceed it.
+    """
+    order = np.lexsort((keys, tiers))
+    if not np.array_equal(order, np.arange(len(order))):
+        raise ValueError("entries must be sorted by tier and key")
+    fits = np.ones(len(order), bool)
+    for amounts, limit in ((rows, budget.rows), (tokens, budget.tokens)):
+        if limit is not None:
+            fits &= np.cumsum(amounts) <= limit
+    fits |= np.asarray(tiers) == OVERDUE
+    return len(fits) if fits.all() else int(np.argmin(fits))
+
+
+def choose(tiers: np.ndarray, scores: np.ndarray, hashes: np.ndarray, tokens: np.ndarray, budget: Budget
+           ) -> np.ndarray:
+    """Which of n rows are written (n,) bool.
+
+    Parameters
+    ----------
+    tiers : (n,)
+        OVERDUE, SAMPLE, NO_TEXT or BY_VALUE.
+    scores : (n,)
+        Value per cost, or what else rows are ranked by; the highest first.
+    hashes : (n,)
+        Order of rows with equal scores: 0 to ``HASHES`` - 1.
+    tokens : (n,)
+        Tokens of prompt and text.
+    """
+    bins = score_bin(scores)
+    order = np.lexsort((hashes, bins, tiers))
+    rank = np.arange(len(order))  # within a tier, keys ascend as the order does
+    count = cut(np.asarray(tiers)[order], rank, np.ones(len(order), np.int64), np.asarray(tokens)[order],
+                budget)
+    chosen = np.zeros(len(order), bool)
+    chosen[order[:count]] = True
+    return chosen

@@ -1,0 +1,64 @@
+"""Expected value and cost of writing one text again, as formulas that a person can read.
+
+    value = (1 + missed) * (1 - kept),    kept = (1 - distance) * 0.5 ** ((age + 1 day) / 20 days)
+
+``missed`` is what happened since the text was written: new interactions, or impressions. ``kept`` is how
+much of the text still holds on the day after the run: it shrinks by half every 20 days, and by how far the
+entity's vector moved. A row without a text keeps nothing. The product counts how often a text was read that
+no longer held, since it was written. What changed today alone would favour texts that change every day, and
+are wrong again tomorrow. The cost is in prompt tokens; a decoding step costs about as much as eight of them.
+
+The formulas use arithmetic alone, so that they take numbers, numpy arrays and Spark columns alike. They know
+nothing about tables, budgets or Spark.
+"""
+
+RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
+HALF_LIFE_DAYS = 20.0  # after which half of a text no longer holds
+STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
+
+
+def new_share(new, shown):
+    """Share of a history that is new, weighted by recency: (1 - r^new) / (1 - r^shown), r = RECENCY.
+
+    Parameters
+    ----------
+    new
+        Newest interactions that the text does not know: 0 to ``shown``.
+    shown
+        Interactions in the prompt, at least 1.
+    """
+    return (1.0 - RECENCY ** new) / (1.0 - RECENCY ** shown)
+
+
+def aged(age_days):
+    """Share of a text that its age makes void on the next day, 0 to 1."""
+    return 1.0 - 0.5 ** ((age_days + 1.0) / HALF_LIFE_DAYS)
+
+
+def value(missed, age_days, no_text, distance=0.0):
+    """Expected value of writing a row: what its text missed, times the part of it that no longer holds.
+
+    Parameters
+    ----------
+    missed
+        Interactions that the text does not know, or a share of the entity's impressions; at least 0. Without
+        a text, all of them.
+    age_days
+        Days since the text was written, at least 0.
+    no_text
+        1 if the row has no text, else 0.
+    distance
+        How far the entity's vector moved since: 0 (not at all) to 1.
+
+    Returns
+    -------
+    value
+        0 to 1 + missed.
+    """
+    kept = (1.0 - distance) * (1.0 - aged(age_days))
+    return (1.0 + missed) * (1.0 - kept * (1.0 - no_text))
+
+
+def cost(prompt_tokens, steps):
+    """Cost of writing a row, in prompt tokens: those of its prompt and its expected decoding steps."""
+    return prompt_tokens + STEP_COST * steps

@@ -1,0 +1,170 @@
+"""What writing a row is worth, as Spark columns of the stage plan: tier, score, and what holds a row back.
+
+A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``,
+a seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
+estimates of the value unbiased: it is written whatever its value.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dare_job.job import Job
+from dare_job.refresh import choice, learned
+from dare_job.refresh.learned import Coefficients
+from dare_job.refresh.value import HALF_LIFE_DAYS, cost, new_share, value
+from dare_job.schemas import TRAFFIC
+from dare_job.tables import published
+
+SAMPLE_ONE_IN = 50
+MAX_BACKOFF = 6  # a row that failed N times waits 2^min(N, MAX_BACKOFF) days
+CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
+TOKENS_PER_STEP = 4.0  # if there is no previous run
+BINS_PER_TIER, FIRST_BIN = 8192, 4096
+
+# Reasons for which a changed row is carried over, whatever the budget.
+FAILED, FEW_NEW, RECENT = "failed before", "few new interactions", "written recently"
+
+# Columns of the previous texts that ``add_worth`` needs.
+OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "tokens", "target_steps")
+
+
+def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
+    """Add the columns of PLAN from ``carried_reason`` to ``rank``.
+
+    Parameters
+    ----------
+    rows
+        Columns of PLAN, ``moved`` (``ItemVectors.moved``), ``old_sha``, ``has_text`` (a previous text), and
+        OF_TEXTS of the previous row as a struct ``old``.
+    """
+    to_write = F.col("stale") & F.col("prompt").isNotNull()
+    text, unknown = F.col("has_text"), F.col("old.text_interactions").isNull()
+    rows = rows.withColumns({
+        "unseen_interactions": F.when(text & ~unknown, F.greatest(
+            F.lit(0), F.col("interactions") - F.col("old.text_interactions"))).cast("int"),
+        "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
+        "prompt_tokens": F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)})
+    text_tokens, steps = _expected(job, entity)
+    rows = rows.withColumns({
+        "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
+        "tokens": (F.col("prompt_tokens") + text_tokens).cast("long"),
+        "value": F.when(to_write, _value(job, entity))})
+    tier, score = _tier(job, entity), _score(job.config.refresh.priority)
+    bins = tier * BINS_PER_TIER + FIRST_BIN + score_bin(score)
+    return rows.withColumns({
+        "carried_reason": F.when(to_write, _held_back(job, entity)),
+        "rank": F.when(to_write, bins * choice.HASHES + hash_of(job, entity)).cast("long")})
+
+
+def score_bin(score: Column) -> Column:
+    """``choice.score_bin`` of a column."""
+    clipped = F.least(F.greatest(score, F.lit(choice.MIN_SCORE)), F.lit(choice.MAX_SCORE))
+    return -F.floor(F.log2(clipped) * choice.BINS_PER_DOUBLING)
+
+
+def hash_of(job: Job, entity: str, purpose: str = "order") -> Column:
+    """Seeded hash of an id (0 to ``choice.HASHES`` - 1), another one on each date."""
+    salt = F.lit(f"{job.config.seed} {job.space.dt} {entity} {purpose}")
+    return F.pmod(F.xxhash64("entity_id", salt), F.lit(choice.HASHES)).cast("int")
+
+
+def _days_since(job: Job, column: str) -> Column:
+    return F.datediff(F.lit(job.space.dt).cast("date"), F.to_date(column))
+
+
+def _age() -> Column:
+    """Days since the text was written; that of a text without a date is not known."""
+    return F.coalesce(F.col("age_days"), F.when(F.col("has_text"), HALF_LIFE_DAYS), F.lit(0.0))
+
+
+def learned_coefficients(job: Job) -> Coefficients | None:
+    """Coefficients of the file that ``refresh.priority`` names; None for a priority by name.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or holds something else.
+    """
+    priority = job.config.refresh.priority
+    return learned.read(Path(priority)) if priority.endswith(".json") else None
+
+
+def uses_vectors(job: Job) -> bool:
+    """Whether the value of a user depends on the vectors of items."""
+    settings, found = job.config.refresh, learned_coefficients(job)
+    return settings.is_limited and (settings.priority == "value" or found is not None and found.distance > 0)
+
+
+def _value(job: Job, entity: str) -> Column:
+    """The value by the formula, or by learned coefficients.
+
+    Nothing of a text holds if its prompt is the same and the model or settings are not, or if it is an
+    item's: another prompt without a history is about something else.
+    """
+    void = ~F.col("has_text") | F.lit(entity == "item") | F.col("prompt_sha256").eqNullSafe(F.col("old_sha"))
+    shown = F.least(F.greatest(F.col("interactions"), F.lit(1)), F.lit(job.config.history.max_items))
+    new = new_share(F.least(F.col("unseen_interactions"), shown).cast("double"), shown.cast("double"))
+    new = F.when(void, 1.0).otherwise(F.coalesce(new, F.lit(1.0)))
+    impressions = F.expr(f"try_cast(try_element_at(attributes, '{TRAFFIC}') as double)")
+    impressions = F.when(impressions.isNotNull() & ~F.isnan(impressions), F.greatest(F.lit(0.0), impressions))
+    unseen = F.coalesce(F.when(~void, F.col("unseen_interactions")), F.col("interactions"))
+    missed = F.coalesce(impressions * new, unseen.cast("double"))
+    found, no_text = learned_coefficients(job), void.cast("double")
+    if found is None:
+        return value(missed, _age(), no_text, _distance())
+    return learned.value(missed, new, _age(), no_text, _distance(), found)
+
+
+def _distance() -> Column:
+    """How far the mean vector of the history moved since the text: 0 if that is not known."""
+    shown = F.array_size("moved")
+    known = shown - F.col("unseen_interactions")
+    moved = F.when(known <= 0, F.least(shown, F.lit(1))).when(known > 0, F.try_element_at("moved", known))
+    return F.coalesce(moved.cast("double"), F.lit(0.0))
+
+
+def _expected(job: Job, entity: str) -> tuple[Column, Column]:
+    """Tokens and decoding steps of a row's text: of its previous text, else the last run's mean."""
+    old, longest = published.previous_folder(job, entity), job.config.decode.max_new_tokens
+    manifest = published.read_manifest(old) if old else {}
+    totals, written = manifest.get("totals") or {}, (manifest.get("counts") or {}).get("written")
+    mean = totals["tokens"] / written if written and totals.get("tokens") else longest
+    per_step = totals["tokens"] / totals["target_steps"] if totals.get("target_steps") else TOKENS_PER_STEP
+    tokens = F.least(F.coalesce(F.col("old.tokens"), F.lit(round(mean))), F.lit(longest))
+    return tokens, F.coalesce(F.col("old.target_steps"), F.ceil(tokens / per_step))
+
+
+def _tier(job: Job, entity: str) -> Column:
+    sampled = hash_of(job, entity, purpose="sample") % SAMPLE_ONE_IN == 0
+    return (F.when(_overdue(job), choice.OVERDUE).when(F.col("has_text") & sampled, choice.SAMPLE)
+            .when(~F.col("has_text"), choice.NO_TEXT).otherwise(choice.BY_VALUE))
+
+
+def _overdue(job: Job) -> Column:
+    limit = job.config.refresh.max_days
+    return F.lit(False) if limit is None else F.col("has_text") & (_age() >= limit)
+
+
+def _score(priority: str) -> Column:
+    named = {"new_interactions": F.coalesce("unseen_interactions", "interactions").cast("double"),
+             "oldest": _age(), "random": F.lit(1.0)}
+    return named.get(priority, F.col("value") / F.greatest(F.col("cost"), F.lit(1)))
+
+
+def _held_back(job: Job, entity: str) -> Column:
+    """Why a changed row is not written, whatever the budget; null if it may be."""
+    settings = job.config.refresh
+    if not settings.is_limited:
+        return F.lit(None).cast("string")
+    wait = F.pow(F.lit(2), F.least(F.col("old.failures"), F.lit(MAX_BACKOFF)))
+    failed = (F.col("old.failures") > 0) & (_days_since(job, "old.failed_dt") < wait)
+    old = published.previous_folder(job, entity)
+    rewritten = F.lit(bool(old and published.writer_changes(job, old, entity)))
+    rewritten = rewritten | F.col("prompt_sha256").eqNullSafe(F.col("old_sha"))  # other settings or model
+    keeps = F.col("has_text") & ~_overdue(job) & ~rewritten
+    few = F.col("unseen_interactions") < (settings.min_new_interactions if entity == "user" else 0)
+    return (F.when(F.coalesce(failed, F.lit(False)), FAILED)
+            .when(keeps & F.coalesce(few, F.lit(False)), FEW_NEW)
+            .when(keeps & (_age() < settings.min_days), RECENT))

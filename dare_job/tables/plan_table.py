@@ -1,0 +1,79 @@
+"""Reads the plan of a run, and which of its rows are written, copies of another row's text, or carried over.
+
+The choice is a number, the ``cut`` of the stage's record: rows from that rank on are carried over. Copies are
+in a table of their own. So the plan, with its prompts, is written only once.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dare_job.job import Job
+from dare_job.schemas import COPIES, PLAN
+from dare_job.spark.tables import read_parquet
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published, stage_inputs
+
+BUDGET = "budget"  # the reason of rows from the cut on
+
+
+def read(job: Job, entity: str) -> DataFrame:
+    """PLAN of an entity type with ``text_of``, and ``carried_reason`` with the reason BUDGET."""
+    copies = read_parquet(job.spark, copies_folder(job.space.stage("plan"), entity))
+    return decided(stage_inputs.stage_table(job, "plan", entity), copies, _cut(job))
+
+
+def decided(rows: DataFrame, copies: DataFrame, cut: int | None) -> DataFrame:
+    """Add ``text_of`` and the reason BUDGET to rows of PLAN (entity_id, rank, carried_reason and others).
+
+    Parameters
+    ----------
+    copies
+        COPIES of the same entity type.
+    cut
+        Rows from this rank on are not written; None: all are. A copy costs nothing: what holds it back does
+        not count.
+    """
+    copies = copies.where(F.lit(True) if cut is None else F.col("written_rank") < cut)
+    rows = rows.join(copies.select("entity_id", "text_of"), "entity_id", "left")
+    late = F.lit(False) if cut is None else F.col("rank") >= cut
+    return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), F.coalesce(
+        "carried_reason", F.when(late, BUDGET))))
+
+
+def own_texts(rows: DataFrame) -> DataFrame:
+    """Rows of ``read`` that need a text of their own in this run: stale, not carried over, no copies."""
+    return rows.where(F.col("stale") & F.col("carried_reason").isNull() & F.col("text_of").isNull())
+
+
+def rows_to_generate(job: Job, entity: str, limit: int | None = None) -> pa.Table:
+    """The first ``limit`` rows of ``own_texts`` with a prompt, sorted by entity_id (PLAN), without Spark.
+
+    Rows with ``error`` are not included: they need no model and are always written.
+    """
+    cut, folder = _cut(job), copies_folder(job.space.stage("plan"), entity)
+    wanted = pc.field("stale") & pc.field("carried_reason").is_null() & pc.field("prompt").is_valid()
+    rows = _dataset(job, entity).to_table(filter=wanted if cut is None else wanted & (pc.field("rank") < cut))
+    copies = published.dataset(folder, COPIES).to_table(columns=["entity_id"])["entity_id"]
+    rows = rows.filter(pc.invert(pc.is_in(rows["entity_id"], value_set=copies.combine_chunks())))
+    rows = rows.sort_by("entity_id")
+    return rows if limit is None else rows.slice(0, limit)
+
+
+def row_count(job: Job, entity: str) -> int:
+    return _dataset(job, entity).count_rows()
+
+
+def copies_folder(folder: AnyPath, entity: str) -> AnyPath:
+    """Folder of COPIES in the folder of a plan."""
+    return folder / "copies" / f"entity={entity}"
+
+
+def _dataset(job: Job, entity: str) -> ds.Dataset:
+    return published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
+
+
+def _cut(job: Job) -> int | None:
+    return stage_inputs.require_stage(job, "plan")["refresh"]["cut"]

@@ -1,0 +1,76 @@
+"""The value of a row, its cost, the choice under a budget, and deadlines: pure functions."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from dare_job.config.refresh import RefreshSettings
+from dare_job.refresh import choice
+from dare_job.refresh.choice import Budget, choose
+from dare_job.refresh.value import HALF_LIFE_DAYS, cost, new_share, value
+
+
+def test_the_newest_interactions_weigh_most_and_a_history_that_is_all_new_counts_whole():
+    shares = [new_share(new, 20) for new in range(21)]
+    assert shares[0] == 0 and shares[20] == 1 and np.diff(shares, 2).max() < 0
+    assert new_share(np.array([0.0, 3.0]), np.array([5.0, 3.0])).tolist() == [0, 1]
+
+
+def test_value_grows_with_what_was_missed_age_and_distance_and_is_whole_without_a_text():
+    assert value(9, HALF_LIFE_DAYS - 1, 0) == pytest.approx(5) and value(9, 0, 1) == 10
+    assert value(9, HALF_LIFE_DAYS - 1, 0, distance=0.5) == pytest.approx(7.5)
+    assert value(9, 0, 0, distance=1) == 10 and value(0, -1, 0) == 0 < value(0, 0, 0) < value(1, 0, 0)
+    assert cost(100, 10) == 180
+
+
+def test_the_budget_covers_the_best_rows_and_overdue_ones_beyond_it():
+    tiers = np.array([choice.BY_VALUE, choice.NO_TEXT, choice.BY_VALUE, choice.OVERDUE, choice.SAMPLE])
+    scores, hashes, tokens = np.array([5.0, 0.1, 9.0, 0.1, 0.1]), np.arange(5), np.full(5, 10)
+
+    def chosen(**budget):
+        return choose(tiers, scores, hashes, tokens, Budget(**budget)).tolist()
+
+    assert chosen() == [True] * 5
+    assert chosen(rows=0) == [False, False, False, True, False]
+    assert chosen(rows=4) == [False, True, True, True, True]
+    assert chosen(tokens=25) == [False, False, False, True, True]
+    assert chosen(rows=2, tokens=1000) == [False, False, False, True, True]
+
+
+def test_equal_scores_are_ordered_by_hash_and_the_choice_by_nothing_else():
+    generator = np.random.default_rng(0)
+    scores, hashes = np.ones(100), generator.permutation(100)
+    tiers, tokens = np.full(100, choice.BY_VALUE), np.ones(100, int)
+    chosen = choose(tiers, scores, hashes, tokens, Budget(rows=30))
+    assert set(hashes[chosen]) == set(range(30))
+    order = generator.permutation(100)
+    assert (choose(tiers, scores, hashes[order], tokens, Budget(rows=30)) == chosen[order]).all()
+
+
+def test_bins_keep_the_order_of_scores_that_differ_by_more_than_a_percent():
+    scores = 1.012 ** np.arange(-500, 500)
+    assert (np.diff(choice.score_bin(scores)) < 0).all()
+    assert choice.score_bin(np.array([0.0]))[0] < 4096 and choice.score_bin(np.array([1e15]))[0] > -4096
+
+
+@pytest.mark.parametrize(("deadline", "start", "expected"), [
+    ("05:00 Europe/Berlin", "2026-01-10T22:00", "2026-01-11T04:00"),
+    ("05:00 Europe/Berlin", "2026-01-10T03:59", "2026-01-10T04:00"),
+    ("05:00 UTC", "2026-01-10T05:00", "2026-01-11T05:00"),
+    ("2026-01-09 05:00 UTC", "2026-01-10T05:00", "2026-01-09T05:00"),
+    ("05:00 Europe/Berlin", "2026-03-28T22:00", "2026-03-29T03:00")])  # clocks are set forward
+def test_a_deadline_is_the_next_such_time_in_its_zone(deadline, start, expected):
+    settings = RefreshSettings(deadline=deadline)
+    found = settings.deadline_after(datetime.fromisoformat(start).replace(tzinfo=UTC))
+    assert found == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"deadline": "5 o'clock"}, "write a time and its time zone"),
+    ({"deadline": "25:00 UTC"}, "no time of any day"),
+    ({"deadline": "05:00 Berlin"}, "not a known time zone"),
+    ({"min_days": 9, "max_days": 3}, "refresh.min_days = 9 is more than refresh.max_days = 3")])
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RefreshSettings(**settings)

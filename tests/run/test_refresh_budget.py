@@ -1,0 +1,139 @@
+"""Whole nights with the section refresh: a budget, and an end before all rows are written."""
+
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from run_helpers import LONG_ITEM, NIGHT_1, NIGHT_2, NIGHT_3, snapshot
+
+from dare_job import pipeline
+from dare_job.errors import ConfigError
+from dare_job.publish.snapshots.history import history
+from dare_job.schemas import ENTITIES
+from dare_job.stages import generate
+from dare_job.workspace import report_page
+
+pytestmark = pytest.mark.spark
+UNTIMED = {"baseline": {"rows": 0}}
+
+
+@pytest.fixture(scope="module")
+def first_night(nights, tmp_path_factory):
+    """Factory: an output folder that has only the first night."""
+    def make(name):
+        out = tmp_path_factory.mktemp(name)
+        for entity in ENTITIES:
+            folder = f"knowledge/entity={entity}/dt={NIGHT_1}"
+            shutil.copytree(nights.out / folder, out / folder)
+        return out
+    return make
+
+
+def texts(out, day=NIGHT_2):
+    return {(entity, name): (row["knowledge"], row["token_ids"], row["text_key"], row["generated_dt"])
+            for entity in ENTITIES for name, row in snapshot(out, entity, day).items()}
+
+
+def carried(out, day=NIGHT_2):
+    """Rows whose change is not in their text, by reason."""
+    reasons = {}
+    for entity in ENTITIES:
+        for name, row in snapshot(out, entity, day).items():
+            if row["carried_reason"]:
+                reasons.setdefault(row["carried_reason"], {})[entity, name] = row
+    return reasons
+
+
+def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_over(
+        nights, first_night, job_of):
+    out = first_night("budget")
+    summary = pipeline.run(job_of(out, NIGHT_2, refresh={"max_rows": 3}, **UNTIMED))
+    full, before, found = texts(nights.out), texts(nights.out, NIGHT_1), texts(out)
+    changed = {key for key, row in full.items() if row[3] == NIGHT_2}
+    written = {key for key, row in found.items() if row[3] == NIGHT_2}
+    assert written < changed and len(written) - summary["copied"] == 3 == summary["written"]
+    assert all(found[key] == (full if key in written else before)[key] for key in found)
+    reasons = carried(out)
+    assert {*reasons["budget"]} == (changed & {*found}) - written
+    assert {*reasons["failed before"]} == {("item", LONG_ITEM)} and len(reasons) == 2
+    assert {row["stale_since"] for row in reasons["budget"].values()} == {NIGHT_2}
+    users = [row for (entity, _), row in reasons["budget"].items() if entity == "user" and row["knowledge"]]
+    assert users and all(row["unseen_interactions"] > 0 for row in users)
+    assert history(out)[-1]["backlog"] == summary["backlog"] == len(reasons["budget"]) + 1
+    page = report_page(out, NIGHT_2).read_text("utf-8")
+    assert 'id="carried"' in page and "data:image/svg+xml" in page
+
+
+def test_a_run_without_time_publishes_what_is_there_and_goes_on_where_it_stopped(
+        nights, first_night, job_of):
+    out = first_night("stopped")
+    summary = pipeline.run(job_of(out, NIGHT_2, refresh={"max_worker_hours": 1e-9}, **UNTIMED))
+    assert summary["stopped"] == "worker hours" and summary["written"] == 0 and summary["backlog"] > 0
+    assert {*carried(out)} == {"worker hours", "failed before"}
+    resumed = pipeline.run(job_of(out, NIGHT_2, **UNTIMED))
+    assert resumed["stopped"] is None and resumed["backlog"] == 1
+    assert {*carried(out)["failed"]} == {("item", LONG_ITEM)}  # it was tried again, in vain
+    assert texts(out) == texts(nights.out)
+
+
+def test_a_deadline_in_the_past_is_an_error_before_anything_is_written(first_night, job_of):
+    job = job_of(first_night("past"), NIGHT_2, refresh={"deadline": "2026-01-01 05:00 UTC"}, **UNTIMED)
+    with pytest.raises(ConfigError, match="refresh.deadline = '2026-01-01 05:00 UTC' is in the past"):
+        pipeline.run(job)
+    assert not job.space.knowledge("user").exists()
+
+
+def slow_task():
+    """What a Spark task does, with a row every four seconds. Shipped to workers by value."""
+    def write_shard(batches, task):
+        import time
+
+        from dare_job.generate import worker
+
+        def rows():
+            for batch in batches:
+                for place in range(batch.num_rows):
+                    time.sleep(4)
+                    yield batch.slice(place, 1)
+
+        yield from worker.write_shard(rows(), task)
+    return write_shard
+
+
+@pytest.mark.release
+def test_a_run_that_reaches_its_deadline_publishes_what_is_written_and_the_next_one_writes_the_rest(
+        nights, first_night, job_of, monkeypatch):
+    """The deadline is a real one, a minute ahead at most; the stages after generate end before it."""
+    monkeypatch.setattr(generate, "write_shard", slow_task())
+    out = first_night("deadline")
+    small = {"spark": {"rows_per_commit": 1, "shards": 2}, **UNTIMED}
+    plan = job_of(out, NIGHT_2, refresh={"deadline": "2100-01-01 05:00 UTC"}, **small)
+    for stage in pipeline.STAGES[:pipeline.STAGES.index("generate")]:
+        pipeline.run_stage(plan, stage)
+    deadline = _next_minute(25)
+    summary = pipeline.run(job_of(
+        out, NIGHT_2, refresh={"deadline": f"{deadline:%Y-%m-%d %H:%M} UTC"}, **small))
+    assert datetime.now(UTC) < deadline + timedelta(seconds=10)
+    assert summary["stopped"] == "deadline" and summary["written"] > 0
+    waiting = carried(out)["deadline"]
+    assert summary["backlog"] == len(waiting) + 1 and summary["written"] + len(waiting) == 18
+    monkeypatch.undo()
+    rest = pipeline.run(job_of(out, NIGHT_3, refresh={"max_rows": 3}, **UNTIMED))
+    found, full = texts(out, NIGHT_3), texts(nights.out)
+    written = {key for key, row in found.items() if row[3] == NIGHT_3}
+    assert rest["written"] == len(written) == 2 and written < {*waiting}
+    assert {*carried(out, NIGHT_3)["failed"]} == {("item", LONG_ITEM)}  # the third
+    assert all(found[key][0] == full[key][0] for key in written)
+    later = carried(out, NIGHT_3)["budget"]
+    assert {*later} == {*waiting} - written and {row["stale_since"] for row in later.values()} == {NIGHT_2}
+
+
+def _next_minute(at_least_s):
+    """Wait until a whole minute is this number of seconds ahead, and return it: deadlines have no seconds."""
+    while True:
+        now = datetime.now(UTC)
+        minute = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+        if at_least_s <= (minute - now).total_seconds() <= at_least_s + 5:
+            return minute
+        time.sleep(1)

@@ -1,0 +1,52 @@
+"""A run with a budget that is killed: the choice of the plan is made once, and stays."""
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from run_helpers import NIGHT_1, NIGHT_2, files, leftovers
+from test_run_killed import WORKER, chunk_files, content, run  # noqa: F401  # run is a fixture
+
+from dare_job import pipeline
+from dare_job.schemas import ENTITIES
+from dare_job.workspace import done_record
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BUDGET = ("--set", "refresh.max_rows=6")
+
+
+def plan_files(out):
+    found = files(out / "_work" / f"dt={NIGHT_2}" / "plan")
+    return {name: file for name, file in found.items() if name.startswith("entity=")}
+
+
+def choice(out):
+    """The cut, the copies, and the rows of a lower rank."""
+    folder = out / "_work" / f"dt={NIGHT_2}" / "plan"
+    cut = done_record(folder)["refresh"]["cut"]
+    rows = {entity: pq.read_table(folder / f"entity={entity}").to_pylist() for entity in ENTITIES}
+    copies = [pq.read_table(folder / "copies" / f"entity={entity}").to_pylist() for entity in ENTITIES]
+    chosen = {entity: {row["entity_id"] for row in rows[entity] if row["stale"] and row["rank"] < cut}
+              for entity in ENTITIES}
+    return cut, copies, chosen
+
+
+def test_a_run_with_a_budget_that_is_killed_keeps_its_choice(run, nights, job_of):  # noqa: F811
+    """Killed while the plan is written and while its copies are, and while the chosen texts are written."""
+    start, out = run
+    for at in (r"spark .*\.plan\..*/entity=item", r"spark .*\.plan\..*copies/entity=user",
+               r"spark .*\.plan\..*copies/entity=item"):
+        start(at, *BUDGET)
+        assert not (out / "_work" / f"dt={NIGHT_2}" / "plan").exists()
+    start(WORKER, *BUDGET)
+    planned, chosen, committed = plan_files(out), choice(out), chunk_files(out)
+    assert sum(map(len, chosen[-1].values())) == 6
+    start(None, *BUDGET)
+    assert plan_files(out) == planned and chunk_files(out).items() > committed.items() > {}.items()
+    assert leftovers(out) == []
+    same = out.parent / "undisturbed"
+    for entity in ENTITIES:
+        name = f"knowledge/entity={entity}/dt={NIGHT_1}"
+        shutil.copytree(nights.out / name, same / name)
+    pipeline.run(job_of(same, NIGHT_2, refresh={"max_rows": 6}, baseline={"rows": 0}))
+    assert choice(same) == chosen and content(same) == content(out)

@@ -1,0 +1,195 @@
+"""Plan with the section refresh: who is written under a budget, who waits and why, and identical prompts."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dare_job import schemas
+from dare_job.errors import ConfigError
+from dare_job.refresh import learned
+from dare_job.refresh.choice import HASHES
+from dare_job.refresh.learned import Coefficients
+from dare_job.refresh.value import aged, new_share
+from dare_job.refresh.worth import BINS_PER_TIER
+from dare_job.stages import plan
+from dare_job.tables import plan_table, published, stage_inputs
+from dare_job.workspace import MANIFEST, done_record
+
+pytestmark = pytest.mark.spark
+JAN_9 = 1_767_916_800  # 2026-01-09 00:00 UTC
+USERS = [f"u{number}" for number in range(8)]
+
+
+def interactions():
+    """User uN has N + 1 interactions, with items of its own, so no two prompts are equal."""
+    return [(user, f"{user}-{place}", 5.0, JAN_9 + place)
+            for user in USERS for place in range(int(user[1]) + 1)]
+
+
+@pytest.fixture(scope="module")
+def inputs(write_tables, tmp_path_factory):
+    rows = interactions()
+    rows += [("twin-a", "u0-0", 5.0, JAN_9), ("twin-b", "u0-0", 5.0, JAN_9)]  # the prompt of u0
+    items = [(item, f"Film {item}", None) for item in sorted({row[1] for row in rows})]
+    users = [(user, [("traffic", "1000")] if user == "u3" else None) for user in USERS]
+    folder = write_tables(tmp_path_factory.mktemp("input"), rows, users, items)
+    return {"input": {"path": str(folder)}, "prompts": {"item": None}}
+
+
+def publish_old(job, day, rows):
+    """Texts of an earlier date that answer other prompts: id -> columns that differ."""
+    for entity in schemas.ENTITIES:
+        folder = job.space.knowledge(entity, day)
+        folder.mkdir(parents=True)
+        table = [{"entity_id": name, "knowledge": "text", "text_key": "other", "prompt_sha256": "other",
+                  "generated_dt": day, "text_interactions": 1, "tokens": 10, "target_steps": 5,
+                  "run_id": "old", **columns} for name, columns in rows.items()] if entity == "user" else []
+        pq.write_table(pa.Table.from_pylist(table, schema=schemas.KNOWLEDGE), folder / "part-0.parquet")
+        (folder / MANIFEST).write_text(json.dumps({"date": day, "run_id": "old",
+                                                   **published.writer_record(job)}))
+
+
+def planned(job):
+    record = plan.run(job)
+    rows = {row["entity_id"]: row.asDict() for row in plan_table.read(job, "user").collect()}
+    assert set(plan_table.rows_to_generate(job, "user")["entity_id"].to_pylist()) == written(rows)
+    return record, rows
+
+
+def score_of(row):
+    return row["rank"] // HASHES % BINS_PER_TIER
+
+
+def written(rows):
+    return {name for name, row in rows.items()
+            if row["stale"] and not row["carried_reason"] and not row["text_of"]}
+
+
+def test_identical_prompts_are_written_once_and_without_limits_everything_else_too(make_job, inputs):
+    record, rows = planned(make_job(inputs, day="2026-01-10"))
+    twins = {"u0", "twin-a", "twin-b"}
+    first = min(twins, key=lambda name: rows[name]["rank"])
+    assert written(rows) == {*USERS[1:], first}
+    assert {name: row["text_of"] for name, row in rows.items() if row["text_of"]} == dict.fromkeys(
+        twins - {first}, first)
+    assert record["refresh"]["user"]["copied"] == 2 and record["refresh"]["user"]["chosen"] == 8
+    assert record["refresh"]["user"]["carried"] == {}
+
+
+def test_sampled_texts_are_not_shared(make_job, inputs):
+    record, rows = planned(make_job({**inputs, "decode": {"mode": "sample"}}, day="2026-01-10"))
+    assert record["refresh"]["user"]["copied"] == 0 and written(rows) == {*USERS, "twin-a", "twin-b"}
+
+
+def test_a_budget_goes_to_rows_without_text_then_to_the_most_valuable(make_job, inputs, monkeypatch):
+    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    job = make_job({**inputs, "refresh": {"max_rows": 3}}, day="2026-01-10")
+    publish_old(job, "2026-01-08", {user: {} for user in USERS[1:]})
+    record, rows = planned(job)
+    # u0 and its twins have no text and share one; u3 has traffic; u7 has the most new interactions
+    assert written(rows) - {"twin-a", "twin-b"} >= {"u3"} and len(written(rows)) == 3
+    assert sum(rows[name]["text_of"] is not None for name in ("u0", "twin-a", "twin-b")) == 2
+    assert rows["u1"]["carried_reason"] == "budget" and rows["u1"]["unseen_interactions"] == 1
+    assert record["refresh"]["user"]["carried"] == {"budget": 5}
+    curve = record["refresh"]["curve"]
+    assert curve["chosen_rows"] == 3 and curve["rows"][-1] == 8
+    assert curve["value"] == sorted(curve["value"])
+    again = planned(job)[1]
+    assert again == rows
+
+
+def test_what_holds_a_row_back_and_what_does_not(make_job, inputs):
+    job = make_job({**inputs, "refresh": {
+        "max_rows": 0, "min_new_interactions": 3, "min_days": 2, "max_days": 30}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {
+        "u1": {"generated_dt": "2025-12-01"},  # overdue: written whatever the budget
+        "u2": {"generated_dt": "2026-01-05"},  # two new interactions
+        "u5": {"generated_dt": "2026-01-09"},  # one day old
+        "u6": {"failures": 2, "failed_dt": "2026-01-08"},  # waits four days
+        "u7": {"generated_dt": "2026-01-05", "text_interactions": 99}})  # a clock ran backwards
+    _, rows = planned(job)
+    reasons = {name: rows[name]["carried_reason"] for name in ("u0", "u1", "u2", "u5", "u6", "u7")}
+    assert reasons == {"u0": "budget", "u1": None, "u2": "few new interactions", "u5": "written recently",
+                       "u6": "failed before", "u7": "few new interactions"}
+    assert rows["u7"]["unseen_interactions"] == 0
+    assert stage_inputs.has_stale_rows(plan.run(job))
+
+
+def test_learned_coefficients_are_the_value(make_job, inputs, tmp_path):
+    """By age alone, the oldest texts are worth most; another file's content makes another plan."""
+    file = tmp_path / "value.json"
+    old = {user: {"generated_dt": f"2026-01-0{9 - number}"} for number, user in enumerate(USERS)}
+    job = make_job({**inputs, "refresh": {"max_share": 0.5, "priority": str(file)}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", old)
+    with pytest.raises(ConfigError, match="refresh.priority: .*value.json cannot be read"):
+        plan.run(job)
+    file.write_text(learned.document(Coefficients(0.0, 0.0, 1.0, 0.0, 1.0), {}))
+    _, rows = planned(job)
+    days = {user: 10 - int(old[user]["generated_dt"][-2:]) for user in USERS}
+    for user in USERS:
+        new = rows[user]["interactions"] - 1
+        missed = 1000 * new_share(new, new + 1) if user == "u3" else new
+        expected = (1 + missed) * aged(days[user])
+        assert rows[user]["value"] == pytest.approx(expected, rel=1e-6)
+    first = done_record(job.space.stage("plan"))["fingerprint"]
+    file.write_text(learned.document(Coefficients(1.0, 0.0, 1.0, 0.0, 1.0), {}))
+    planned(job)
+    assert done_record(job.space.stage("plan"))["fingerprint"] != first
+
+
+@pytest.mark.slow
+def test_a_share_and_tokens_and_each_priority(make_job, inputs):
+    old = {user: {"generated_dt": f"2026-01-0{9 - number}"} for number, user in enumerate(USERS)}
+    for priority, first in (("oldest", "u7"), ("new_interactions", "u7"), ("random", None)):
+        job = make_job({**inputs, "out": f"{inputs['input']['path']}/{priority}",
+                        "refresh": {"max_share": 0.15, "priority": priority}}, day="2026-01-10")
+        publish_old(job, "2026-01-09", {**old, "twin-a": {"generated_dt": "2026-01-09"},
+                                        "twin-b": {"generated_dt": "2026-01-09"}})
+        _, rows = planned(job)
+        assert len(written(rows)) == 1 and (first is None or score_of(rows[first]) == min(
+            map(score_of, rows.values())))
+
+
+def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
+        make_job, write_tables, tmp_path, monkeypatch):
+    """Impressions that are no number count as if there were none; negative ones as 0. Two of three wait."""
+    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    rows = [(user, f"{user}-{place}", 5.0, JAN_9 + place) for user in ("bad", "less", "none", "old")
+            for place in range(3)]
+    users = [(user, [("traffic", traffic)])
+             for user, traffic in (("bad", "many"), ("less", "-5"), ("none", "NaN"))]
+    folder = write_tables(tmp_path / "input", rows, users, [(row[1], f"Film {row[1]}", None) for row in rows])
+    job = make_job({"input": {"path": str(folder)}, "prompts": {"item": None}, "refresh": {"max_rows": 1}},
+                   day="2026-01-10")
+    publish_old(job, "2026-01-09", {"old": {"generated_dt": "2026-02-01", "text_interactions": 99}})
+    _, found = planned(job)
+    assert {name: row["value"] for name, row in found.items()} == pytest.approx(
+        {"bad": 4.0, "less": 1.0, "none": 4.0, "old": aged(0)})
+    assert found["old"]["unseen_interactions"] == 0 == found["old"]["age_days"]
+    assert len(written(found)) == 1 and written(found) < {"bad", "none"}
+    assert [row["carried_reason"] for row in found.values()].count("budget") == 3
+
+
+def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
+        make_job, write_tables, tmp_path, monkeypatch):
+    """The vectors of the items are given. Half of each history is new; half of a text's value is its age."""
+    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    items = {"red": [1.0, 0.0], "redder": [2.0, 0.1], "blue": [0.0, 1.0]}
+    seen = {"same": ("red", "redder"), "moves": ("red", "blue"), "strange": ("red", "without vector")}
+    rows = [(user, item, 5.0, JAN_9 + place) for user, pair in seen.items()
+            for place, item in enumerate(pair)]
+    folder = write_tables(tmp_path / "input", rows, [], [
+        (name, f"Film {name}", None) for name in (*items, "without vector")])
+    table = {"entity_id": list(items), "vector": pa.array(items.values(), pa.list_(pa.float32()))}
+    pq.write_table(pa.table(table), tmp_path / "items.parquet")
+    job = make_job({"input": {"path": str(folder)}, "prompts": {"item": None}, "refresh": {"max_rows": 1},
+                    "embed": {"vectors": {"item": str(tmp_path / "items.parquet")}}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {user: {} for user in seen})
+    _, found = planned(job)
+    assert written(found) == {"moves"}
+    moved = {"same": 0.0, "moves": 1 - 0.5 ** 0.5, "strange": 0.0}
+    for user, distance in moved.items():
+        expected = 2 * (1 - (1 - distance) * (1 - aged(1)))
+        assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
