@@ -15,7 +15,7 @@ from dare_job.tables import published
 from dare_job.workspace import Workspace, report_page
 
 _IMBALANCE, _IDLE_S = 1.2, 60.0  # an imbalance of the workers that is worth a line
-_REASONS = {"empty history": "no interactions that a prompt shows", "empty title": "no title"}
+_REASONS = {"empty history": "no interactions to put into a prompt", "empty title": "no title"}
 _NAMED = 3  # reasons of failures that are named
 _NOISE = 1.25  # two measurements of the same speed can differ by this ratio
 
