@@ -21,12 +21,13 @@ def plan_files(out):
 
 
 def choice(out):
-    """The cut, the copies, and the rows of a lower rank."""
+    """The cut, the copies, and the rows of a lower rank that nothing else holds back."""
     folder = out / "_work" / f"dt={NIGHT_2}" / "plan"
     cut = done_record(folder)["refresh"]["cut"]
     rows = {entity: pq.read_table(folder / f"entity={entity}").to_pylist() for entity in ENTITIES}
     copies = [pq.read_table(folder / "copies" / f"entity={entity}").to_pylist() for entity in ENTITIES]
-    chosen = {entity: {row["entity_id"] for row in rows[entity] if row["stale"] and row["rank"] < cut}
+    chosen = {entity: {row["entity_id"] for row in rows[entity]
+                       if row["stale"] and row["rank"] < cut and row["carried_reason"] is None}
               for entity in ENTITIES}
     return cut, copies, chosen
 

@@ -197,7 +197,8 @@ def check_erased(out: Path, days=DAYS) -> None:
     assert GONE not in found and TEXT not in found
     assert hashlib.sha256(TEXT.encode()).hexdigest() not in found
     check_manifests(out)
-    assert not [path for path in out.rglob("*") if path.name.startswith((".", "_lock", "erasing"))]
+    left = [path for path in out.rglob("*") if path.name.startswith((".", "_lock", "erasing"))]
+    assert not left, left
     for day in days:
         space = Workspace(out, date.fromisoformat(day))
         rows = published.dataset(space.knowledge("user")).to_table().to_pylist()

@@ -84,6 +84,9 @@ class Removal:
                 with suppress(pa.ArrowException):  # damaged; the proof names it
                     if tables.has_owned(rejects, None, self._subjects):  # the number of files stays
                         self._count_rows(tables.rewrite(rejects, rejects, None, self._subjects))
+        for left in sorted((self._out / "features" / "ids").glob(f"entity=*/{lock.NAME}")):
+            with lock.held(left.parent, "numbers entities"):
+                pass  # of a killed command: the lock is taken over, and removed here
 
     def _delete(self, path: Path) -> None:
         """Delete a folder, or a file in its place; of a link also what it leads to."""
