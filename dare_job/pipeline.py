@@ -16,6 +16,7 @@ from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import counted
 from dare_job.publish.gate import findings
 from dare_job.publish.report import screen
+from dare_job.refresh import stopping
 from dare_job.refresh import words as refresh_words
 from dare_job.schemas import ENTITIES
 from dare_job.spark import session
@@ -49,6 +50,7 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
     """
     wanted = stages(job, first, last)
     with _writing(job):
+        stopping.fix_deadline(job)
         if first is None:
             _name_unpublished(job)
         reports = {stage: _run_stage(job, stage) for stage in wanted}

@@ -115,6 +115,7 @@ KNOWLEDGE = pa.schema([
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots
     pa.field("prompt_sha256", pa.string()),  # of the prompt that the text answers
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
+    pa.field("prompt_set", pa.string()),  # version of the prompt set of the text's prompt
     pa.field("text_interactions", pa.int32()),  # number of interactions when the text was written
     pa.field("unseen_interactions", pa.int32()),  # interactions since then
     pa.field("stale_since", pa.string()),  # first date on which the row changed and was not written

@@ -1,4 +1,4 @@
-"""How far the mean of a history's item vectors moves with its newest entries."""
+"""How far the mean item vector of what a prompt shows moves with new entries of the history."""
 
 from functools import lru_cache
 
@@ -25,32 +25,36 @@ class ItemVectors:
         scaled = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         self._vectors = np.vstack([scaled, np.zeros((1, vectors.shape[1]))]).astype(np.float32)  # -1: none
 
-    def moved(self, histories: pa.Array) -> pa.ListArray:
-        """How far each history (n,) of items moved since each of its places.
+    def moved(self, histories: pa.Array, shown: int) -> pa.ListArray:
+        """How far the last ``shown`` items of each history (n,) are from the ones before, by new entries.
 
         Parameters
         ----------
         histories
-            Lists of structs with ``item_id``, oldest first.
+            Lists of structs with ``item_id``, oldest first; of ``2 * shown`` items nothing is left out.
 
         Returns
         -------
         list of float32 (n,)
-            At place j of a history of m items: 1 - cosine, clipped to 0 to 1, of the mean of the first j + 1
-            vectors and of all m. 0 if no item has a vector.
+            At place k, from 0 to the smaller of ``shown`` and the items there are: 1 - cosine, clipped to 0
+            to 1, of the mean of the last ``shown`` vectors, and of the last ``shown`` before the k newest. 1
+            if nothing was before them; 0 if no item has a vector now.
         """
-        lengths = pc.fill_null(pc.list_value_length(histories), 0).to_numpy(zero_copy_only=False).astype(int)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        sizes = pc.fill_null(pc.list_value_length(histories), 0).to_numpy(zero_copy_only=False).astype(int)
         named = histories.flatten().field("item_id").dictionary_encode()
         rows = self._rows.find(named.dictionary.to_pylist())[named.indices.to_numpy(zero_copy_only=False)]
-        sums = np.cumsum(self._vectors[rows], axis=0, dtype=np.float64)
-        before = np.vstack([np.zeros((1, sums.shape[1])), sums])[offsets[:-1]]
-        of = np.repeat(np.arange(len(lengths)), lengths)
-        sums -= before[of]
-        ends = sums[offsets[1:][of] - 1]
-        norms = np.linalg.norm(sums, axis=1) * np.linalg.norm(ends, axis=1)
-        cosine = np.einsum("nd,nd->n", sums, ends) / norms.clip(1e-12)
-        values = np.where(np.linalg.norm(ends, axis=1) < 1e-6, 0.0, 1.0 - cosine).clip(0, 1)
+        vectors = self._vectors[rows].astype(np.float64)
+        sums = np.vstack([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0)])
+        starts = np.cumsum(sizes) - sizes
+        counts = np.minimum(sizes, shown) + 1
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        of = np.repeat(np.arange(len(sizes)), counts)
+        ends = (starts + sizes)[of] - (np.arange(offsets[-1]) - offsets[of])  # before the k newest
+        then = sums[ends] - sums[np.maximum(ends - shown, starts[of])]
+        now = then[offsets[:-1]][of]
+        norms = np.linalg.norm(then, axis=1) * np.linalg.norm(now, axis=1)
+        cosine = np.einsum("nd,nd->n", then, now) / norms.clip(1e-12)
+        values = np.where(np.linalg.norm(now, axis=1) < 1e-6, 0.0, 1.0 - cosine).clip(0, 1)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.float32()))
 
 

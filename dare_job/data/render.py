@@ -29,8 +29,8 @@ _MAX_CACHED = 1 << 16  # maximum cached items, not counting those of the current
 _KEPT_COLUMNS = ["entity_id", "interactions", "attributes"]
 
 
-def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple[str, str] | None = None
-                 ) -> Callable[[Batches], Batches]:
+def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple[str, str] | None = None,
+                 shown: int | None = None) -> Callable[[Batches], Batches]:
     """Function for ``mapInArrow``: (entity_id, interactions, attributes, history) -> ``RENDERED``.
 
     Parameters
@@ -39,6 +39,8 @@ def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple
         Path of the items table, which each worker reads once per version.
     vectors
         Path and version of the item vectors for ``moved`` (``ItemVectors.moved``). None: it is null.
+    shown
+        Entries of a history that prompts know; longer ones serve ``moved``. None: all.
     """
     def render(batches: Batches) -> Batches:
         lookup = _item_lookup(items, version)
@@ -46,7 +48,10 @@ def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple
             histories = batch["history"]
             entries = lookup.entries(pc.unique(histories.flatten().field("item_id")).to_pylist())
             rows = zip(batch["attributes"].to_pylist(), histories.to_pylist(), strict=True)
-            moved = item_vectors(*vectors).moved(histories) if vectors else None
+            moved = None
+            if vectors:
+                moved = item_vectors(*vectors).moved(histories, min(shown, prompt_set.max_history))
+                rows = ((attributes, history and history[-shown:]) for attributes, history in rows)
             yield _add_columns(batch, [_user_prompt(prompt_set, entries, *row) for row in rows], moved)
     return render
 

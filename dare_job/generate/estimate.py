@@ -9,7 +9,6 @@ part whose time is unknown is named and not included.
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import date
 
 import pyarrow as pa
 from rich.console import Console
@@ -27,12 +26,10 @@ from dare_job.observe import figures
 from dare_job.observe.progress import counted, duration
 from dare_job.schemas import ENTITIES
 from dare_job.tables import plan_table, published, stage_inputs
-from dare_job.workspace import Workspace
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
 _BEFORE = ("embed", "group", "route", "pools")
 _AFTER = ("gate", "publish", "encode", "recommend")
-_OPTIONAL = ("encode", "recommend")  # without a model they do nothing
 
 # Seconds, and seconds per row, of a first run on two CPU cores. The fixed parts are those of `make demo` (700
 # rows). The others are those of docs/lab-log.md ("Growth of the stages", "Cost of the quality gates"), and of
@@ -138,8 +135,9 @@ def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str 
 def _stages(job: Job, stages: tuple[str, ...], rows: int) -> list[Part]:
     """Stages with their times in the previous run; those that it did not run at rough rates for ``rows``."""
     manifest = _previous_manifest(job, ENTITIES[0])
-    needed = [stage for stage in stages if stage not in _OPTIONAL or getattr(job.config, stage).model]
-    seconds = _previous_seconds(job, manifest)
+    needed = [stage for stage in stages
+              if stage not in figures.AFTER_PUBLISH or getattr(job.config, stage).model]
+    seconds = figures.previous_seconds(job.space, manifest)
     known = [stage for stage in needed if stage in seconds]
     rough = [stage for stage in needed if stage not in known and stage in _ROUGH]
     unknown = [stage for stage in needed if stage not in known + rough]
@@ -158,17 +156,6 @@ def _rough(job: Job, stages: list[str], rows: int) -> Part:
     rates = _ROUGH | ({"embed": (1.0, 1e-6)} if job.config.embed.vectors else {})
     seconds = sum(rates[stage][0] + rates[stage][1] * rows for stage in stages)
     return Part(", ".join(stages), seconds, f"rough: {counted(rows, 'row')} on two CPU cores")
-
-
-def _previous_seconds(job: Job, manifest: dict) -> dict[str, float]:
-    """Seconds of the previous run's stages. The log folder of its date has those that run after publish."""
-    if not manifest:
-        return {}
-    logged = figures.stage_seconds(Workspace(job.space.out, date.fromisoformat(manifest["date"])))
-    settings = manifest.get("settings") or {}
-    ran = {stage: logged[stage] for stage in _OPTIONAL
-           if stage in logged and (settings.get(stage) or {}).get("model")}
-    return {**ran, **manifest.get("seconds", {})}
 
 
 def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Part]:

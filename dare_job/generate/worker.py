@@ -113,7 +113,7 @@ _chunk_s = 0.0  # time that a chunk took in this process, from its first row to 
 
 def _has_time(task: Task) -> bool:
     """Whether a chunk that takes as long as the ones before it would end before ``task.stop_at``."""
-    return task.stop_at is None or time.time() + _chunk_s <= task.stop_at
+    return task.stop_at is None or time.time() + (_chunk_s or task.chunk_s) <= task.stop_at
 
 
 def _path(row: dict, task: Task) -> AnyPath:

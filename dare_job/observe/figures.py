@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 
 from dare_job.job import Job
 from dare_job.observe.progress import Reading
@@ -56,6 +57,7 @@ HELP = {
 _COUNTS = {"rows": "rows", "rows_written": "written", "rows_carried": "carried", "row_errors": "errors"}
 _SUMS = ("tokens", "relaxed_tokens", "scored_tokens", "target_steps")
 _SECONDS, _SPANS = "seconds.json", "spans.json"
+AFTER_PUBLISH = ("encode", "recommend")  # stages that only the log folder of a date has the time of
 _MAX_SPANS = 100
 
 
@@ -167,6 +169,20 @@ def stage_seconds(space: Workspace) -> dict[str, float]:
         return {str(stage): float(seconds) for stage, seconds in record.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def previous_seconds(space: Workspace, manifest: dict) -> dict[str, float]:
+    """Seconds of the stages of the run that a manifest is of; empty without one.
+
+    The log folder of its date has those that run after publish. Without a model they do nothing.
+    """
+    if not manifest:
+        return {}
+    logged = stage_seconds(Workspace(space.out, date.fromisoformat(manifest["date"])))
+    settings = manifest.get("settings") or {}
+    ran = {stage: logged[stage] for stage in AFTER_PUBLISH
+           if stage in logged and (settings.get(stage) or {}).get("model")}
+    return {**ran, **manifest.get("seconds", {})}
 
 
 def stage_spans(space: Workspace) -> list[dict]:

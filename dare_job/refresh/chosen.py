@@ -132,7 +132,21 @@ def _curve(table: np.ndarray, candidates: DataFrame, end: int | None) -> dict:
 
 def _counts(job: Job, entity: str, folder: AnyPath, copies: DataFrame, end: int | None) -> dict:
     rows = _read(job, entity, folder, "entity_id", "stale", "carried_reason", "rank", "value", "age_days")
-    rows = plan_table.decided(rows.where("stale"), copies, end)
+    return counts(plan_table.decided(rows.where("stale"), copies, end))
+
+
+def counts(rows: DataFrame) -> dict:
+    """What is written and what is not, from changed rows with the columns of ``plan_table.read``.
+
+    Returns
+    -------
+    chosen, copied, carried
+        Rows that are written, that share a text, and that are not written, by reason.
+    value, value_left
+        Expected value of what is written and of what is not.
+    ages
+        By age of the text: rows that are written or share a text, and the others.
+    """
     reason = F.when(F.col("text_of").isNotNull(), "copied").otherwise(F.coalesce("carried_reason", F.lit(
         "chosen")))
     age = F.when(F.col("age_days").isNull(), -1).otherwise(F.floor(F.log2(F.col("age_days") + 1)))

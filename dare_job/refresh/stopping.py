@@ -1,10 +1,10 @@
 """When a run stops starting chunks: ``refresh.deadline`` and ``refresh.max_worker_hours``.
 
-The time is fixed when the stage generate starts for the first time, and kept beside its shard plan, so that a
-resumed run has the deadline of the run that it goes on with:
+A deadline without a date is fixed when the run first starts, and forgotten when the date is published. So a
+run that is resumed has the deadline of the run that it goes on with:
 
-    generate/_stop.json        the settings, the time at which to stop, and why
-    generate/_stopped.json     written by a worker that did not start a chunk, or by the driver
+    _work/dt=D/_deadline.json  the setting, and the time that it means
+    generate/_stopped.json     written by a worker that did not start a chunk: why
 """
 
 import json
@@ -16,9 +16,10 @@ from dare_job.job import Job
 from dare_job.observe import figures
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
+from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import generation_started, write_json
 
-STOP, STOPPED = "_stop.json", "_stopped.json"
+FIXED, STOPPED = "_deadline.json", "_stopped.json"
 DEADLINE, WORKER_HOURS = "deadline", "worker hours"
 _AFTER = ("gate", "publish", "encode", "recommend")  # stages that follow
 _SPARE = 1.2  # they may take longer than in the previous run
@@ -33,20 +34,46 @@ class Stop:
     why: str
 
 
+def fix_deadline(job: Job) -> None:
+    """Record the time that a deadline means, unless an earlier start of this run has."""
+    if job.config.refresh.deadline and _fixed(job) is None:
+        at = job.config.refresh.deadline_after(datetime.now(UTC)).timestamp()
+        job.space.work.mkdir(parents=True, exist_ok=True)
+        write_json(job.space.work / FIXED, {"deadline": job.config.refresh.deadline, "at": at})
+
+
+def forget_deadline(job: Job) -> None:
+    """The date is published: another run of it has a deadline of its own."""
+    (job.space.work / FIXED).unlink(missing_ok=True)
+
+
 def require_future(job: Job) -> None:
-    """Check that a deadline with a date is not over before anything is written.
+    """Check that the deadline is not over before anything is written.
 
     Raises
     ------
     ConfigError
         It is, and no text of this date has been written. Otherwise the run publishes what is written.
     """
-    now = datetime.now(UTC)
-    deadline = job.config.refresh.deadline_after(now)
-    if deadline and deadline <= now and not generation_started(job.space.work):
-        raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} is in the past, and no text "
-                          f"of {job.space.dt} is written: give a later one, or a time without a date, such "
-                          "as '05:00 UTC', which means the next one")
+    if not job.config.refresh.deadline or generation_started(job.space.work):
+        return
+    if _deadline(job) <= datetime.now(UTC).timestamp():
+        raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} of this run is over, and no "
+                          f"text of {job.space.dt} is written: give a later one")
+
+
+def _fixed(job: Job) -> float | None:
+    try:
+        record = json.loads((job.space.work / FIXED).read_text(encoding="utf-8"))
+        return record["at"] if record["deadline"] == job.config.refresh.deadline else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _deadline(job: Job) -> float:
+    """The deadline in seconds since 1970, as it was fixed; of a dry run, from now on."""
+    fixed = _fixed(job)
+    return job.config.refresh.deadline_after(datetime.now(UTC)).timestamp() if fixed is None else fixed
 
 
 def set_stop(job: Job, folder: AnyPath, slots: int, used_s: float) -> Stop | None:
@@ -65,33 +92,46 @@ def set_stop(job: Job, folder: AnyPath, slots: int, used_s: float) -> Stop | Non
     settings, now = job.config.refresh, datetime.now(UTC)
     stops = []
     if settings.deadline:
-        deadline = _fixed_deadline(job, folder, now)
-        stops.append(Stop(deadline - _time_after(job, max(0.0, deadline - now.timestamp())), DEADLINE))
+        left_s = max(0.0, _deadline(job) - now.timestamp())
+        stops.append(Stop(_deadline(job) - _time_after(job, left_s), DEADLINE))
     if settings.max_worker_hours:
         left_s = max(0.0, settings.max_worker_hours * 3600 - used_s)
         stops.append(Stop(now.timestamp() + left_s / slots, WORKER_HOURS))
     return min(stops, key=lambda stop: stop.at, default=None)
 
 
-def _fixed_deadline(job: Job, folder: AnyPath, now: datetime) -> float:
-    setting = job.config.refresh.deadline
-    try:
-        record = json.loads((folder / STOP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = {}
-    if record.get("deadline") != setting:
-        record = {"deadline": setting, "at": job.config.refresh.deadline_after(now).timestamp()}
-        write_json(folder / STOP, record)
-    return record["at"]
-
-
 def _time_after(job: Job, left_s: float) -> float:
     """Seconds that the stages after generate need: as in the previous run, else a share of the time left."""
-    old = published.previous_folder(job, "user")
-    seconds = (published.read_manifest(old) if old else {}).get("seconds") or {}
-    seconds = {**figures.stage_seconds(job.space), **seconds}
+    seconds = figures.stage_seconds(job.space) | figures.previous_seconds(job.space, _previous_manifest(job))
     known = [seconds[stage] for stage in _AFTER if stage in seconds]
     return min(_SPARE * sum(known) if "publish" in seconds else _UNKNOWN_SHARE * left_s, left_s)
+
+
+def _previous_manifest(job: Job) -> dict:
+    old = published.previous_folder(job, "user")
+    return published.read_manifest(old) if old else {}
+
+
+def chunk_seconds(job: Job, tally: Totals) -> float:
+    """Expected time of a chunk: of the chunks that are there (``tally``), else by the previous run's rate.
+
+    0 if neither is known.
+    """
+    rows = job.config.spark.rows_per_commit
+    if tally.rows:
+        return tally.busy_s / tally.rows * rows
+    manifest = _previous_manifest(job)
+    written, rate = (manifest.get("counts") or {}).get("written"), manifest.get("tokens_per_s")
+    return rows * manifest["totals"]["tokens"] / written / rate if written and rate else 0.0
+
+
+def has_time_for_baseline(job: Job) -> bool:
+    """Whether the baseline can be measured before the time at which decoding has to stop."""
+    if not job.config.refresh.deadline:
+        return True
+    began, ended = _previous_manifest(job).get("baseline_span") or (0.0, 0.0)
+    left_s = _deadline(job) - datetime.now(UTC).timestamp()
+    return _SPARE * (ended - began) < left_s - _time_after(job, max(0.0, left_s))
 
 
 def record_stop(folder: AnyPath, why: str) -> None:

@@ -27,7 +27,8 @@ BINS_PER_TIER, FIRST_BIN = 8192, 4096
 FAILED, FEW_NEW, RECENT = "failed before", "few new interactions", "written recently"
 
 # Columns of the previous texts that ``add_worth`` needs.
-OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "tokens", "target_steps")
+OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "tokens", "target_steps",
+            "prompt_tokens", "prompt_set")
 
 
 def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
@@ -36,8 +37,9 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     Parameters
     ----------
     rows
-        Columns of PLAN, ``moved`` (``ItemVectors.moved``), ``old_sha``, ``has_text`` (a previous text), and
-        OF_TEXTS of the previous row as a struct ``old``.
+        Columns of PLAN, ``moved`` (``ItemVectors.moved``), ``has_text`` (a previous text), OF_TEXTS of the
+        previous row as a struct ``old``, ``same_text`` (it has this text key), and ``same_writer`` (model and
+        settings are those that the text was written with).
     """
     to_write = F.col("stale") & F.col("prompt").isNotNull()
     text, unknown = F.col("has_text"), F.col("old.text_interactions").isNull()
@@ -45,7 +47,7 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
         "unseen_interactions": F.when(text & ~unknown, F.greatest(
             F.lit(0), F.col("interactions") - F.col("old.text_interactions"))).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
-        "prompt_tokens": F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)})
+        "prompt_tokens": F.coalesce("old.prompt_tokens", F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN))})
     text_tokens, steps = _expected(job, entity)
     rows = rows.withColumns({
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
@@ -97,14 +99,25 @@ def uses_vectors(job: Job) -> bool:
     return settings.is_limited and (settings.priority == "value" or found is not None and found.distance > 0)
 
 
+def shown_entries(job: Job) -> int:
+    """Entries of a history that a prompt shows at most."""
+    return min(job.config.history.max_items, job.config.prompt_set("user").max_history)
+
+
+def _rewritten(job: Job, entity: str) -> Column:
+    """Whether the text was written by another model, with other settings or with another prompt set."""
+    prompts = F.col("old.prompt_set") == job.config.prompt_set(entity).version_hash
+    return ~(F.col("same_writer") & F.coalesce(prompts, F.lit(True)))
+
+
 def _value(job: Job, entity: str) -> Column:
     """The value by the formula, or by learned coefficients.
 
-    Nothing of a text holds if its prompt is the same and the model or settings are not, or if it is an
-    item's: another prompt without a history is about something else.
+    Nothing of a text holds after a change of model, settings or prompt set, or if it is an item's: another
+    prompt without a history is about something else.
     """
-    void = ~F.col("has_text") | F.lit(entity == "item") | F.col("prompt_sha256").eqNullSafe(F.col("old_sha"))
-    shown = F.least(F.greatest(F.col("interactions"), F.lit(1)), F.lit(job.config.history.max_items))
+    void = ~F.col("has_text") | (~F.col("same_text") & (_rewritten(job, entity) | F.lit(entity == "item")))
+    shown = F.least(F.greatest(F.col("interactions"), F.lit(1)), F.lit(shown_entries(job)))
     new = new_share(F.least(F.col("unseen_interactions"), shown).cast("double"), shown.cast("double"))
     new = F.when(void, 1.0).otherwise(F.coalesce(new, F.lit(1.0)))
     impressions = F.expr(f"try_cast(try_element_at(attributes, '{TRAFFIC}') as double)")
@@ -119,9 +132,8 @@ def _value(job: Job, entity: str) -> Column:
 
 def _distance() -> Column:
     """How far the mean vector of the history moved since the text: 0 if that is not known."""
-    shown = F.array_size("moved")
-    known = shown - F.col("unseen_interactions")
-    moved = F.when(known <= 0, F.least(shown, F.lit(1))).when(known > 0, F.try_element_at("moved", known))
+    place = F.least(F.array_size("moved"), F.col("unseen_interactions") + 1)  # least skips nulls
+    moved = F.when(F.col("unseen_interactions").isNotNull(), F.try_element_at("moved", place))
     return F.coalesce(moved.cast("double"), F.lit(0.0))
 
 
@@ -136,9 +148,12 @@ def _expected(job: Job, entity: str) -> tuple[Column, Column]:
     return tokens, F.coalesce(F.col("old.target_steps"), F.ceil(tokens / per_step))
 
 
+def _sampled(job: Job, entity: str) -> Column:
+    return F.col("has_text") & (hash_of(job, entity, purpose="sample") % SAMPLE_ONE_IN == 0)
+
+
 def _tier(job: Job, entity: str) -> Column:
-    sampled = hash_of(job, entity, purpose="sample") % SAMPLE_ONE_IN == 0
-    return (F.when(_overdue(job), choice.OVERDUE).when(F.col("has_text") & sampled, choice.SAMPLE)
+    return (F.when(_overdue(job), choice.OVERDUE).when(_sampled(job, entity), choice.SAMPLE)
             .when(~F.col("has_text"), choice.NO_TEXT).otherwise(choice.BY_VALUE))
 
 
@@ -160,10 +175,8 @@ def _held_back(job: Job, entity: str) -> Column:
         return F.lit(None).cast("string")
     wait = F.pow(F.lit(2), F.least(F.col("old.failures"), F.lit(MAX_BACKOFF)))
     failed = (F.col("old.failures") > 0) & (_days_since(job, "old.failed_dt") < wait)
-    old = published.previous_folder(job, entity)
-    rewritten = F.lit(bool(old and published.writer_changes(job, old, entity)))
-    rewritten = rewritten | F.col("prompt_sha256").eqNullSafe(F.col("old_sha"))  # other settings or model
-    keeps = F.col("has_text") & ~_overdue(job) & ~rewritten
+    free = _overdue(job) | _sampled(job, entity) | (_rewritten(job, entity) & ~F.col("same_text"))
+    keeps = F.col("has_text") & ~free
     few = F.col("unseen_interactions") < (settings.min_new_interactions if entity == "user" else 0)
     return (F.when(F.coalesce(failed, F.lit(False)), FAILED)
             .when(keeps & F.coalesce(few, F.lit(False)), FEW_NEW)

@@ -82,7 +82,8 @@ def run(job: Job) -> dict:
                   "stopped": why, "not_reached": work.rows - totals.rows,
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
         began = time.time()
-        record["baseline"] = _baseline(job, work, workers) if work.rows and not why else None
+        measured = work.rows and not why and stopping.has_time_for_baseline(job)
+        record["baseline"] = _baseline(job, work, workers) if measured else None
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
@@ -166,9 +167,9 @@ def _write(job: Job, work: shard_plan.ShardPlan) -> None:
     workers.warn_gpu_sharing(job.spark)
     (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / shard_plan.FAILED).unlink(missing_ok=True)
-    used_s = chunk_files.Tally(work.entities).update().busy_s
-    if stop := stopping.set_stop(job, work.folder, task_slots(job.spark), used_s):
-        task = replace(task, stop_at=stop.at, stop_why=stop.why)
+    tally = chunk_files.Tally(work.entities).update()
+    if stop := stopping.set_stop(job, work.folder, task_slots(job.spark), tally.busy_s):
+        task = replace(task, stop_at=stop.at, stop_why=stop.why, chunk_s=stopping.chunk_seconds(job, tally))
     with _marking_damage(job):
         _check_pools(task)
         for wave in range(1, 1 + len(work.waves)):

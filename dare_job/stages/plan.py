@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job import prompts
 from dare_job.data import render
@@ -22,7 +23,7 @@ from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
 from dare_job.publish.gate import input_size
 from dare_job.refresh import chosen, stopping, worth
-from dare_job.schemas import ENTITIES, PLAN
+from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.stages import embed
 from dare_job.storage import paths
@@ -64,8 +65,8 @@ def run(job: Job) -> dict:
         PLAN.names, _refresh_interval(job), job.config.refresh.choosing | _learned(job), vectors,
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
+    stopping.require_future(job)
     if not is_done(target, fingerprint):
-        stopping.require_future(job)
         record: dict = {"input": _input_counts(done_record(source)), "model": job.model_hash,
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}
         with committing(target, fingerprint, record) as staging:
@@ -148,11 +149,14 @@ def _vectors(job: Job) -> tuple[str, str]:
 def _users(job: Job, source: AnyPath, vectors: tuple[str, str] | None) -> DataFrame:
     """The columns ``render.RENDERED`` of every user of the input."""
     titled = _read(job, source, "items").where(F.trim("title") != "")
-    past = user_histories(_interactions(job, source), titled, job.config.history)
+    settings = job.config.history
+    longer = settings.model_copy(update={"max_items": 2 * settings.max_items}) if vectors else settings
+    past = user_histories(_interactions(job, source), titled, longer)
     users = _read(job, source, "users").join(past, "user_id", "full")
     version = done_record(source)["fingerprint"]
     items = str((source / "items.parquet").absolute())  # executors have another working directory
-    prompts_of_users = render.render_users(job.config.prompt_set("user"), items, version, vectors)
+    prompts_of_users = render.render_users(job.config.prompt_set("user"), items, version, vectors,
+                                           settings.max_items)
     return _rendered(users, "user_id", "history", prompts_of_users)
 
 
@@ -181,10 +185,10 @@ def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, 
         "prompt_sha256": sha, "text_key": F.sha2(F.concat(sha, F.lit(salt)), 256),
         "strict": _is_strict_run(job)})
     if previous is None:
-        nothing = F.struct(*[F.lit(None).cast(kind).alias(name) for name, kind in zip(
-            worth.OF_TEXTS, ("string", "int", "int", "string", "int", "int"), strict=True)])
+        kinds = {field.name: field.dataType for field in from_arrow_schema(KNOWLEDGE)}
+        nothing = F.struct(*[F.lit(None).cast(kinds[name]).alias(name) for name in worth.OF_TEXTS])
         return plan.withColumns({"stale": F.lit(True), "has_text": F.lit(False), "old": nothing,
-                                 "old_sha": F.lit(None).cast("string")})
+                                 "same_text": F.lit(False), "same_writer": F.lit(True)})
     dated = previous == job.space.previous(entity)  # published rows with a text have its date
     compared = ["entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens", *worth.OF_TEXTS]
     texts = read_texts(job, previous, compared if dated else [*compared, "knowledge"])
@@ -197,10 +201,13 @@ def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, 
         "has_text", F.struct(*worth.OF_TEXTS).alias("old"))
     known = F.col("interactions").isNotNull()
     fresh = F.col("old_key").eqNullSafe(F.col("text_key")) & F.col("old_key").isNotNull()
-    same_text = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))
+    kept = fresh & F.col("old_error").isNull() & ~(F.col("strict") & F.col("relaxed"))
+    key_now = F.sha2(F.concat("old_sha", F.lit(salt)), 256)  # of the old prompt with today's writer
     same_error = F.col("error").isNotNull() & F.col("error").eqNullSafe(F.col("old_error"))
     return plan.join(old, "entity_id", "full").withColumns({
-        "stale": known & ~(same_text | same_error),
+        "stale": known & ~(kept | same_error),
+        "same_text": F.coalesce(fresh, F.lit(False)),
+        "same_writer": F.coalesce(F.col("old_key") == key_now, F.lit(True)),
         "strict": F.coalesce("strict", F.lit(False)),
         "has_text": F.coalesce("has_text", F.lit(False)),
         "interactions": F.coalesce("interactions", F.lit(0)),

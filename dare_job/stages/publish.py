@@ -22,7 +22,7 @@ import secrets
 import time
 from collections import Counter
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
 from pyspark.sql import Column
@@ -38,7 +38,7 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
-from dare_job.refresh import stopping
+from dare_job.refresh import chosen, stopping
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -49,7 +49,7 @@ from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 _ROWS_PER_FILE = 100_000
 # Columns about how a text was decoded: null in the rows that share the text of another one.
 _OF_DECODING = ("target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "guarded_tokens",
-                "step_tokens", "retrieval_ms", "decode_ms", "slot_steps", "pool", "pool_kind")
+                "step_tokens", "retrieval_ms", "decode_ms", "prompt_ms", "slot_steps", "pool", "pool_kind")
 _SUMS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_tokens", "slot_steps")
 
 
@@ -95,17 +95,44 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
 
 
 def _carried_over(job: Job, plan: dict, entity: str, folder: AnyPath, files: list[parts.Part]) -> dict:
-    """The choice of the stage plan about an entity type, and the rows carried over by reason and age."""
+    """What became of the plan's choice: rows and value, written and carried over, and the curve."""
     rows = published.dataset_of_files([folder / part.file for part in files]).to_table(
         columns=["carried_reason", "stale_since", "unseen_interactions"],
         filter=pc.field("carried_reason").is_valid())
-    counts = rows["carried_reason"].value_counts().to_pylist()
-    choice = plan.get("refresh") or {}
-    return {**choice.get(entity, {}), "curve": choice.get("curve"),
-            "carried": {entry["values"]: entry["counts"] for entry in counts},
+    record, curve = plan["refresh"][entity], plan["refresh"]["curve"]
+    if job.config.refresh.is_limited:
+        record = chosen.counts(_outcome(job, entity))
+    else:  # all are chosen; the published rows tell which of them failed, or were left out by a limit
+        counts = rows["carried_reason"].value_counts().to_pylist()
+        record = record | {"carried": {entry["values"]: entry["counts"] for entry in counts}}
+    return {**record, "curve": curve and curve | _written_cost(job), "stopped": stopping.reason(job),
             "oldest": pc.min(rows["stale_since"]).as_py(),
-            "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0,
-            "stopped": stopping.reason(job)}
+            "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0}
+
+
+def _outcome(job: Job, entity: str):
+    """The changed rows of the plan that have a prompt; those that were not written get their reason."""
+    plan = plan_table.read(job, entity).where(F.col("stale") & F.col("error").isNull())
+    plan = plan.withColumn("written_as", F.coalesce("text_of", "entity_id")).drop("prompt")
+    new = _rows(job, entity).select(
+        F.col("entity_id").alias("written_as"), F.col("error").isNull().alias("ok"))
+    rows = plan.join(new, "written_as", "left")
+    return rows.withColumns({
+        "carried_reason": F.when(F.col("ok"), None).otherwise(_unreached(job, F.col("ok").isNotNull())),
+        "text_of": F.when(F.col("ok"), F.col("text_of"))})
+
+
+def _unreached(job: Job, failed: Column) -> Column:
+    """Why a changed row was not written."""
+    return F.coalesce("carried_reason", F.when(failed, "failed").otherwise(stopping.reason(job) or "limit"))
+
+
+def _written_cost(job: Job) -> dict:
+    """Rows, cost and value of the texts that were written, of both entity types."""
+    own = [_outcome(job, entity).where(F.col("ok") & F.col("text_of").isNull()) for entity in ENTITIES]
+    rows, cost, value = own[0].select("cost", "value").unionByName(own[1].select("cost", "value")).agg(
+        F.count("*"), F.sum("cost"), F.sum("value")).first()
+    return {"chosen_rows": rows, "chosen_cost": cost or 0, "chosen_value": round(value or 0, 3)}
 
 
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_files.Totals, dict]:
@@ -147,6 +174,7 @@ def run(job: Job) -> dict:
         The gate failed.
     """
     manifests = _publish(job)
+    stopping.forget_deadline(job)
     with progress.doing("writing the report"):
         report.write_or_warn(job.space.out, job.space.dt)
     return manifests
@@ -235,7 +263,7 @@ def _snapshot(job: Job, entity: str):
     kept = F.when(F.col("stale"), F.col("old.error")).otherwise(F.col("no_prompt"))
     error = F.when(failed, F.col("new.error")).when(has_old & ~is_new, kept)
     replaced = {"error": error, "run_id": F.lit(job.run_id),
-                **refresh_columns(job, is_new & ~failed, failed)}
+                **refresh_columns(job, entity, is_new & ~failed, failed)}
     copy = ~keep_old & F.col("text_of").isNotNull()
     replaced |= {name: F.when(~copy, F.col(f"row.{name}")) for name in _OF_DECODING}
     with_text = copy & F.col("row.knowledge").isNotNull()
@@ -245,7 +273,7 @@ def _snapshot(job: Job, entity: str):
     return rows.select("entity_id", *[replaced.get(name, F.col(f"row.{name}")).alias(name) for name in rest])
 
 
-def refresh_columns(job: Job, written: Column, failed: Column) -> dict[str, Column]:
+def refresh_columns(job: Job, entity: str, written: Column, failed: Column) -> dict[str, Column]:
     """What the snapshot says about a row's text and the changes that it does not know, by column.
 
     Parameters
@@ -257,14 +285,14 @@ def refresh_columns(job: Job, written: Column, failed: Column) -> dict[str, Colu
     known = F.coalesce("old.text_interactions", F.when(
         fresh & F.col("old.knowledge").isNotNull() & F.col("no_prompt").isNull(), F.col("interactions")))
     carried = F.col("stale") & ~written & F.col("no_prompt").isNull()
-    unreached = F.coalesce("carried_reason", F.when(failed, "failed").otherwise(
-        stopping.reason(job) or "limit"))
     return {
+        "prompt_set": F.when(written, job.config.prompt_set(entity).version_hash).otherwise(
+            F.col("old.prompt_set")),
         "text_interactions": F.when(written, F.col("interactions")).otherwise(known).cast("int"),
         "unseen_interactions": F.when(written, 0).when(known.isNotNull(), F.greatest(
             F.lit(0), F.col("interactions") - known)).cast("int"),
         "stale_since": F.when(carried, F.coalesce("old.stale_since", F.lit(job.space.dt))),
-        "carried_reason": F.when(carried, unreached),
+        "carried_reason": F.when(carried, _unreached(job, failed)),
         "failures": F.when(tried, F.coalesce("old.failures", F.lit(0)) + 1).when(
             ~written & F.col("stale"), F.col("old.failures")).cast("int"),
         "failed_dt": F.when(tried, F.lit(job.space.dt)).when(
@@ -281,6 +309,10 @@ def _before(job: Job, entity: str):
     if old.name.startswith("dt="):
         dated = F.coalesce("generated_dt", F.lit(old.name[3:]))
         before = before.withColumn("generated_dt", F.when(F.col("knowledge").isNotNull(), dated))
+    else:  # texts that came with the input: from before this run
+        earlier = (job.space.day - timedelta(days=1)).isoformat()
+        before = before.withColumn("generated_dt", F.coalesce(
+            "generated_dt", F.when(F.col("knowledge").isNotNull(), earlier)))
     if published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))
     return before

@@ -14,18 +14,21 @@ def histories(rows):
     return pa.array(rows, pa.list_(EVENT))
 
 
-def test_each_place_of_a_history_has_its_distance_to_the_end():
+@pytest.mark.parametrize("shown", [12, 4])
+def test_the_distance_to_what_was_shown_before_the_newest_entries(shown):
     rng = np.random.default_rng(0)
     names, vectors = [f"i{n}" for n in range(20)], rng.normal(size=(20, 8))
     unit = {name: vector / np.linalg.norm(vector) for name, vector in zip(names, vectors, strict=True)}
     unit |= {"unknown": np.zeros(8)}
-    rows = [list(rng.choice([*names, "unknown"], size)) for size in rng.integers(1, 12, 30)]
+    rows = [list(rng.choice([*names, "unknown"], size)) for size in rng.integers(1, 14, 30)]
     rows += [None, [], ["i3"]]
-    found = ItemVectors(pa.array(names), vectors).moved(histories(rows)).to_pylist()
-    assert [len(each) for each in found] == [len(row or ()) for row in rows]
+    found = ItemVectors(pa.array(names), vectors).moved(histories(rows), shown).to_pylist()
     for row, moved in zip(rows, found, strict=True):
-        for place, value in enumerate(moved):
-            then, now = (np.mean([unit[item] for item in row[:end]], axis=0) for end in (place + 1, len(row)))
+        row = row or []
+        assert len(moved) == min(len(row), shown) + 1
+        for new, value in enumerate(moved):
+            now, then = (np.sum([unit[item] for item in part[-shown:]] or [np.zeros(8)], axis=0)
+                         for part in (row, row[:len(row) - new]))
             norms = np.linalg.norm(then) * np.linalg.norm(now)
             expected = 0.0 if not now.any() else 1 - (then @ now / norms if norms else 0.0)
             assert value == pytest.approx(np.clip(expected, 0, 1), abs=1e-6)
@@ -34,8 +37,8 @@ def test_each_place_of_a_history_has_its_distance_to_the_end():
 def test_a_slice_of_a_batch_and_items_without_vectors():
     known = ItemVectors(pa.array(["a", "b"]), np.array([[1.0, 0.0], [0.0, 2.0]]))
     rows = histories([["a"], ["a", "b"], ["x", "y"], ["b"]])
-    assert known.moved(rows.slice(1, 2)).to_pylist() == [
-        [pytest.approx(1 - 0.5 ** 0.5), pytest.approx(0, abs=1e-6)], [0.0, 0.0]]
-    assert known.moved(rows.slice(4)).to_pylist() == []
+    assert known.moved(rows.slice(1, 2), 9).to_pylist() == [
+        [pytest.approx(0, abs=1e-6), pytest.approx(1 - 0.5 ** 0.5), 1.0], [0.0, 0.0, 0.0]]
+    assert known.moved(rows.slice(4), 9).to_pylist() == []
     nothing = ItemVectors(pa.array([], pa.string()), np.zeros((0, 1)))
-    assert nothing.moved(rows).to_pylist() == [[0.0], [0.0, 0.0], [0.0, 0.0], [0.0]]
+    assert nothing.moved(rows, 9).to_pylist() == [[0.0] * 2, [0.0] * 3, [0.0] * 3, [0.0] * 2]

@@ -57,7 +57,8 @@ def prepared(make_job):
         write_json(job.space.stage("plan") / "_done.json",
                    {"fingerprint": "p", "model": job.model_hash, "before": {},
                     "input": {"broken": 3, "duplicates": 2, "up_to_date": 9, "users": 7, "items": 8},
-                    "refresh": {"cut": None}, **counts})
+                    "refresh": {"cut": None, "curve": None, "user": {"chosen": len(plan)},
+                                "item": {"chosen": 0}}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
                    {"fingerprint": "g", "rows": len(new), **GENERATED})
         return job

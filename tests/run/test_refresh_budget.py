@@ -79,7 +79,7 @@ def test_a_run_without_time_publishes_what_is_there_and_goes_on_where_it_stopped
 
 def test_a_deadline_in_the_past_is_an_error_before_anything_is_written(first_night, job_of):
     job = job_of(first_night("past"), NIGHT_2, refresh={"deadline": "2026-01-01 05:00 UTC"}, **UNTIMED)
-    with pytest.raises(ConfigError, match="refresh.deadline = '2026-01-01 05:00 UTC' is in the past"):
+    with pytest.raises(ConfigError, match="refresh.deadline = '2026-01-01 05:00 UTC' of this run is over"):
         pipeline.run(job)
     assert not job.space.knowledge("user").exists()
 

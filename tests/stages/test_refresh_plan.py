@@ -1,5 +1,6 @@
 """Plan with the section refresh: who is written under a budget, who waits and why, and identical prompts."""
 
+import hashlib
 import json
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dare_job import schemas
+from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
 from dare_job.refresh import learned
 from dare_job.refresh.choice import HASHES
@@ -41,9 +43,11 @@ def inputs(write_tables, tmp_path_factory):
 def publish_old(job, day, rows):
     """Texts of an earlier date that answer other prompts: id -> columns that differ."""
     for entity in schemas.ENTITIES:
+        salt = text_salt(job.config, job.model_hash, job.draft_hash, entity)
+        key = hashlib.sha256(f"other{salt}".encode()).hexdigest()
         folder = job.space.knowledge(entity, day)
         folder.mkdir(parents=True)
-        table = [{"entity_id": name, "knowledge": "text", "text_key": "other", "prompt_sha256": "other",
+        table = [{"entity_id": name, "knowledge": "text", "text_key": key, "prompt_sha256": "other",
                   "generated_dt": day, "text_interactions": 1, "tokens": 10, "target_steps": 5,
                   "run_id": "old", **columns} for name, columns in rows.items()] if entity == "user" else []
         pq.write_table(pa.Table.from_pylist(table, schema=schemas.KNOWLEDGE), folder / "part-0.parquet")

@@ -12,6 +12,7 @@ from dare_job.data.sample_world.interests import profile_of_interests
 from dare_job.prompts.sets import HistoryItem, PromptSet
 
 NONE = -1
+_HISTORY = pa.list_(pa.struct([("item_id", pa.string())]))
 TextTokens = Callable[[list[str]], list[int]]  # tokens of each text
 
 
@@ -29,8 +30,8 @@ class Nights:
         Clicks up to and including the day.
     prompt_tokens, text_tokens : int32 (D, U)
         Tokens of the prompt and of the text that it gets; 0 without clicks.
-    moved : float32 (D, U, max_history)
-        How far the history in the prompt moved since each of its places (``ItemVectors.moved``).
+    moved : float32 (D, U, max_history + 1)
+        How far the history in the prompt moved with its newest 0, 1, ... entries (``ItemVectors.moved``).
     """
 
     texts: list[str]
@@ -72,7 +73,7 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
     shape = (world.days, users)
     text, clicks = np.full(shape, NONE, np.int32), np.zeros(shape, np.int32)
     prompt_tokens, text_tokens = np.zeros((2, *shape), np.int32)
-    moved = np.zeros((*shape, prompts.max_history), np.float32)
+    moved = np.zeros((*shape, prompts.max_history + 1), np.float32)
     vectors, known = ItemVectors(pa.array(map(str, range(len(items)))), items), {}
     for night in range(world.days):
         for table in (text, clicks, prompt_tokens, text_tokens, moved):
@@ -83,14 +84,14 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
         active = np.unique(shown.user[clicked])
         rendered = [_rendered(world, prompts, user, history[user]) for user in active.tolist()]
         lengths = count([part for pair in rendered for part in pair])
-        distances = vectors.moved(pa.array(
-            [[{"item_id": str(item)} for item in history[user][-prompts.max_history:]]
-             for user in active.tolist()], pa.list_(pa.struct([("item_id", pa.string())])))).to_pylist()
+        histories = [[{"item_id": str(item)} for item in history[user]] for user in active.tolist()]
+        distances = vectors.moved(pa.array(histories, _HISTORY), prompts.max_history).to_pylist()
         for place, (user, (_, written)) in enumerate(zip(active.tolist(), rendered, strict=True)):
             text[night, user] = known.setdefault(written, len(known))
             prompt_tokens[night, user], text_tokens[night, user] = lengths[2 * place : 2 * place + 2]
             clicks[night, user] = len(history[user])
-            moved[night, user, :len(distances[place])] = distances[place]
+            missing = prompts.max_history + 1 - len(distances[place])
+            moved[night, user] = np.pad(distances[place], (0, missing), "edge")
     return Nights(list(known), text, clicks, prompt_tokens, text_tokens, moved)
 
 

@@ -112,9 +112,8 @@ def features(nights: Nights, night: int, written: np.ndarray, max_history: int) 
     no_text = written == NONE
     shown = np.clip(nights.clicks[night], 1, max_history)
     missed = new_clicks(nights, night, written).astype(float)
-    known = (shown - missed).astype(int)  # entries of the prompt that the text knows
-    moved = nights.moved[night, np.arange(len(written)), np.maximum(known, 1) - 1]
-    distance = np.where(no_text, 0.0, np.where(known > 0, moved, 1.0))
+    moved = nights.moved[night, np.arange(len(written)), np.minimum(missed, max_history).astype(int)]
+    distance = np.where(no_text, 0.0, moved)
     return {"missed": missed, "new": value.new_share(np.minimum(missed, shown), shown.astype(float)),
             "age_days": np.where(no_text, 0, night - written).astype(float),
             "no_text": no_text.astype(float), "distance": distance}

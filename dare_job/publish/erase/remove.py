@@ -251,8 +251,11 @@ def _counted(rows: pa.Table, dt: str | None) -> dict[str, int]:
     if "error" in names:
         counted["errors"] = len(rows) - rows["error"].null_count
     if "generated_dt" in names:
-        written, without = count(pc.equal(rows["generated_dt"], dt)), rows["generated_dt"].null_count
-        counted |= {"written": written, "without_text": without, "carried": len(rows) - written - without}
+        new, without = count(pc.equal(rows["generated_dt"], dt)), rows["generated_dt"].null_count
+        copied = count(pc.and_kleene(pc.equal(rows["generated_dt"], dt), rows["copied"])) if (
+            "copied" in names) else 0
+        counted |= {"written": new - copied, "copied": copied, "without_text": without,
+                    "carried": len(rows) - new - without}
         counted["guarded"] = count(pc.and_kleene(pc.equal(rows["generated_dt"], dt),
                                                  pc.greater(rows["guarded_tokens"], 0)))
     if "rank" in names:

@@ -54,9 +54,9 @@ def _ages(records: dict[str, dict]) -> list[dict]:
 
 
 def _one_more_hour(night: Night, curve: dict) -> float | None:
-    """By the rate of this run: cost of the chosen rows per second of decoding, times its workers."""
+    """By the rate of this run: cost of the written rows per second of decoding, times its workers."""
     busy_s, workers = night.first("busy_s"), (night.first("workers") or {}).get("workers")
-    if not busy_s or not workers or night.first("refresh").get("stopped"):
+    if not busy_s or not workers:
         return None
     return words.more_value(curve, curve["chosen_cost"] / busy_s * workers * HOUR_S)
 

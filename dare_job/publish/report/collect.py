@@ -26,8 +26,8 @@ MIN_STEPS = 16  # acceptance of shorter texts is not compared
 _COUNTS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens")
 _TIMES = ("decode_ms", "retrieval_ms")
 ROW_TIMES = (*_TIMES, "prompt_ms")
-_COLUMNS = ("entity_id", "error", "generated_dt", "finish_reason", "pool", "pool_kind", "step_tokens",
-            *_COUNTS, *ROW_TIMES)
+_COLUMNS = ("entity_id", "error", "generated_dt", "copied", "finish_reason", "pool", "pool_kind",
+            "step_tokens", *_COUNTS, *ROW_TIMES)
 _POOLS = pa.schema([*((name, pa.string()) for name in ("pool", "pool_kind")),
                     *((name, pa.int64()) for name in ("texts", *_COUNTS)),
                     *((name, pa.float64()) for name in _TIMES)])
@@ -122,6 +122,7 @@ class Collected:
         self.reasons.add(batch["entity_id"], batch["error"])
         new = pc.fill_null(pc.equal(batch["generated_dt"], self._dt), False)
         old = pc.and_(pc.is_valid(batch["generated_dt"]), pc.invert(new))
+        new = pc.and_(new, pc.invert(pc.fill_null(batch["copied"], False)))  # the text of another row
         self._offer(batch.filter(old), first + _places(old), {self.carried: self._order})
         numbers, batch = first + _places(new), batch.filter(new)
         self.fresh += batch.num_rows
