@@ -24,6 +24,7 @@ from dare_job.generate.task import Task
 from dare_job.job import Job
 from dare_job.observe import figures
 from dare_job.observe.progress import counted, duration
+from dare_job.refresh import stopping, words
 from dare_job.schemas import ENTITIES
 from dare_job.tables import plan_table, published, stage_inputs
 
@@ -83,6 +84,10 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
         How the time of decoding was estimated.
     probe, previous
         ``rows`` and ``cut_off`` of the texts that were decoded here, and of the previous run's.
+    in_time
+        Share of the decoding that ``refresh.deadline`` and ``refresh.max_worker_hours`` leave time for.
+    one_more_hour
+        Share of the value left that another hour of each worker would buy; None without a budget.
     gpu_hours
         Of the stage generate, as in the report.
     cost
@@ -98,24 +103,39 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
     busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
     basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
-    generating = [*_generate(job, sum(rows.values()), list(costs.values()), workers),
-                  Part("decoding", busy_s / workers, basis)] if costs else []
-    stale = stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
-    parts = [Part("start of Spark, input and plan", plan_s, "measured now"),
-             *(_stages(job, _BEFORE, planned) if stale else []),
-             *generating, *_stages(job, _AFTER, sum(rows.values()))]
+    starting = _generate(job, sum(rows.values()), list(costs.values()), workers) if costs else []
+    choice = stage_inputs.require_stage(job, "plan")["refresh"]
+    before = [Part("start of Spark, input and plan", plan_s, "measured now"),
+              *(_stages(job, _BEFORE, planned) if stage_inputs.has_stale_rows({"refresh": choice}) else [])]
+    after = _stages(job, _AFTER, sum(rows.values()))
+    left_s = stopping.seconds_left(job)
+    others_s = sum(part.seconds or 0.0 for part in [*before[1:], *starting, *after])
+    left_s = None if left_s is None else left_s - others_s
+    in_time = min(_shares_in_time(job, busy_s, workers, left_s)) if busy_s else 1.0
+    generating = [*starting, Part("decoding", in_time * busy_s / workers, basis)] if costs else []
+    parts = [*before, *generating, *after]
     seconds = sum(part.seconds or 0.0 for part in parts)
     hours = workers * sum(part.seconds or 0.0 for part in generating) / 3600
+    curve = choice["curve"]
+    more = curve and busy_s and words.more_value(
+        curve, curve["chosen_cost"] / busy_s * workers * 3600)  # the rate of the chosen rows
     price = job.config.cost.per_gpu_hour
     return {
         "users": rows["user"], "items": rows["item"], "tokens": round(tokens), "seconds": round(seconds, 1),
-        "workers": workers, "basis": basis,
+        "workers": workers, "basis": basis, "in_time": round(in_time, 4), "one_more_hour": more or None,
         "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
         "probe": {"rows": sum(cost.probed for cost in costs.values()),
                   "cut_off": sum(cost.cut_off for cost in costs.values() if cost.probed)},
         "previous": {"rows": sum(cost.previous for cost in costs.values()),
                      "cut_off": sum(cost.cut_off for cost in costs.values() if cost.previous)},
         "gpu_hours": round(hours, 4), "cost": None if price is None else round(hours * price, 4)}
+
+
+def _shares_in_time(job: Job, busy_s: float, workers: int, left_s: float | None) -> list[float]:
+    """Share of ``busy_s`` seconds of decoding that each limit of time leaves, at least 0."""
+    hours = job.config.refresh.max_worker_hours
+    limits = [None if hours is None else 3600 * hours, None if left_s is None else workers * left_s]
+    return [1.0, *(max(0.0, limit / busy_s) for limit in limits if limit is not None)]
 
 
 def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str | None:
@@ -225,15 +245,22 @@ def show(estimate: dict) -> None:
         table.add_row(part["name"], duration(part["seconds"]) if known else "–", Text(part["basis"]))
     console.print(table)
     console.print(total(estimate), soft_wrap=True)
+    if choice := words.of_choice(estimate["refresh"]):
+        console.print(choice, soft_wrap=True)
+    if estimate["one_more_hour"] is not None:
+        share = f"{estimate['one_more_hour']:.0%}"
+        console.print(f"Another hour of each worker would buy {share} of the value left", soft_wrap=True)
 
 
 def total(estimate: dict) -> str:
     """The total in one line."""
-    words = (f"{counted(estimate['users'], 'user')} and {counted(estimate['items'], 'item')} need text: "
+    line = (f"{counted(estimate['users'], 'user')} and {counted(estimate['items'], 'item')} need text: "
              f"about {counted(estimate['tokens'], 'token')} in {duration(estimate['seconds'])} with "
              f"{counted(estimate['workers'], 'worker')} ({estimate['basis']})")
     if estimate["cost"] is not None:
-        words += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
+        line += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
                   f"{estimate['cost']:.2f}")
+    if estimate["in_time"] < 1:
+        line += f"; the time that section refresh gives ends at {estimate['in_time']:.0%} of the decoding"
     missing = [part["name"] for part in estimate["parts"] if part["seconds"] is None]
-    return words + (f"; not included: {', '.join(missing)}" if missing else "")
+    return line + (f"; not included: {', '.join(missing)}" if missing else "")

@@ -32,6 +32,7 @@ HELP = {
     "rows_carried": "Rows carried over from an earlier date.",
     "rows_copied": "Rows that share the new text of a row with the same prompt.",
     "rows_backlog": "Changed rows whose text was not written, by reason.",
+    "rows_backlog_by_age": "Changed rows whose text was not written, by the age of the text.",
     "backlog_value_share": "Share of the expected value of the changed rows that was not written.",
     "row_errors": "Rows with an error.",
     "tokens": "Tokens generated for the date.",
@@ -134,6 +135,8 @@ def _backlog(entity: str, manifest: dict) -> Iterator[Figure]:
     yield Figure("rows_copied", manifest["counts"].get("copied", 0), {"entity": entity})
     for reason, rows in record["carried"].items():
         yield Figure("rows_backlog", rows, {"entity": entity, "reason": reason})
+    for age, (_, left) in record.get("ages", {}).items():
+        yield Figure("rows_backlog_by_age", left, {"entity": entity, "age": age})
     if total := record.get("value", 0) + record.get("value_left", 0):
         yield Figure("backlog_value_share", record["value_left"] / total, {"entity": entity})
 

@@ -76,6 +76,13 @@ def _deadline(job: Job) -> float:
     return job.config.refresh.deadline_after(datetime.now(UTC)).timestamp() if fixed is None else fixed
 
 
+def seconds_left(job: Job) -> float | None:
+    """Seconds until the deadline, at least 0; None without one."""
+    if not job.config.refresh.deadline:
+        return None
+    return max(0.0, _deadline(job) - datetime.now(UTC).timestamp())
+
+
 def set_stop(job: Job, folder: AnyPath, slots: int, used_s: float) -> Stop | None:
     """When this run stops starting chunks, or None. Forgets an earlier stop.
 

@@ -19,6 +19,18 @@ def of_plan(record: dict) -> str:
     return "; ".join(filter(None, parts))
 
 
+def of_choice(choice: dict) -> str:
+    """Changed rows by the age of their text, written and left; empty if every changed row is written."""
+    if not any(choice[entity]["carried"] for entity in ENTITIES):
+        return ""
+    sums: dict[str, list[int]] = {}
+    for entity in ENTITIES:
+        for age, numbers in choice[entity]["ages"].items():
+            sums[age] = [a + b for a, b in zip(sums.get(age, (0, 0)), numbers, strict=True)]
+    parts = [f"{age}: {written:,} of {written + left:,}" for age, (written, left) in sums.items()]
+    return f"Changed rows that are written, by the age of their text: {', '.join(parts)}"
+
+
 def copies(rows: int, stale: int) -> str:
     """How many rows share the text of an identical prompt, of ``stale`` changed rows; empty if none."""
     return f"{counted(rows, 'row')} ({rows / stale:.0%}) with the prompt of another row" if rows else ""

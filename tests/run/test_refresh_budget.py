@@ -12,6 +12,7 @@ from dare_job.errors import ConfigError
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES
 from dare_job.stages import generate
+from dare_job.tables import published
 from dare_job.workspace import report_page
 
 pytestmark = pytest.mark.spark
@@ -101,6 +102,16 @@ def slow_task():
     return write_shard
 
 
+def test_rows_that_never_had_a_text_are_in_the_backlog_of_a_first_run(nights, job_of, tmp_path):
+    summary = pipeline.run(job_of(tmp_path, NIGHT_1, refresh={"max_rows": 2}, **UNTIMED))
+    records = [published.read_manifest(tmp_path / f"knowledge/entity={entity}/dt={NIGHT_1}")["refresh"]
+               for entity in ENTITIES]
+    assert summary["written"] == 2 == sum(record["chosen"] for record in records)
+    waiting = sum(record["carried"].get("budget", 0) for record in records)
+    assert summary["backlog"] == waiting > 2 and history(tmp_path)[0]["backlog"] == waiting
+    assert sum(record["ages"]["no text"][1] for record in records) == waiting
+
+
 @pytest.mark.release
 def test_a_run_that_reaches_its_deadline_publishes_what_is_written_and_the_next_one_writes_the_rest(
         nights, first_night, job_of, monkeypatch):
@@ -118,6 +129,9 @@ def test_a_run_that_reaches_its_deadline_publishes_what_is_written_and_the_next_
     assert summary["stopped"] == "deadline" and summary["written"] > 0
     waiting = carried(out)["deadline"]
     assert summary["backlog"] == len(waiting) + 1 and summary["written"] + len(waiting) == 18
+    record = published.read_manifest(out / f"knowledge/entity=user/dt={NIGHT_2}")["refresh"]
+    assert record["value_left"] > 0 and record["chosen"] + record["carried"]["deadline"] > record["chosen"]
+    assert record["curve"]["chosen_rows"] == summary["written"] < record["curve"]["rows"][-1]
     monkeypatch.undo()
     rest = pipeline.run(job_of(out, NIGHT_3, refresh={"max_rows": 3}, **UNTIMED))
     found, full = texts(out, NIGHT_3), texts(nights.out)

@@ -11,7 +11,7 @@ from dare_job import schemas
 from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
 from dare_job.refresh import learned
-from dare_job.refresh.choice import HASHES
+from dare_job.refresh.choice import HASHES, SAMPLE
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import aged, new_share
 from dare_job.refresh.worth import BINS_PER_TIER
@@ -197,3 +197,35 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
     for user, distance in moved.items():
         expected = 2 * (1 - (1 - distance) * (1 - aged(1)))
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
+
+
+def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_their_value(
+        make_job, inputs, monkeypatch):
+    """Row by row: the manifest of the night before, whose budget left such texts, names today's model."""
+    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    job = make_job({**inputs, "refresh": {"min_days": 9, "min_new_interactions": 9}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {
+        "u4": {}, "u5": {"text_key": "of another model"}, "u6": {"prompt_set": "another"},
+        "u7": {"prompt_set": job.config.prompt_set("user").version_hash}})
+    _, rows = planned(job)
+    assert {name: rows[name]["carried_reason"] for name in ("u4", "u5", "u6", "u7")} == {
+        "u4": "few new interactions", "u5": None, "u6": None, "u7": "few new interactions"}
+    assert rows["u5"]["value"] == 1 + 6 and rows["u6"]["value"] == 1 + 7  # all interactions, nothing holds
+    assert rows["u7"]["value"] < 2
+
+
+@pytest.mark.slow
+def test_sampled_rows_are_written_whatever_holds_others_back_and_tokens_are_counted(
+        make_job, inputs, monkeypatch):
+    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1)
+    settings = {**inputs, "refresh": {"min_days": 9, "min_new_interactions": 9}}
+    job = make_job({**settings, "out": f"{inputs['input']['path']}/sampled"}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {user: {"prompt_tokens": 100} for user in USERS})
+    _, rows = planned(job)
+    assert written(rows) >= set(USERS)
+    assert {row["rank"] // (HASHES * BINS_PER_TIER) for row in map(rows.get, USERS)} == {SAMPLE}
+    job = make_job({**inputs, "out": f"{inputs['input']['path']}/tokens", "refresh": {"max_tokens": 250}},
+                   day="2026-01-10")
+    publish_old(job, "2026-01-09", {name: {"prompt_tokens": 100} for name in (*USERS, "twin-a", "twin-b")})
+    _, rows = planned(job)
+    assert {row["tokens"] for row in rows.values()} == {110} and len(written(rows)) == 2

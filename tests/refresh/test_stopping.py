@@ -1,0 +1,84 @@
+"""The deadline of a run: fixed when it first starts, with time for what comes after decoding."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from dare_job.errors import ConfigError
+from dare_job.refresh import stopping
+from dare_job.tables.chunk_files import Totals
+from dare_job.workspace import write_json
+
+BEFORE = "2026-01-01"
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Factory: sets the clock to a time of 2026-01-03 (UTC)."""
+    def set_clock(hour: int, minute: int = 0) -> float:
+        moment = datetime(2026, 1, 3, hour, minute, tzinfo=UTC)
+        monkeypatch.setattr(stopping, "datetime", type("Clock", (), {"now": lambda _: moment}))
+        return moment.timestamp()
+    return set_clock
+
+
+@pytest.fixture
+def job(make_job):
+    return make_job({"refresh": {"deadline": "05:00 UTC"}, "spark": {"rows_per_commit": 8}})
+
+
+def publish(job, **manifest):
+    for entity in ("user", "item"):
+        folder = job.space.knowledge(entity, BEFORE)
+        folder.mkdir(parents=True)
+        (folder / "_manifest.json").write_text(json.dumps({"date": BEFORE, "run_id": "r", **manifest}))
+
+
+def test_a_run_that_is_resumed_keeps_its_deadline_and_the_next_one_has_its_own(job, at):
+    five = at(5)
+    at(3)
+    stopping.fix_deadline(job)
+    at(5, 10)  # killed in between, before anything was written
+    stopping.fix_deadline(job)
+    with pytest.raises(ConfigError, match="'05:00 UTC' of this run is over, and no text of 2026-01-02"):
+        stopping.require_future(job)
+    job.space.stage("generate").mkdir(parents=True)
+    write_json(job.space.stage("generate") / "_cut.json", {})
+    stopping.require_future(job)  # with texts, it publishes them
+    assert stopping.seconds_left(job) == 0
+    assert stopping.set_stop(job, job.space.stage("generate"), 2, 0.0) == stopping.Stop(
+        five, stopping.DEADLINE)
+    stopping.forget_deadline(job)
+    assert stopping.seconds_left(job) == (23 * 60 + 50) * 60
+
+
+def test_another_setting_is_another_deadline(job, make_job, at):
+    at(3)
+    stopping.fix_deadline(job)
+    later = make_job({"refresh": {"deadline": "06:00 UTC"}})
+    stopping.fix_deadline(later)
+    assert stopping.seconds_left(later) == 3 * 3600
+
+
+def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at):
+    """Encode and recommend end after the manifest is written; the log folder of their date has their time."""
+    now = at(3)
+    publish(job, seconds={"gate": 60, "publish": 120, "generate": 7000}, baseline_span=[100.0, 500.0],
+            settings={"encode": {"model": "e5"}, "recommend": {"model": None}})
+    logs = job.space.work.parent / f"dt={BEFORE}" / "logs"
+    logs.mkdir(parents=True)
+    write_json(logs / "seconds.json", {"encode": 3600, "recommend": 50, "gate": 1})
+    stopping.fix_deadline(job)
+    stop = stopping.set_stop(job, job.space.stage("generate"), 2, 0.0)
+    assert stop.at == pytest.approx(now + 2 * 3600 - 1.2 * (60 + 120 + 3600))
+    assert stopping.has_time_for_baseline(job)  # 480 of 2,664 seconds
+    at(3, 40)
+    assert not stopping.has_time_for_baseline(job)
+
+
+def test_a_first_chunk_takes_as_long_as_those_that_are_there_or_as_the_previous_run_says(job):
+    assert stopping.chunk_seconds(job, Totals()) == 0
+    publish(job, counts={"written": 10}, totals={"tokens": 2000}, tokens_per_s=50.0)
+    assert stopping.chunk_seconds(job, Totals()) == pytest.approx(8 * 200 / 50)
+    assert stopping.chunk_seconds(job, Totals(rows=4, busy_s=20.0)) == pytest.approx(8 * 5)
