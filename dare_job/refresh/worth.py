@@ -2,7 +2,7 @@
 
 A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``,
 a seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
-estimates of the value unbiased: it is written whatever its value.
+estimates of the value unbiased: it is written also where its value is low.
 """
 
 from pathlib import Path
