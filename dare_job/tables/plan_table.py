@@ -21,23 +21,27 @@ BUDGET = "budget"  # the reason of rows from the cut on
 
 def read(job: Job, entity: str) -> DataFrame:
     """PLAN of an entity type with ``text_of``, and ``carried_reason`` with the reason BUDGET."""
-    copies = read_parquet(job.spark, copies_folder(job.space.stage("plan"), entity))
+    copies = copies_folder(job.space.stage("plan"), entity)
+    copies = read_parquet(job.spark, copies) if published.dataset(copies, COPIES).count_rows() else None
     return decided(stage_inputs.stage_table(job, "plan", entity), copies, _cut(job))
 
 
-def decided(rows: DataFrame, copies: DataFrame, cut: int | None) -> DataFrame:
+def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None) -> DataFrame:
     """Add ``text_of`` and the reason BUDGET to rows of PLAN (entity_id, rank, carried_reason and others).
 
     Parameters
     ----------
     copies
-        COPIES of the same entity type.
+        COPIES of the same entity type; None: there are none.
     cut
         Rows from this rank on are not written; None: all are. A copy costs nothing: what holds it back does
         not count.
     """
-    copies = copies.where(F.lit(True) if cut is None else F.col("written_rank") < cut)
-    rows = rows.join(copies.select("entity_id", "text_of"), "entity_id", "left")
+    if copies is None:
+        rows = rows.withColumn("text_of", F.lit(None).cast("string"))
+    else:
+        copies = copies.where(F.lit(True) if cut is None else F.col("written_rank") < cut)
+        rows = rows.join(copies.select("entity_id", "text_of"), "entity_id", "left")
     late = F.lit(False) if cut is None else F.col("rank") >= cut
     return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), F.coalesce(
         "carried_reason", F.when(late, BUDGET))))
