@@ -1,6 +1,7 @@
 """Reads prompt sets: built-in sets by name, user-defined sets from a YAML or Jinja file."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -124,7 +125,12 @@ def load(name_or_path: str, domain: str = DOMAINS[0], side: str | None = None,
                           "or a path to a YAML or Jinja file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {path} cannot be read as text: {error}") from error
-    length = {sets.MAX_WORDS: max_words(max_new_tokens)}
+    return _parsed(path, text, domain, side, max_words(max_new_tokens))
+
+
+@lru_cache(maxsize=64)  # a run asks some forty times for the same two sets
+def _parsed(path: Path, text: str, domain: str, side: str | None, words: int) -> PromptSet:
+    length = {sets.MAX_WORDS: words}
     return _jinja(path, text, side, length) if path.suffix in _JINJA else _yaml(path, text, domain, length)
 
 

@@ -7,19 +7,23 @@ choice is in the record of the stage, so a resumed run does not choose again.
 from functools import reduce
 
 import numpy as np
-from pyspark.sql import Column, DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.refresh.choice import HASHES, Budget, cut
 from dare_job.refresh.worth import BINS_PER_TIER
-from dare_job.schemas import COPIES, ENTITIES
+from dare_job.schemas import COPIES, ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import plan_table
+from dare_job.tables import plan_table, published
 
 CURVE_POINTS = 100
+ROWS_IN_MEMORY = 1_000_000  # of which the driver looks for equal text keys: some 100 MB
+COUNTED = ("entity_id", "stale", "carried_reason", "rank", "cost", "value", "age_days")
+WRITTEN = ("chosen", "copied")
 _HASH_BITS = HASHES.bit_length() - 1
 
 
@@ -52,28 +56,33 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
     """
     settings = job.config.refresh
     copies = {entity: _write_copies(job, entity, folder) for entity in ENTITIES}
-    curve = cut = None
+    cut, table = None, ()
     if settings.is_limited:
         candidates = reduce(DataFrame.unionByName, [
             _candidates(job, entity, folder, copies[entity]) for entity in ENTITIES])
         table = _histogram(candidates, F.shiftright("rank", _HASH_BITS))
         cut = _cut(table, candidates, settings)
-        curve = _curve(table, candidates, cut) if len(table) else None
-    return {**{entity: _counts(job, entity, folder, copies[entity], cut) for entity in ENTITIES}, "cut": cut,
-            "curve": curve}
+    changed = {entity: _read(job, entity, folder, *COUNTED).where("stale") for entity in ENTITIES}
+    records = counts({entity: plan_table.decided(rows, copies[entity], cut)
+                      for entity, rows in changed.items()})
+    curve = _curve(table) | texts_of(records) if len(table) else None
+    return {**records, "cut": cut, "curve": curve}
 
 
 def _read(job: Job, entity: str, folder: AnyPath, *columns: str) -> DataFrame:
     return read_parquet(job.spark, folder / f"entity={entity}", columns=list(columns))
 
 
-def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame:
-    """Write and read COPIES: rows with the text key of a row of lower rank that nothing holds back."""
+def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
+    """Write and read COPIES: rows with the text key of a row of lower rank that nothing holds back.
+
+    None, and no folder, if texts cannot be shared, or if in a plan of at most ROWS_IN_MEMORY rows none are.
+    """
+    if not equal_prompts_give_equal_texts(job.config) or not _keys_repeat(folder / f"entity={entity}"):
+        return None
     target = plan_table.copies_folder(folder, entity)
     rows = _read(job, entity, folder, "entity_id", "text_key", "carried_reason", "rank")
     rows = rows.where(F.col("rank").isNotNull())  # stale, and with a prompt
-    if not equal_prompts_give_equal_texts(job.config):
-        rows = rows.where(F.lit(False))
     free = F.when(F.col("carried_reason").isNull(), F.struct(F.col("rank").alias("written_rank"),
                                                              F.col("entity_id").alias("text_of")))
     shared = rows.groupBy("text_key").agg(F.min(free).alias("first"), F.count("*").alias("n"))
@@ -83,10 +92,20 @@ def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame:
     return read_parquet(job.spark, target)
 
 
-def _candidates(job: Job, entity: str, folder: AnyPath, copies: DataFrame) -> DataFrame:
+def _keys_repeat(folder: AnyPath) -> bool:
+    """Whether rows to write may have equal text keys. A large plan is not searched: Spark does that."""
+    plan = published.dataset(folder, PLAN)
+    if plan.count_rows() > ROWS_IN_MEMORY:
+        return True
+    keys = plan.to_table(columns=["text_key"], filter=pc.field("rank").is_valid())["text_key"]
+    return pc.count_distinct(keys).as_py() < len(keys)
+
+
+def _candidates(job: Job, entity: str, folder: AnyPath, copies: DataFrame | None) -> DataFrame:
     """rank, tokens, cost, value and ``held`` of the rows that need a text of their own."""
     rows = _read(job, entity, folder, "entity_id", "carried_reason", "rank", "tokens", "cost", "value")
-    own = rows.where(F.col("rank").isNotNull()).join(copies, "entity_id", "left_anti")
+    own = rows.where(F.col("rank").isNotNull())
+    own = own if copies is None else own.join(copies, "entity_id", "left_anti")
     return own.select("rank", "tokens", "cost", "value", F.col("carried_reason").isNotNull().alias("held"))
 
 
@@ -117,52 +136,64 @@ def _cut(table: np.ndarray, candidates: DataFrame, settings) -> int | None:
     return int(ranks[more]) if more < len(ranks) else (int(bins[covered]) + 1) * HASHES
 
 
-def _curve(table: np.ndarray, candidates: DataFrame, end: int | None) -> dict:
+def _curve(table: np.ndarray) -> dict:
     """Cumulated rows, cost and value in the order of writing, at most CURVE_POINTS points from 0 on."""
     sums = np.vstack([np.zeros(3), np.cumsum(table[:, [1, 3, 4]], axis=0)])
     places = np.unique(np.linspace(0, len(sums) - 1, CURVE_POINTS).round().astype(int))
-    inside = F.lit(True) if end is None else F.col("rank") < end
-    chosen = candidates.where(~F.col("held") & inside).agg(
-        F.count("*"), F.sum("cost"), F.sum("value")).first()
     rows, costs, values = (sums[places, place] for place in range(3))
     return {"rows": rows.astype(int).tolist(), "cost": costs.astype(int).tolist(),
-            "value": [round(number, 3) for number in values.tolist()],
-            "chosen_rows": chosen[0], "chosen_cost": chosen[1] or 0, "chosen_value": round(chosen[2] or 0, 3)}
+            "value": [round(number, 3) for number in values.tolist()]}
 
 
-def _counts(job: Job, entity: str, folder: AnyPath, copies: DataFrame, end: int | None) -> dict:
-    rows = _read(job, entity, folder, "entity_id", "stale", "carried_reason", "rank", "value", "age_days")
-    return counts(plan_table.decided(rows.where("stale"), copies, end))
+def texts_of(records: dict[str, dict]) -> dict:
+    """Rows, cost and value of the texts of all entity types, for the curve, from records of ``counts``."""
+    return {f"chosen_{name}": sum(records[entity]["texts"][name] for entity in ENTITIES)
+            for name in ("rows", "cost", "value")}
 
 
-def counts(rows: DataFrame) -> dict:
-    """What is written and what is not, from changed rows with the columns of ``plan_table.read``.
+def counts(changed: dict[str, DataFrame]) -> dict[str, dict]:
+    """What is written and what is not, from changed rows (COUNTED and ``text_of``), by entity type.
 
     Returns
     -------
     chosen, copied, carried
         Rows that are written, that share a text, and that are not written, by reason.
+    texts
+        ``rows``, ``cost`` and expected ``value`` of the prompts that are written: neither copies nor rows
+        without a prompt are among them.
     value, value_left
-        Expected value of what is written and of what is not.
+        Expected value of what is written, with copies, and of what is not.
     ages
         By age of the text: rows that are written or share a text, and the others.
     """
     reason = F.when(F.col("text_of").isNotNull(), "copied").otherwise(F.coalesce("carried_reason", F.lit(
         "chosen")))
     age = F.when(F.col("age_days").isNull(), -1).otherwise(F.floor(F.log2(F.col("age_days") + 1)))
-    groups = rows.groupBy(reason.alias("reason"), age.alias("age")).agg(
-        F.count("*").alias("rows"), F.sum("value").alias("value")).collect()
-    record: dict = {"chosen": 0, "copied": 0, "carried": {}, "value": 0.0, "value_left": 0.0, "ages": {}}
-    for row in groups:
-        written = row["reason"] in ("chosen", "copied")
-        if written:
-            record[row["reason"]] += row["rows"]
-        else:
-            record["carried"][row["reason"]] = record["carried"].get(row["reason"], 0) + row["rows"]
-        record["value" if written else "value_left"] += row["value"] or 0.0
-        ages = record["ages"].setdefault(age_name(row["age"]), [0, 0])
-        ages[not written] += row["rows"]
-    return record | {name: round(record[name], 3) for name in ("value", "value_left")}
+    rows = reduce(DataFrame.unionByName, [
+        table.select(F.lit(entity).alias("entity"), reason.alias("reason"), age.alias("age"), "value", "cost")
+        for entity, table in changed.items()])
+    groups = rows.groupBy("entity", "reason", "age").agg(
+        F.count("*").alias("rows"), F.count("value").alias("texts"), F.sum("cost").alias("cost"),
+        F.coalesce(F.sum("value"), F.lit(0.0)).alias("value")).collect()
+    return {entity: _record([group for group in groups if group["entity"] == entity]) for entity in changed}
+
+
+def _record(groups: list[Row]) -> dict:
+    """What ``counts`` returns of one entity type."""
+    by_reason: dict[str, int] = {}
+    ages: dict[str, list[int]] = {}
+    for group in groups:
+        by_reason[group["reason"]] = by_reason.get(group["reason"], 0) + group["rows"]
+        written = group["reason"] in WRITTEN
+        ages.setdefault(age_name(group["age"]), [0, 0])[not written] += group["rows"]
+    own = [group for group in groups if group["reason"] == "chosen"]
+    value = sum(group["value"] for group in groups if group["reason"] in WRITTEN)
+    left = sum(group["value"] for group in groups if group["reason"] not in WRITTEN)
+    return {**{name: by_reason.pop(name, 0) for name in WRITTEN}, "carried": by_reason,
+            "texts": {"rows": sum(group["texts"] for group in own),
+                      "cost": sum(group["cost"] or 0 for group in own if group["texts"]),
+                      "value": round(sum(group["value"] for group in own), 3)},
+            "value": round(value, 3), "value_left": round(left, 3), "ages": ages}
 
 
 def age_name(power: int) -> str:

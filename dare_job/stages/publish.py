@@ -54,7 +54,7 @@ _SUMS = ("tokens", "target_steps", "scored_tokens", "accepted_tokens", "relaxed_
 
 
 def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files: list[parts.Part],
-                  fingerprint: str, gates: dict) -> dict:
+                  fingerprint: str, gates: dict, choice: dict) -> dict:
     """The manifest of a staged snapshot: model and settings, counts, totals, rates, files with checksums.
 
     Parameters
@@ -65,6 +65,8 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         Of the snapshot's sources.
     gates
         Findings of the stage gate about the entity type, by check.
+    choice
+        Which rows were written, as in the record of the stage plan.
     """
     counts, totals, kinds = _count(job, entity, [folder / part.file for part in files])
     plan, work = stage_inputs.require_stage(job, "plan"), shard_plan.read_plan(job.space.stage("generate"))
@@ -83,7 +85,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "counts": counts, "totals": {name: getattr(totals, name) for name in _SUMS}, "pool_kinds": kinds,
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "refresh": _carried_over(job, plan, entity, folder, files),
+        "refresh": _carried_over(job, entity, choice, folder, files),
         "gates": gates, "waves": generated["waves"][entity],
         **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
         "input": input_size.compared_counts(plan["input"]),
@@ -94,20 +96,28 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     }
 
 
-def _carried_over(job: Job, plan: dict, entity: str, folder: AnyPath, files: list[parts.Part]) -> dict:
+def _carried_over(job: Job, entity: str, choice: dict, folder: AnyPath, files: list[parts.Part]) -> dict:
     """What became of the plan's choice: rows and value, written and carried over, and the curve."""
     rows = published.dataset_of_files([folder / part.file for part in files]).to_table(
         columns=["carried_reason", "stale_since", "unseen_interactions"],
         filter=pc.field("carried_reason").is_valid())
-    record, curve = plan["refresh"][entity], plan["refresh"]["curve"]
-    if job.config.refresh.is_limited:
-        record = chosen.counts(_outcome(job, entity))
-    else:  # all are chosen; the published rows tell which of them failed, or were left out by a limit
+    record = choice[entity]
+    if not job.config.refresh.is_limited:  # what was published tells which rows failed or a limit left out
         counts = rows["carried_reason"].value_counts().to_pylist()
         record = record | {"carried": {entry["values"]: entry["counts"] for entry in counts}}
-    return {**record, "curve": curve and curve | _written_cost(job), "stopped": stopping.reason(job),
+    return {**record, "curve": choice["curve"], "stopped": stopping.reason(job),
             "oldest": pc.min(rows["stale_since"]).as_py(),
             "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0}
+
+
+def _choice(job: Job) -> dict:
+    """The plan's choice; in a limited run, with what was written of it in place of what was to be written."""
+    choice = stage_inputs.require_stage(job, "plan")["refresh"]
+    if not job.config.refresh.is_limited:
+        return choice
+    records = chosen.counts({entity: _outcome(job, entity) for entity in ENTITIES})
+    curve = choice["curve"]
+    return {**records, "curve": curve and curve | chosen.texts_of(records)}
 
 
 def _outcome(job: Job, entity: str):
@@ -125,14 +135,6 @@ def _outcome(job: Job, entity: str):
 def _unreached(job: Job, failed: Column) -> Column:
     """Why a changed row was not written."""
     return F.coalesce("carried_reason", F.when(failed, "failed").otherwise(stopping.reason(job) or "limit"))
-
-
-def _written_cost(job: Job) -> dict:
-    """Rows, cost and value of the texts that were written, of both entity types."""
-    own = [_outcome(job, entity).where(F.col("ok") & F.col("text_of").isNull()) for entity in ENTITIES]
-    rows, cost, value = own[0].select("cost", "value").unionByName(own[1].select("cost", "value")).agg(
-        F.count("*"), F.sum("cost"), F.sum("value")).first()
-    return {"chosen_rows": rows, "chosen_cost": cost or 0, "chosen_value": round(value or 0, 3)}
 
 
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_files.Totals, dict]:
@@ -194,11 +196,13 @@ def _publish(job: Job) -> dict:
                 for entity, manifest in current.items()}
     with ExitStack() as failing:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
+        with progress.doing("counting what was written"):
+            choice = _choice(job)
         manifests = {}
         for entity, files in staged.items():
             with progress.doing(f"counting rows of the {entity} snapshot"):
                 manifests[entity] = make_manifest(job, entity, generated, *files, fingerprints[entity],
-                                                  gates[entity])
+                                                  gates[entity], choice)
             seconds = round(time.perf_counter() - began, 3)
             manifests[entity]["seconds"]["publish"] = seconds
             earlier = [span for span in manifests[entity]["stages"] if span["end"] < start]

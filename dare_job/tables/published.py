@@ -237,8 +237,10 @@ def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.nam
     missing = {"entity_id", "knowledge"} - set(table.columns)
     if missing:
         raise DataError(f"{folder}: column {' and '.join(sorted(missing))} missing; it has {table.columns}")
-    chosen = []
-    for field in map(KNOWLEDGE.field, columns):
-        value = F.col(field.name) if field.name in table.columns else F.lit(None)
-        chosen.append(value.cast(from_arrow_type(field.type)).alias(field.name))
+    kinds = {field.name: field.dataType for field in table.schema}
+    chosen: list = []
+    for name in columns:
+        kind = from_arrow_type(KNOWLEDGE.field(name).type)
+        value = F.col(name) if name in kinds else F.lit(None)
+        chosen.append(name if kinds.get(name) == kind else value.cast(kind).alias(name))
     return table.select(chosen)
