@@ -58,6 +58,7 @@ PLAN = pa.schema([
     pa.field("carried_reason", pa.string()),  # why a stale row is not written whatever the budget
     pa.field("unseen_interactions", pa.int32()),  # since the text was written; null if that is not known
     pa.field("age_days", pa.int32()),  # of the text; null if there is none
+    pa.field("distance", pa.float32()),  # 0 to 1: how far the history's item vectors moved since the text
     pa.field("value", pa.float64()),  # expected value of writing the row
     pa.field("cost", pa.int64()),  # of writing it: tokens of the prompt, and eight for each decoding step
     pa.field("tokens", pa.int64()),  # of the prompt and the text, estimated
@@ -68,7 +69,7 @@ PLAN = pa.schema([
 COPIES = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("text_of", pa.string(), nullable=False),  # entity_id of the other row
-    pa.field("written_rank", pa.int64(), nullable=False),  # rank of the other row
+    pa.field("written_rank", pa.int64(), nullable=False),  # rank of the other row; -1: its text is not stale
 ])
 
 VECTORS = pa.schema([
@@ -123,6 +124,8 @@ KNOWLEDGE = pa.schema([
     pa.field("failures", pa.int32()),  # runs in a row in which the text failed
     pa.field("failed_dt", pa.string()),  # date of the last of these runs
     pa.field("copied", pa.bool_()),  # the text was written for another row of the same text_key
+    pa.field("sampled", pa.bool_()),  # the text was written as one of the seeded sample
+    pa.field("distance", pa.float32()),  # when it was written: how far the history moved since the one before
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that published this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
 

@@ -55,6 +55,8 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
         Number of all.
     history : array of (item_id, rating)
         Those in the window, oldest first.
+    times : array of int64
+        Their times, in seconds since 1970.
     """
     table = interactions.join(titled.select("item_id", F.lit(True).alias("_titled")), "item_id", "left")
     usable = F.col("_titled")
@@ -71,7 +73,8 @@ def user_histories(interactions: DataFrame, titled: DataFrame, settings: History
     collected = collected.agg(counted.cast("int").alias("interactions"), F.sort_array(events).alias("events"))
     window = select_window(F.col("events"), settings)
     history = F.transform(window, lambda event: F.struct(event["item_id"], event["rating"]))
-    return collected.select("user_id", "interactions", history.alias("history"))
+    return collected.select("user_id", "interactions", history.alias("history"),
+                            window["timestamp"].alias("times"))
 
 
 def select_window(events: Column, settings: HistorySettings) -> Column:

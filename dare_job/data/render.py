@@ -21,17 +21,18 @@ from dare_job.storage import paths
 
 Batches = Iterator[pa.RecordBatch]
 Rendered = tuple[str | None, str | None]  # prompt and error; exactly one is None
-RENDERED = ("entity_id string, interactions int, attributes map<string,string>, prompt string, error string, "
-            "moved array<float>")
+# What the stage plan gets: the columns that it gave, without those that only prompts need, and new ones.
+RENDERED = ("entity_id string, interactions int, attributes map<string,string>, times array<bigint>, "
+            "prompt string, error string, moved array<float>")
 HISTORY_CHARACTERS = 200
 TITLE_CHARACTERS = 1000
 _MAX_CACHED = 1 << 16  # maximum cached items, not counting those of the current batch
-_KEPT_COLUMNS = ["entity_id", "interactions", "attributes"]
+_OF_PROMPTS = ("history", "title")
 
 
 def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple[str, str] | None = None,
                  shown: int | None = None) -> Callable[[Batches], Batches]:
-    """Function for ``mapInArrow``: (entity_id, interactions, attributes, history) -> ``RENDERED``.
+    """Function for ``mapInArrow``: adds prompt, error and moved to rows with attributes and history.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def render_users(prompt_set: PromptSet, items: str, version: str, vectors: tuple
 
 
 def render_items(prompt_set: PromptSet) -> Callable[[Batches], Batches]:
-    """Function for ``mapInArrow``: (entity_id, interactions, attributes, title) -> ``RENDERED``."""
+    """Function for ``mapInArrow``: adds prompt, error and moved (null) to rows with attributes and title."""
     def render(batches: Batches) -> Batches:
         for batch in batches:
             rows = zip(batch["title"].to_pylist(), batch["attributes"].to_pylist(), strict=True)
@@ -125,5 +126,6 @@ def _add_columns(batch: pa.RecordBatch, rendered: list[Rendered], moved: pa.Arra
                  ) -> pa.RecordBatch:
     prompt, error = (pa.array([row[place] for row in rendered], pa.string()) for place in (0, 1))
     moved = pa.nulls(len(batch), pa.list_(pa.float32())) if moved is None else moved
-    return pa.RecordBatch.from_arrays([*batch.select(_KEPT_COLUMNS).columns, prompt, error, moved],
-                                      names=[*_KEPT_COLUMNS, "prompt", "error", "moved"])
+    kept = [name for name in batch.schema.names if name not in _OF_PROMPTS]
+    return pa.RecordBatch.from_arrays([*batch.select(kept).columns, prompt, error, moved],
+                                      names=[*kept, "prompt", "error", "moved"])

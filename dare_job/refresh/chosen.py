@@ -74,21 +74,23 @@ def _read(job: Job, entity: str, folder: AnyPath, *columns: str) -> DataFrame:
 
 
 def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
-    """Write and read COPIES: rows with the text key of a row of lower rank that nothing holds back.
+    """Write and read COPIES: rows to write with the text key of another row.
 
+    That row is the one of lowest rank that nothing holds back, or one whose text is not stale.
     None, and no folder, if texts cannot be shared, or if in a plan of at most ROWS_IN_MEMORY rows none are.
     """
     if not equal_prompts_give_equal_texts(job.config) or not _keys_repeat(folder / f"entity={entity}"):
         return None
     target = plan_table.copies_folder(folder, entity)
-    rows = _read(job, entity, folder, "entity_id", "text_key", "carried_reason", "rank")
-    rows = rows.where(F.col("rank").isNotNull())  # stale, and with a prompt
-    free = F.when(F.col("carried_reason").isNull(), F.struct(F.col("rank").alias("written_rank"),
-                                                             F.col("entity_id").alias("text_of")))
+    rows = _read(job, entity, folder, "entity_id", "text_key", "carried_reason", "rank", "stale", "age_days")
+    to_write, current = F.col("rank").isNotNull(), ~F.col("stale") & F.col("age_days").isNotNull()
+    rank = F.when(current, plan_table.CURRENT).when(F.col("carried_reason").isNull(), F.col("rank"))
+    free = F.when(rank.isNotNull(), F.struct(rank.alias("written_rank"), F.col("entity_id").alias("text_of")))
+    rows = rows.where(to_write | current)
     shared = rows.groupBy("text_key").agg(F.min(free).alias("first"), F.count("*").alias("n"))
     shared = shared.where("n > 1 and first is not null").select("text_key", "first.*")
-    found = rows.join(shared, "text_key").where("entity_id != text_of").select(*COPIES.names)
-    write_parquet(found, target)
+    found = rows.where(to_write).join(shared, "text_key").where("entity_id != text_of")
+    write_parquet(found.select(*COPIES.names), target)
     return read_parquet(job.spark, target)
 
 
@@ -97,8 +99,10 @@ def _keys_repeat(folder: AnyPath) -> bool:
     plan = published.dataset(folder, PLAN)
     if plan.count_rows() > ROWS_IN_MEMORY:
         return True
-    keys = plan.to_table(columns=["text_key"], filter=pc.field("rank").is_valid())["text_key"]
-    return pc.count_distinct(keys).as_py() < len(keys)
+    to_write, current = pc.field("rank").is_valid(), ~pc.field("stale") & pc.field("age_days").is_valid()
+    keys, others = (plan.to_table(columns=["text_key"], filter=rows)["text_key"].combine_chunks()
+                    for rows in (to_write, current))
+    return len(keys.unique()) < len(keys) or bool(pc.any(pc.is_in(keys, value_set=others)).as_py())
 
 
 def _candidates(job: Job, entity: str, folder: AnyPath, copies: DataFrame | None) -> DataFrame:

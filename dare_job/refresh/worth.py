@@ -37,22 +37,22 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
     Parameters
     ----------
     rows
-        Columns of PLAN, ``moved`` (``ItemVectors.moved``), ``has_text`` (a previous text), OF_TEXTS of the
-        previous row as a struct ``old``, ``same_text`` (it has this text key), and ``same_writer`` (model and
-        settings are those that the text was written with).
+        Columns of PLAN, ``times`` of the history and ``moved`` (``ItemVectors.moved``), ``has_text`` (a
+        previous text), OF_TEXTS of the previous row as a struct ``old``, ``same_text`` (it has this text
+        key), and ``same_writer`` (model and settings are those that the text was written with).
     """
-    to_write = F.col("stale") & F.col("prompt").isNotNull()
-    text, unknown = F.col("has_text"), F.col("old.text_interactions").isNull()
+    to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
     rows = rows.withColumns({
-        "unseen_interactions": F.when(text & ~unknown, F.greatest(
-            F.lit(0), F.col("interactions") - F.col("old.text_interactions"))).cast("int"),
+        "unseen_interactions": F.when(text, _unseen(job)).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
         "prompt_tokens": F.coalesce("old.prompt_tokens", F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN))})
     text_tokens, steps = _expected(job, entity)
     rows = rows.withColumns({
+        "distance": _distance().cast("float"),
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
         "tokens": (F.col("prompt_tokens") + text_tokens).cast("long"),
-        "value": F.when(to_write, _value(job, entity))})
+    })
+    rows = rows.withColumn("value", F.when(to_write, _value(job, entity)))
     tier, score = _tier(job, entity), _score(job.config.refresh.priority)
     bins = tier * BINS_PER_TIER + FIRST_BIN + score_bin(score)
     return rows.withColumns({
@@ -60,10 +60,28 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
         "rank": F.when(to_write, bins * choice.HASHES + hash_of(job, entity)).cast("long")})
 
 
+def _unseen(job: Job) -> Column:
+    """Interactions that a text does not know; null if that is not known.
+
+    The number of all interactions has grown by them, unless the input forgets old ones. So at least those of
+    the history that are later than the text's date count.
+    """
+    known = F.col("old.text_interactions").isNotNull()
+    more = F.when(known, F.greatest(F.lit(0), F.col("interactions") - F.col("old.text_interactions")))
+    after = F.to_utc_timestamp(F.date_add(F.to_date("old.generated_dt"), 1), job.config.input.day_boundary)
+    later = F.size(F.filter("times", lambda time: time >= F.unix_seconds(after)))
+    return F.greatest(more, F.when(known & F.col("times").isNotNull(), later))
+
+
 def score_bin(score: Column) -> Column:
     """``choice.score_bin`` of a column."""
     clipped = F.least(F.greatest(score, F.lit(choice.MIN_SCORE)), F.lit(choice.MAX_SCORE))
     return -F.floor(F.log2(clipped) * choice.BINS_PER_DOUBLING)
+
+
+def is_sampled() -> Column:
+    """Whether a row of PLAN is in the tier of the seeded sample."""
+    return F.floor(F.col("rank") / (choice.HASHES * BINS_PER_TIER)) == choice.SAMPLE
 
 
 def hash_of(job: Job, entity: str, purpose: str = "order") -> Column:
@@ -125,16 +143,16 @@ def _value(job: Job, entity: str) -> Column:
     unseen = F.coalesce(F.when(~void, F.col("unseen_interactions")), F.col("interactions"))
     missed = F.coalesce(impressions * new, unseen.cast("double"))
     found, no_text = learned_coefficients(job), void.cast("double")
+    distance = F.coalesce(F.col("distance").cast("double"), F.lit(0.0))
     if found is None:
-        return value(missed, _age(), no_text, _distance())
-    return learned.value(missed, new, _age(), no_text, _distance(), found)
+        return value(missed, _age(), no_text, distance)
+    return learned.value(missed, new, _age(), no_text, distance, found)
 
 
 def _distance() -> Column:
-    """How far the mean vector of the history moved since the text: 0 if that is not known."""
+    """How far the mean vector of the history moved since the text; null if that is not known."""
     place = F.least(F.array_size("moved"), F.col("unseen_interactions") + 1)  # least skips nulls
-    moved = F.when(F.col("unseen_interactions").isNotNull(), F.try_element_at("moved", place))
-    return F.coalesce(moved.cast("double"), F.lit(0.0))
+    return F.when(F.col("unseen_interactions").isNotNull(), F.try_element_at("moved", place))
 
 
 def _expected(job: Job, entity: str) -> tuple[Column, Column]:

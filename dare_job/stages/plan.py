@@ -164,12 +164,13 @@ def _items(job: Job, source: AnyPath) -> DataFrame:
     """The same columns for every item."""
     counts = _interactions(job, source).groupBy("item_id").agg(F.count("*").cast("int").alias("interactions"))
     items = _read(job, source, "items").join(counts, "item_id", "full")
+    items = items.withColumn("times", F.lit(None).cast("array<bigint>"))
     return _rendered(items, "item_id", "title", render.render_items(job.config.prompt_set("item")))
 
 
 def _rendered(entities: DataFrame, key: str, source_column: str, render_batches) -> DataFrame:
     count = F.coalesce("interactions", F.lit(0)).alias("interactions")
-    rows = entities.select(F.col(key).alias("entity_id"), count, "attributes", source_column)
+    rows = entities.select(F.col(key).alias("entity_id"), count, "attributes", "times", source_column)
     return rows.mapInArrow(render_batches, render.RENDERED)
 
 

@@ -8,7 +8,7 @@ Every entity of the plan that has a text or an error gets one row:
 - not stale, carried over by the section ``refresh``, or not reached because of ``--limit``: the previous text
   unchanged, with its ``generated_dt`` and ``source_run_id``; ``carried_reason`` says why. An entity that was
   never generated and not reached has no row.
-- with the prompt of another row (``text_of``, a copy): that row's new text, marked as ``copied``.
+- with the prompt of another row (``text_of``, a copy): that row's text, marked as ``copied``.
 - without a prompt, for the same reason as before: the previous row with its ``error``.
 
 Both entity types are staged with their manifests and checked before either is published, each in one step
@@ -24,6 +24,7 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -38,7 +39,7 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
-from dare_job.refresh import chosen, stopping
+from dare_job.refresh import chosen, stopping, worth
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -124,7 +125,7 @@ def _outcome(job: Job, entity: str):
     """The changed rows of the plan that have a prompt; those that were not written get their reason."""
     plan = plan_table.read(job, entity).where(F.col("stale") & F.col("error").isNull())
     plan = plan.withColumn("written_as", F.coalesce("text_of", "entity_id")).drop("prompt")
-    new = _rows(job, entity).select(
+    new = _texts(job, entity).select(
         F.col("entity_id").alias("written_as"), F.col("error").isNull().alias("ok"))
     rows = plan.join(new, "written_as", "left")
     return rows.withColumns({
@@ -154,6 +155,7 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_fil
                       for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     counts["guarded"] = totals.guarded_rows
+    counts["copied"] += len(plan_table.current_texts_shared(job, entity))
     new = counts["written"] + counts["copied"]
     counts["carried"] = counts["rows"] - new - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_null())
@@ -255,12 +257,13 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
 def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     plan = plan_table.read(job, entity).select(
-        "entity_id", "stale", "interactions", "carried_reason", "text_of",
+        "entity_id", "stale", "interactions", "unseen_interactions", "carried_reason", "text_of", "distance",
+        worth.is_sampled().alias("sampled"),
         F.col("error").alias("no_prompt"), F.coalesce("text_of", "entity_id").alias("written_as"))
-    written = _prefixed(_rows(job, entity), "new").withColumnRenamed("entity_id", "written_as")
+    written = _prefixed(_texts(job, entity), "new").withColumnRenamed("entity_id", "written_as")
     rows = plan.join(written, "written_as", "left")
     rows = rows.join(_prefixed(_before(job, entity), "old"), "entity_id", "left")
-    is_new, has_old = F.col("new").isNotNull(), F.col("old").isNotNull()
+    is_new, has_old = F.col("new").isNotNull() & F.col("stale"), F.col("old").isNotNull()
     failed = is_new & F.col("new.error").isNotNull()
     keep_old = has_old & (~is_new | (failed & F.col("old.knowledge").isNotNull()))
     chosen = F.when(keep_old, F.col("old")).otherwise(F.col("new"))
@@ -292,9 +295,11 @@ def refresh_columns(job: Job, entity: str, written: Column, failed: Column) -> d
     return {
         "prompt_set": F.when(written, job.config.prompt_set(entity).version_hash).otherwise(
             F.col("old.prompt_set")),
+        **{name: F.when(written, F.col(name)).otherwise(F.col(f"old.{name}"))
+           for name in ("sampled", "distance")},
         "text_interactions": F.when(written, F.col("interactions")).otherwise(known).cast("int"),
-        "unseen_interactions": F.when(written, 0).when(known.isNotNull(), F.greatest(
-            F.lit(0), F.col("interactions") - known)).cast("int"),
+        "unseen_interactions": F.when(written, 0).otherwise(F.coalesce(
+            "unseen_interactions", F.when(known.isNotNull(), 0))).cast("int"),
         "stale_since": F.when(carried, F.coalesce("old.stale_since", F.lit(job.space.dt))),
         "carried_reason": F.when(carried, _unreached(job, failed)),
         "failures": F.when(tried, F.coalesce("old.failures", F.lit(0)) + 1).when(
@@ -320,6 +325,15 @@ def _before(job: Job, entity: str):
     if published.read_manifest(old).get("tokenizer") != tokenizer_hash(job.model_path):
         before = before.withColumn("token_ids", F.lit(None).cast("array<int>"))
     return before
+
+
+def _texts(job: Job, entity: str):
+    """The rows generated in this run, and those of before whose text rows with the same prompt get."""
+    rows, shared = _rows(job, entity), plan_table.current_texts_shared(job, entity)
+    if not len(shared):
+        return rows
+    ids = job.spark.createDataFrame(pa.table({"entity_id": shared.unique()}))
+    return rows.unionByName(_before(job, entity).join(ids, "entity_id", "left_semi"))
 
 
 def _rows(job: Job, entity: str):

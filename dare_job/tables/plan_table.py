@@ -17,6 +17,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import published, stage_inputs
 
 BUDGET = "budget"  # the reason of rows from the cut on
+CURRENT = -1  # ``written_rank`` of a copy of a text that is there already
 
 
 def read(job: Job, entity: str) -> DataFrame:
@@ -64,6 +65,12 @@ def rows_to_generate(job: Job, entity: str, limit: int | None = None) -> pa.Tabl
     rows = rows.filter(pc.invert(pc.is_in(rows["entity_id"], value_set=copies.combine_chunks())))
     rows = rows.sort_by("entity_id")
     return rows if limit is None else rows.slice(0, limit)
+
+
+def current_texts_shared(job: Job, entity: str) -> pa.Array:
+    """Ids (string) of the rows, not stale, whose published text other rows get in this run."""
+    copies = published.dataset(copies_folder(job.space.stage("plan"), entity), COPIES)
+    return copies.to_table(columns=["text_of"], filter=pc.field("written_rank") == CURRENT)["text_of"]
 
 
 def row_count(job: Job, entity: str) -> int:

@@ -38,16 +38,17 @@ GENERATED = {"tokens_per_s": 10.0, "baseline": None, "waves": {"user": [], "item
 @pytest.fixture
 def prepared(make_job):
     """Factory: a job whose plan, generate and old snapshot hold the given rows (of users; no items)."""
-    def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), **settings):
+    def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), copies: list[dict] = (),
+             **settings):
         job = make_job({"gates": {"max_share": {"short": None}}, **settings})  # two tokens each
         plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1,
                  "error": "empty history" if name.startswith("lost") else None}
                 for name, flag in stale.items()]
         for entity in ENTITIES:
-            rows = {"user": (plan, new, old), "item": ([], [], [])}[entity]
+            rows = {"user": (plan, new, old, copies), "item": ([], [], [], [])}[entity]
             for folder, schema, content in (
                     (job.space.stage("plan") / f"entity={entity}", PLAN, rows[0]),
-                    (plan_table.copies_folder(job.space.stage("plan"), entity), COPIES, []),
+                    (plan_table.copies_folder(job.space.stage("plan"), entity), COPIES, rows[3]),
                     (job.space.stage("generate") / f"entity={entity}", KNOWLEDGE, rows[1]),
                     (job.space.knowledge(entity, BEFORE), KNOWLEDGE, rows[2])):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +83,25 @@ def test_which_row_is_published(prepared):
                                   "pending": 1}
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
     assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
+
+
+def test_a_row_with_the_prompt_of_a_text_of_before_gets_that_text(prepared):
+    """Whatever it had before. The other row is as it was."""
+    shared = [{"entity_id": name, "text_of": "fresh", "written_rank": plan_table.CURRENT}
+              for name in ("first", "changed")]
+    earlier = text("fresh", "old", BEFORE) | {"text_interactions": 1, "target_steps": 2}
+    job = prepared({"fresh": False, "first": True, "changed": True, "waiting": True, "lost": True},
+                   [text("waiting", "tonight"), failed("lost", "empty history", None)],
+                   [earlier, text("changed", "another", BEFORE)], shared)
+    manifest = gated(job)["user"]
+    rows = snapshot(job.space.out, "user", DAY)
+    columns = ("knowledge", "generated_dt", "copied", "target_steps", "carried_reason")
+    assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
+        "fresh": ("old", BEFORE, None, 2, None), "first": ("old", BEFORE, True, None, None),
+        "changed": ("old", BEFORE, True, None, None), "waiting": ("tonight", DAY, None, 1, None),
+        "lost": (None, None, None, None, None)}
+    counts = manifest["counts"]
+    assert (counts["written"], counts["copied"], counts["carried"], counts["without_text"]) == (1, 2, 1, 1)
 
 
 def test_ids_of_another_tokenizer_are_not_carried_over(prepared):

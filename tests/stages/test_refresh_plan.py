@@ -21,19 +21,20 @@ from dare_job.workspace import MANIFEST, done_record
 
 pytestmark = pytest.mark.spark
 JAN_9 = 1_767_916_800  # 2026-01-09 00:00 UTC
+DEC_9 = JAN_9 - 31 * 86_400  # before all texts of earlier dates
 USERS = [f"u{number}" for number in range(8)]
 
 
 def interactions():
     """User uN has N + 1 interactions, with items of its own, so no two prompts are equal."""
-    return [(user, f"{user}-{place}", 5.0, JAN_9 + place)
+    return [(user, f"{user}-{place}", 5.0, DEC_9 + place)
             for user in USERS for place in range(int(user[1]) + 1)]
 
 
 @pytest.fixture(scope="module")
 def inputs(write_tables, tmp_path_factory):
     rows = interactions()
-    rows += [("twin-a", "u0-0", 5.0, JAN_9), ("twin-b", "u0-0", 5.0, JAN_9)]  # the prompt of u0
+    rows += [("twin-a", "u0-0", 5.0, DEC_9), ("twin-b", "u0-0", 5.0, DEC_9)]  # the prompt of u0
     items = [(item, f"Film {item}", None) for item in sorted({row[1] for row in rows})]
     users = [(user, [("traffic", "1000")] if user == "u3" else None) for user in USERS]
     folder = write_tables(tmp_path_factory.mktemp("input"), rows, users, items)
@@ -80,6 +81,18 @@ def test_identical_prompts_are_written_once_and_without_limits_everything_else_t
         twins - {first}, first)
     assert record["refresh"]["user"]["copied"] == 2 and record["refresh"]["user"]["chosen"] == 8
     assert record["refresh"]["user"]["carried"] == {}
+
+
+def test_a_prompt_whose_text_is_there_is_written_for_nobody_else(make_job, inputs):
+    """Whatever the budget, as it costs nothing."""
+    key = planned(make_job(inputs, day="2026-01-08"))[1]["u0"]["text_key"]
+    job = make_job({**inputs, "refresh": {"max_rows": 0}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {"u0": {"text_key": key}})
+    record, rows = planned(job)
+    assert not rows["u0"]["stale"] and written(rows) == set()
+    assert {name: row["text_of"] for name, row in rows.items() if row["text_of"]} == {
+        "twin-a": "u0", "twin-b": "u0"}
+    assert (record["refresh"]["user"]["copied"], record["refresh"]["user"]["carried"]) == (2, {"budget": 7})
 
 
 def test_sampled_texts_are_not_shared(make_job, inputs):
@@ -141,6 +154,20 @@ def test_learned_coefficients_are_the_value(make_job, inputs, tmp_path):
     file.write_text(learned.document(Coefficients(1.0, 0.0, 1.0, 0.0, 1.0), {}))
     planned(job)
     assert done_record(job.space.stage("plan"))["fingerprint"] != first
+
+
+def test_an_input_that_forgets_old_interactions_hides_no_new_ones(make_job, write_tables, tmp_path):
+    """As many interactions as when the text was written, of which all or none are later than its date. The
+    date ends when it does in the zone of the input."""
+    rows = [(user, f"{user}-{place}", 5.0, JAN_9 + hours * 3600 + place) for place in range(3)
+            for user, hours in (("all", -9), ("none", -10))]
+    folder = write_tables(tmp_path / "input", rows, [], [(row[1], f"Film {row[1]}", None) for row in rows])
+    job = make_job({"input": {"path": str(folder), "day_boundary": "Asia/Tokyo"}, "prompts": {"item": None},
+                    "refresh": {"min_new_interactions": 1}}, day="2026-01-10")
+    publish_old(job, "2026-01-08", {user: {"text_interactions": 3} for user in ("all", "none")})
+    _, found = planned(job)
+    assert {name: (row["unseen_interactions"], row["carried_reason"]) for name, row in found.items()} == {
+        "all": (3, None), "none": (0, "few new interactions")}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 
 from dare_job import prompts
 from dare_job.data.sample_world.daily import simulate_daily
-from dare_job.evaluate.refresh import auc, learn, options, real, texts
+from dare_job.evaluate.refresh import auc, learn, options, published_nights, real, texts
 from dare_job.evaluate.refresh.nights import NONE, Nights, full_refresh
 from dare_job.evaluate.refresh.options import Options
 from dare_job.evaluate.refresh.policies import Budget, Policy, Replayed, hindsight, replay, simple, valued
@@ -34,6 +34,8 @@ def run(options_: Options) -> dict:
         Coefficients, and how well they rank on nights that they were not learned from.
     real
         The same ranking on real data, if ``input`` names some.
+    nights
+        With ``nights``, in place of all others: what was learned from published dates.
 
     Raises
     ------
@@ -42,6 +44,10 @@ def run(options_: Options) -> dict:
     """
     chosen = options.quick(options_) if options_.quick else options_
     began = time.perf_counter()
+    if chosen.nights:
+        found, report = published_nights.run(chosen.nights, chosen.encoder, chosen.seed)
+        _save(chosen, found, report["rankings"])
+        return {"nights": report, "seconds": round(time.perf_counter() - began, 1)}
     prompt_set = prompts.load(prompts.SAMPLE)
     days = Days(chosen.history_days, chosen.history_days + chosen.train_days,
                 chosen.history_days + chosen.train_days + chosen.replay_days)
@@ -62,12 +68,16 @@ def run(options_: Options) -> dict:
                         "days": [days.train, days.replay, days.end], "seed": chosen.seed},
               "unit": chosen.unit, "seeds": chosen.seeds, "samples": chosen.samples,
               **_compare(nights, vectors, scorer, days, policies, chosen), "learned": report}
-    if chosen.save:
-        with atomic_writer(chosen.save, f".{chosen.save.name}.partial") as file:
-            file.write(learned.document(found, report["rankings"]).encode())
+    _save(chosen, found, report["rankings"])
     if chosen.input:
         result["real"] = real.run(chosen.input, chosen.encoder, found, chosen.seed)
     return result | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def _save(chosen: Options, found: learned.Coefficients, rankings: dict) -> None:
+    if chosen.save:
+        with atomic_writer(chosen.save, f".{chosen.save.name}.partial") as file:
+            file.write(learned.document(found, rankings).encode())
 
 
 def _learn(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, max_history: int,

@@ -46,6 +46,8 @@ class Options:
     encoder: str = option("Sentence encoder of the texts: 'embedded', folder or hub name.", "embedded")
     input: str | None = option("Real data, in any form that a run reads: also rank changes of texts there.",
                                None)
+    nights: str | None = option("Output folder of a job: learn from its published dates, in place of a "
+                                "simulated world.", None, metavar="OUT")
     save: Path | None = option("JSON file for the learned coefficients, which refresh.priority can name.",
                                None)
     quick: bool = option("Few users and trainings: exercises the command.", False)

@@ -6,6 +6,10 @@ from rich.table import Table
 
 def show(result: dict, console: Console) -> None:
     """Print the comparison of policies, one table per CTR model, and how well priorities rank."""
+    if "nights" in result:
+        _show_rankings(f"{result['nights']['held_out_rows']} texts written again, on nights that nothing was "
+                       "learned from", result["nights"]["rankings"], console)
+        return
     for model, gap in result["counts"].items():
         low, high = gap["gap_ci95"]
         counts = "the experiment counts" if gap["above_0"] else "NOT above 0: this experiment says nothing"
@@ -20,12 +24,16 @@ def show(result: dict, console: Console) -> None:
     console.print(table)
     if "real" in result:
         real = result["real"]
-        console.print(f"Real histories: {real['changes']} changes of texts, {real['users_with_changes']} of "
-                      f"{real['users']} users")
-        table = Table("priority", "texts", "caught")
-        for name, found in real["rankings"].items():
-            table.add_row(name, *_rank(found))
-        console.print(table)
+        _show_rankings(f"Real histories: {real['changes']} changes of texts, {real['users_with_changes']} of "
+                       f"{real['users']} users", real["rankings"], console)
+
+
+def _show_rankings(title: str, rankings: dict, console: Console) -> None:
+    console.print(title)
+    table = Table("priority", "texts", "caught")
+    for name, found in rankings.items():
+        table.add_row(name, *_rank(found))
+    console.print(table)
 
 
 def _policies(result: dict, model: str) -> Table:

@@ -1,0 +1,118 @@
+"""Learns what a new text is worth from the published dates of a job: texts that were written again.
+
+How far CTR scores moved is not known there, so coefficients are learned from how far texts moved.
+"""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pyarrow.dataset as ds
+
+from dare_job.errors import DataError
+from dare_job.evaluate.refresh import learn
+from dare_job.evaluate.refresh.learn import Moved
+from dare_job.evaluate.refresh.texts import distances, encoded
+from dare_job.refresh.learned import Coefficients
+from dare_job.refresh.value import new_share
+from dare_job.storage import paths
+from dare_job.storage.paths import AnyPath
+from dare_job.tables import published
+from dare_job.workspace import Workspace
+
+MOST = 20_000  # rows that are compared
+HELD_OUT = 0.3  # share of the nights, the last ones
+_COLUMNS = ["entity_id", "generated_dt", "text_interactions"]
+
+
+def run(out: str, encoder: str, seed: int) -> tuple[Coefficients, dict]:
+    """Learn from the first nights, and rank the rows of the last ones by each priority.
+
+    Returns
+    -------
+    found, report
+        Coefficients, and ``rows, held_out_rows, nights, rankings`` (by how far texts moved).
+
+    Raises
+    ------
+    DataError
+        Users were written again on fewer than two dates.
+    """
+    rows = rewritten(out, seed)
+    if (nights := rows["night"].nunique()) < 2:
+        raise DataError(f"--nights {out}: on {nights} published dates users got a new text in place of an "
+                        "older one; learning needs at least two such dates")
+    moved = _moved(rows, encoder)
+    nights = np.unique(moved.night)
+    last = nights[-max(1, round(HELD_OUT * len(nights))):]
+    held_out = np.isin(moved.night, last)
+    found = learn.coefficients(moved.part(~held_out))
+    rankings = {name: each["text"] for name, each in learn.rankings(moved.part(held_out), found).items()}
+    return found, {"nights": len(nights), "rows": int((~held_out).sum()),
+                   "held_out_rows": int(held_out.sum()), "coefficients": vars(found), "rankings": rankings}
+
+
+def rewritten(out: str, seed: int = 0) -> pd.DataFrame:
+    """Users that got a new text in place of an older one, of all published dates: MOST of them at random.
+
+    Of a date whose run was limited by the settings ``refresh``, only the seeded sample: the others were
+    chosen for their value, so they would say nothing about rows of low value.
+
+    Returns
+    -------
+    night : int64
+        Number of the published date, from 0.
+    entity_id, missed, shown, age_days, distance, before, after
+        New interactions, interactions that the prompt shows, age of the text before in days, how far the
+        item vectors of the history moved (0 if that is not known), and both texts.
+    """
+    space = Workspace(paths.path(out, "--nights"), date.today())
+    dates = space.published_dates()
+    if len(dates) < 3:
+        raise DataError(f"--nights {out}: {len(dates)} published dates; learning needs at least three")
+    pairs = [[space.knowledge("user", dt) for dt in pair] for pair in zip(dates, dates[1:], strict=False)]
+    parts = [_of_night(night, *folders) for night, folders in enumerate(pairs)]
+    parts = [part.sample(min(len(part), MOST), random_state=seed) for part in parts]
+    rows = pd.concat(parts, ignore_index=True)
+    rows = rows.sample(min(len(rows), MOST), random_state=seed).sort_values(["night", "entity_id"])
+    return pd.concat([_with_texts(part, *pairs[night]) for night, part in rows.groupby("night")] or [rows])
+
+
+def _with_texts(rows: pd.DataFrame, *folders: AnyPath) -> pd.DataFrame:
+    ids = rows["entity_id"].tolist()
+    texts = [published.rows_by_id(folder, ids, ["entity_id", "knowledge"]) for folder in folders]
+    return rows.assign(**{name: [found[id_]["knowledge"] for id_ in ids]
+                          for name, found in zip(("before", "after"), texts, strict=True)})
+
+
+def _of_night(number: int, *folders: AnyPath) -> pd.DataFrame:
+    """``rewritten`` of two dates that follow each other, without the texts."""
+    before, after = (folder.name.removeprefix("dt=") for folder in folders)
+    manifest = published.read_manifest(folders[1])
+    limited = (manifest.get("refresh") or {}).get("curve") is not None
+    has_text = ds.field("knowledge").is_valid() & ds.field("text_interactions").is_valid()
+    new = has_text & (ds.field("generated_dt") == after)
+    new = new & ds.field("sampled") if limited else new
+    now = published.dataset(folders[1]).to_table(columns=[*_COLUMNS, "distance"], filter=new).to_pandas()
+    then = published.dataset(folders[0]).to_table(columns=_COLUMNS, filter=has_text).to_pandas()
+    rows = now.merge(then, on="entity_id", suffixes=("", "_before"))
+    days = pd.to_datetime(after) - pd.to_datetime(rows["generated_dt_before"].fillna(before))
+    missed = (rows["text_interactions"] - rows["text_interactions_before"]).clip(lower=0)
+    shown = rows["text_interactions"].clip(1, manifest["settings"]["history"]["max_items"])
+    return pd.DataFrame({
+        "night": number, "entity_id": rows["entity_id"], "missed": missed.astype(float),
+        "shown": shown.astype(float),
+        "age_days": days.dt.days.clip(lower=0).astype(float),
+        "distance": rows["distance"].fillna(0).astype(float)})
+
+
+def _moved(rows: pd.DataFrame, encoder: str) -> Moved:
+    place, texts = pd.factorize(pd.concat([rows["before"], rows["after"]]))
+    vectors = encoded(list(texts), encoder)
+    first, second = np.split(place, 2)
+    missed, shown = rows["missed"].to_numpy(), rows["shown"].to_numpy()
+    known = {"missed": missed, "new": new_share(np.minimum(missed, shown), shown),
+             "distance": rows["distance"].to_numpy(), "age_days": rows["age_days"].to_numpy(),
+             "no_text": np.zeros(len(rows))}
+    return Moved(rows["night"].to_numpy(), pd.factorize(rows["entity_id"])[0], known,
+                 distances(vectors, first, second), np.full(len(rows), np.nan))
