@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from dare_job.config.settings import InputSettings
 from dare_job.config.tables import TableSettings
@@ -21,7 +21,7 @@ from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.spark import executors
 from dare_job.spark.session import failure_cause, refused_resource
-from dare_job.spark.tables import read_parquet, write_parquet
+from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
 from dare_job.storage.paths import AnyPath
 from dare_job.workspace import committing, digest, done_record, is_done
@@ -33,14 +33,28 @@ _WORKER = "dare_job.errors.DataError: "  # before the message, in a traceback of
 
 @dataclass(frozen=True)
 class InputCounts:
-    """Numbers of rows that were read. ``reasons``: rejects by the most common reasons of each table."""
+    """Numbers of rows that were read.
+
+    Attributes
+    ----------
+    first, last
+        Time of the first and the last interaction, in seconds since 1970; None if there are none.
+    broken
+        Rejects that count against ``input.max_reject_share``.
+    duplicates
+        Rejects that repeat an id.
+    reasons
+        Rejects by the most common reasons of each table.
+    """
 
     format: str
     interactions: int
     users: int
     items: int
-    broken: int  # rejects that count against input.max_reject_share
-    duplicates: int  # rejects that repeat an id
+    first: int | None
+    last: int | None
+    broken: int
+    duplicates: int
     reasons: dict[str, int]
 
 
@@ -52,15 +66,11 @@ class UsableCounts:
     ----------
     up_to_date
         Interactions before the end of the date.
-    first, last
-        Time of the first and the last of all interactions, in seconds since 1970; None if there are none.
     titled
         Items with a title. Only these get texts and occur in histories.
     """
 
     up_to_date: int
-    first: int | None
-    last: int | None
     titled: int
 
 
@@ -90,17 +100,20 @@ def prepare_input(job: Job, check: Callable[[dict], None] = lambda record: None)
     record: dict = {}
     with committing(folder, fingerprint, record) as staging:
         record |= asdict(read_input(settings, staging, job.spark))
-        record |= asdict(count_usable(staging, end_of_date(job), job.spark))
+        record |= asdict(count_usable(staging, end_of_date(job)))
         check(record)
     return job.space.stage("input")
 
 
-def count_usable(folder: AnyPath, end_s: int, spark: SparkSession) -> UsableCounts:
-    """Counts of an input that was read to ``folder``, for the date that ends at ``end_s``."""
-    times = read_parquet(spark, folder / "interactions.parquet").agg(
-        F.count_if(F.col("timestamp") < end_s), F.min("timestamp"), F.max("timestamp"))
-    titled = read_parquet(spark, folder / "items.parquet").where(F.trim("title") != "")
-    return UsableCounts(*times.first(), titled.count())
+def count_usable(folder: AnyPath, end_s: int) -> UsableCounts:
+    """Counts of an input that was read to ``folder``, for the date that ends at ``end_s``.
+
+    Without Spark: the statistics of the files tell which parts lie before the end as a whole.
+    """
+    interactions, items = (paths.parquet_dataset(folder / f"{name}.parquet")
+                           for name in ("interactions", "items"))
+    return UsableCounts(interactions.count_rows(filter=pc.field("timestamp") < end_s),
+                        items.count_rows(filter=pc.utf8_trim(pc.field("title"), characters=" ") != ""))
 
 
 def input_fingerprint(settings: InputSettings) -> str:
@@ -204,6 +217,7 @@ def _written(source: InputSource, into: AnyPath, max_reject_share: float, spark:
     tables = counts.values()
     return InputCounts(
         source.form, *[counts[name].written for name in ("interactions", "users", "items")],
+        counts["interactions"].oldest, counts["interactions"].newest,
         sum(table.broken for table in tables), sum(table.duplicates for table in tables),
         {reason: rows for table in tables for reason, rows in table.reasons.items()})
 
