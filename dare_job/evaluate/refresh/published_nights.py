@@ -36,7 +36,7 @@ def run(out: str, encoder: str, seed: int) -> tuple[Coefficients, dict]:
     Raises
     ------
     DataError
-        Users were written again on fewer than two dates.
+        Fewer than three dates are published, or users got new texts on fewer than two of them.
     """
     rows = rewritten(out, seed)
     if (nights := rows["night"].nunique()) < 2:
@@ -65,6 +65,11 @@ def rewritten(out: str, seed: int = 0) -> pd.DataFrame:
     entity_id, missed, shown, age_days, distance, before, after
         New interactions, interactions that the prompt shows, age of the text before in days, how far the
         item vectors of the history moved (0 if that is not known), and both texts.
+
+    Raises
+    ------
+    DataError
+        Fewer than three dates are published.
     """
     space = Workspace(paths.path(out, "--nights"), date.today())
     dates = space.published_dates()
