@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 from datetime import date
@@ -45,13 +46,32 @@ def pytest_configure(config):
         gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run slow tests first, so that two workers finish at about the same time."""
+    """Mark cases beyond ``fast_cases`` as slow. Run slow tests first, so that two workers finish at about the
+    same time.
+    """
+    for cases in _by_function(items):
+        mark = cases[0].get_closest_marker("fast_cases")
+        fast = {len(cases) * place // mark.args[0] for place in range(mark.args[0])} if mark else ()
+        for place, item in enumerate(cases):
+            if mark and place not in fast:
+                item.add_marker("slow")
+
     def turn(item):
         others = [not item.nodeid.startswith(folder) for folder in _ONE_WORKER]
         return item.get_closest_marker("spark") is None, others
 
     items.sort(key=turn)
+
+
+def _by_function(items) -> list[list]:
+    """Items of one test function each that no other mark makes slow, in order."""
+    found: dict = {}
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("slow", "release")):
+            found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return list(found.values())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,7 +96,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @cache
 def _uses_spark(file: str) -> bool:
-    return "mark.spark" in (TESTS.parent / file).read_text("utf-8")
+    return re.search(r"mark\.spark|\b(spark|make_job|job_of|any_store)\b[,)]",
+                     (TESTS.parent / file).read_text("utf-8")) is not None
 
 
 def pytest_collection_finish(session):

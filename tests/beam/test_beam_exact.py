@@ -24,6 +24,7 @@ EXACT = 1e-12
 PAIRS = list(product(DISTRIBUTION_NAMES, DISTRIBUTION_NAMES))
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("treat", [dropped, counted])
 @pytest.mark.parametrize(("outputs", "draft_distribution"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def test_two_layers(outputs, draft_distribution, treat):

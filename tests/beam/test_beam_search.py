@@ -43,6 +43,7 @@ def assert_equal_to_generate(target, draft, beams, new=16, **options):
     return results
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("drafted", [False, True], ids=["plain", "drafted"])
 @pytest.mark.parametrize("name", [
     "llama", "qwen2", "gpt2", *(pytest.param(name, marks=pytest.mark.release)

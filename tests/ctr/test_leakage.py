@@ -55,6 +55,7 @@ def test_labels_begin_after_the_newest_users_text():
     assert leakage.first_labels(tables[1:]) is None
 
 
+@pytest.mark.slow
 def test_a_planted_leak_would_raise_auc():
     """Labels without any rule, and vectors written from the labels to come: what the guard keeps out."""
     found, liked = planted()

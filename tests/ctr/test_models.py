@@ -99,6 +99,7 @@ def test_a_row_without_a_text_does_not_depend_on_what_others_wrote(model):
     assert not torch.equal(before, network(rows))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("model", "clusters"), [
     (MODELS[0], False), (MODELS[1], True),
     *(pytest.param(*each, marks=pytest.mark.release) for each in ((MODELS[0], True), (MODELS[1], False)))])

@@ -209,6 +209,7 @@ def test_texts_of_another_system_are_the_previous_ones(make_job, tmp_path):
     assert published.previous_folder(job, "item") is None
 
 
+@pytest.mark.slow
 def test_a_query_of_spark(spark, tmp_path):
     put(tmp_path / "in", "all.parquet", **{**EVENT, "kind": ["buy"]})
     spark.read.parquet(str(tmp_path / "in" / "all.parquet")).createOrReplaceTempView("events_of_shop")

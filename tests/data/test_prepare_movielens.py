@@ -193,6 +193,7 @@ def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job):
                 for row in user_histories(*read, settings).collect()} == marked
 
 
+@pytest.mark.slow
 def test_files_that_do_not_serve_are_named_with_the_fix(tmp_path, original):
     wrong = tmp_path / "wrong"
     wrong.mkdir()
@@ -234,6 +235,7 @@ def test_impossible_options_are_named_before_anything_is_read(tmp_path, original
     assert (there / "mine.txt").read_text() == "keep\n"
 
 
+@pytest.mark.slow
 def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original, result, spark):
     out = tmp_path / "out"
     code, _, err = prepare("movielens-10m", "--input", original, "--save", out, "--min-item", 1000)

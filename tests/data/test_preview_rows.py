@@ -106,8 +106,8 @@ def tables(settings, temporary):
 
 
 @pytest.mark.parametrize("make", [
-    amazon_files, parquet_files,
-    *(pytest.param(make, marks=pytest.mark.slow) for make in (movielens_1m, movielens_latest))])
+    amazon_files, *(pytest.param(make, marks=pytest.mark.slow)
+                    for make in (parquet_files, movielens_1m, movielens_latest))])
 def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
     settings = InputSettings(path=str(make(tmp_path / "input")), max_reject_share=1.0)
     read_input(settings, tmp_path / "into", spark)
@@ -127,7 +127,8 @@ def test_the_rows_are_those_that_spark_keeps(spark, tmp_path, make):
 
 
 @pytest.mark.parametrize(("make", "history"), [
-    (movielens_1m, {"window": "old", "share": 0.6, "min_rating": 2}), (amazon_files, {}),
+    (movielens_1m, {"window": "old", "share": 0.6, "min_rating": 2}),
+    pytest.param(amazon_files, {}, marks=pytest.mark.slow),
     pytest.param(movielens_1m, {"repeats": "newest"}, marks=pytest.mark.slow),
     pytest.param(movielens_1m, {}, marks=pytest.mark.slow),
     pytest.param(parquet_files, {"window": "new", "max_items": 1}, marks=pytest.mark.slow)])

@@ -109,6 +109,7 @@ def test_layers_that_an_adapter_replaces(base, tmp_path):
         assert torch.allclose(merged(ids).logits, model(ids).logits, atol=1e-4)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("kind", ["ForConditionalGeneration", "ForCausalLM"])
 @pytest.mark.parametrize("modules", [["q_proj", "v_proj"], r"model\.(language_model\.)?layers.*_proj"])
 def test_an_adapter_is_applied_to_the_class_that_it_was_trained_on(tmp_path, kind, modules):

@@ -36,7 +36,7 @@ from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
 
 pytestmark = pytest.mark.skipif(version.parse(transformers.__version__) < version.parse("5.21"),
                                 reason="transformers before 5.21 keeps states in another form")
-_FAST = {"mamba2", "lfm3"}
+_FAST = {"mamba2"}
 WITHOUT_CHAINS = {"rwkv", "minimax"}
 
 
@@ -101,7 +101,8 @@ def _counted(target: ChainTarget) -> Iterator[list]:
         del target.model.forward
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "mamba", pytest.param("inkling", marks=pytest.mark.release)])
+@pytest.mark.parametrize("name", ["mamba", *(
+    pytest.param(name, marks=pytest.mark.release) for name in ("qwen3_next", "inkling"))])
 def test_previous_texts_of_rows_in_a_batch(name):
     """Prompts of equal length share a forward pass, whatever part of the previous text is right."""
     target, _ = _target(name)
@@ -166,7 +167,7 @@ class BadDrafts:
         return DraftBatch(tokens, parents, sizes, scores, np.full(tokens.shape, SOURCE_MODEL, np.uint8))
 
 
-@pytest.mark.parametrize("name", ["mamba2", "falcon_h1"])
+@pytest.mark.parametrize("name", ["mamba2", pytest.param("falcon_h1", marks=pytest.mark.release)])
 def test_non_finite_rows_and_drafts_fail_alone(name):
     model, bad, expected = tiny_without_trees(name), VOCABULARY - 1, []
     with torch.no_grad():

@@ -25,6 +25,7 @@ def recorded(model) -> Target:
     return target
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", [
     "llama", "qwen2-window", "gpt2", *(pytest.param(name, marks=pytest.mark.release)
                                        for name in ("phi", "mixtral"))])

@@ -80,6 +80,7 @@ def test_limits_of_one_row_do_not_affect_another(name):
     assert results[7].finish_reason == "eos"
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("fields", [
     {}, {"max_length": 17}, {"max_length": CONTEXT + 1}, {"max_length": 50},

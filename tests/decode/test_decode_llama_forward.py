@@ -13,6 +13,7 @@ from dare_job.decode.model.target import Target
 LIKE_LLAMA = ("llama", "qwen2", "qwen3", "mistral")
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
 @pytest.mark.parametrize("name", LIKE_LLAMA)
 def test_texts_are_those_of_generate(name, cached, monkeypatch):

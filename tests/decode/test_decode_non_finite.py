@@ -24,8 +24,9 @@ def _poisoned(name: str, value: float):
     return model, texts, [generate(model, text, max_new_tokens=NEW) for text in texts]
 
 
-@pytest.fixture(scope="module", params=[("llama", np.nan), ("mistral-window", np.nan), ("gpt2", np.inf),
-                                        ("gemma2", np.inf)], ids=str)
+@pytest.fixture(scope="module", ids=str, params=[
+    ("llama", np.nan), ("gemma2", np.inf), *(pytest.param(case, marks=pytest.mark.release)
+                                             for case in (("mistral-window", np.nan), ("gpt2", np.inf)))])
 def poisoned(request):
     return _poisoned(*request.param)
 

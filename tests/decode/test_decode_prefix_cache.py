@@ -41,6 +41,7 @@ def write(target, texts, old=None, drafter=None, **settings):
     return {result.id: result for result in engine.run(requests)}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", architectures("llama", "mistral-window"))
 def test_strict_equals_generate_after_a_prefix(name):
     model = tiny(name)

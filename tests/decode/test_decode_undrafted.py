@@ -73,6 +73,7 @@ def test_rows_share_forward_passes():
     assert len(passes) == 2 * 10 and all(len(result.token_ids) == 10 for result in results.values())
 
 
+@pytest.mark.slow
 def test_rows_end_at_different_times():
     target, texts = _undrafted("jamba"), prompts((5, 17, 9, 11, 3))
     expected = _expected(target, texts)

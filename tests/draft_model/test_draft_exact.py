@@ -93,6 +93,7 @@ def _counted(models, *case, **options):
     ("iid", "rrs", "3x2", 99), ("without_replacement", "rrs", "3x2", 5), ("distinct", "rrs", "2x2", 99),
     ("greedy", "greedy", "2x2", 4), ("top_k", "rrs", "2x1", 99), ("spechub", "spechub", "2x2", 99),
 ])
+@pytest.mark.fast_cases(3)
 def test_two_tokens_have_the_targets_distribution(models, distribution, rule, shape, budget):
     counts, longer = _counted(models, distribution, rule, shape, budget)
     assert longer > ROWS / 10, "too few drafts were accepted"

@@ -26,6 +26,7 @@ def case(name: str):
     return Target(model), Target(tiny(name)), [generate(model, prompt) for prompt in TEXTS]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("name", "batch_size"), [("llama", 1), ("llama", 3), ("llama", 8), ("gpt2", 3)])
 def test_strict_equals_generate(name, batch_size):
     """Rows end at different lengths, and other rows take their slots."""

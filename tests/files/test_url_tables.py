@@ -69,6 +69,7 @@ def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
     assert rows_of(remote_) == rows_of(local)
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_by_several_tasks(spark, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "TASK_BYTES", 1000)
     monkeypatch.setattr(tasks, "_FILE_COSTS_BYTES", 1)

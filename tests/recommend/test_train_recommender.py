@@ -227,6 +227,7 @@ def _work(model, recommender, world, stop_at=None):
         loss, lambda: float(np.mean([histories.next_token_loss(model, one).item() for one in held_out])))
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_weights(world, tmp_path):
     settings = Settings(width=16, layers=1, heads=2, dropout=0.3)
     schedule = Schedule(epochs=3, rate=0.01, weight_decay=0.1, warmup_steps=5, patience=3, save_every_s=0.0)

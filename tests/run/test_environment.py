@@ -216,6 +216,7 @@ def test_without_utf8_a_path_ends_with_a_line_that_names_the_locale(place):
     assert lines[0].endswith("unset PYTHONUTF8")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("name", "value", "code"), [
     ("SPARK_LOCAL_DIRS", "c.yaml/local", 5), ("PYSPARK_PYTHON", "/nope/python", 2),
     ("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell", 2), ("SPARK_HOME", "/nope", 2)])

@@ -166,6 +166,7 @@ def hold(folder) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_takes_or_leaves_a_lock_blocks_nobody(tmp_path):
     """Also one killed as it takes over a dead one's."""
     folder = tmp_path / "work"

@@ -210,7 +210,7 @@ def _part(found, name):
     return next(part for part in found["parts"] if name in part["name"])
 
 
-def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path, monkeypatch):
+def test_a_dry_run_counts_and_publishes_nothing(job_of, capsys, tmp_path):
     found = pipeline.dry_run(job_of(tmp_path / "out", NIGHT_2, limit=10, cost={"per_gpu_hour": 3.0}))
     assert (found["users"], found["items"]) == (10, 10)
     assert found["tokens"] > 20 and found["seconds"] > _part(found, "decoding")["seconds"] > 0
@@ -226,6 +226,10 @@ def test_a_dry_run_counts_and_publishes_nothing(nights, job_of, capsys, tmp_path
     assert "10 users and 10 items need text" in printed
     assert "not included" not in printed
     assert not (tmp_path / "out" / "knowledge").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_after_earlier_runs_knows_their_rates(nights, job_of, monkeypatch):
     again = pipeline.dry_run(job_of(nights.out, NIGHT_3))
     assert again["users"] == 0 and again["items"] == 1 and again["cost"] is None
     same = pipeline.dry_run(job_of(nights.out, NIGHT_3, history={"max_items": 1}))

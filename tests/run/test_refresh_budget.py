@@ -66,6 +66,7 @@ def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_ove
     assert 'id="carried"' in page and "data:image/svg+xml" in page
 
 
+@pytest.mark.slow
 def test_a_run_without_time_publishes_what_is_there_and_goes_on_where_it_stopped(
         nights, first_night, job_of):
     out = first_night("stopped")
@@ -102,6 +103,7 @@ def slow_task():
     return write_shard
 
 
+@pytest.mark.slow
 def test_rows_that_never_had_a_text_are_in_the_backlog_of_a_first_run(nights, job_of, tmp_path):
     summary = pipeline.run(job_of(tmp_path, NIGHT_1, refresh={"max_rows": 2}, **UNTIMED))
     records = [published.read_manifest(tmp_path / f"knowledge/entity={entity}/dt={NIGHT_1}")["refresh"]

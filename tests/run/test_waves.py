@@ -72,6 +72,7 @@ def write(work, rows) -> None:
             for row in rows if (row.shard, row.chunk) == place])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_cut_keeps_waves_apart_and_other_settings_cut_anew_until_all_is_written(tonight, make_job):
     job, rows, _ = tonight

@@ -18,6 +18,7 @@ ODDS = 1e-6  # false-alarm probability of one test, over random seeds
 TINY = 1e-12
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize(("rule", "distribution"), sorted({way[:2] for way in exact_cases()}))
 def test_acceptance_thresholds(rule, distribution):
     """A candidate is accepted just below its acceptance probability, and rejected just above it."""

@@ -87,6 +87,7 @@ def weights(probabilities, column, wide):
     return found
 
 
+@pytest.mark.fast_cases(28)
 @pytest.mark.parametrize(
     ("rule", "distribution", "tokens", "widths"), cases((3, (4, 4)), (4, (2, 2)), (6, (1, 1)))
 )
@@ -110,6 +111,7 @@ def test_more_sizes(rule, distribution, tokens, widths):
         assert distance(level_by_level(rule, distribution, world, widths), world) <= 1e-12
 
 
+@pytest.mark.fast_cases(20)
 @pytest.mark.parametrize(("rule", "distribution", "tokens", "widths"), cases((3, (2, 2)), (3, (1, 1))))
 def test_enumerations_agree(rule, distribution, tokens, widths):
     """The joint enumeration of all trees, the enumeration by child and level by level give the same

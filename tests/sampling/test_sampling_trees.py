@@ -16,6 +16,7 @@ ODDS = 1e-6  # false-alarm probability of one test, over random seeds
 SIZES = ((2, (3, 2)), (3, (2, 2)), (4, (3, 1)), (6, (1, 1)), (4, (1, 2)))
 
 
+@pytest.mark.fast_cases(14)
 @pytest.mark.parametrize(
     ("rule", "distribution"), NODE_RULES + [(None, distribution) for distribution in DISTRIBUTIONS]
 )

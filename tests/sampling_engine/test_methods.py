@@ -82,6 +82,7 @@ def test_verification_rules(texts, greedy, rule, drafter):
         assert texts(fixed) == texts(fixed)
 
 
+@pytest.mark.fast_cases(20)
 @pytest.mark.parametrize("method", SAMPLE_METHODS)
 def test_sampling_methods(texts, greedy, method):
     """At temperature 0 all of them write the greedy text; above, the seed decides."""

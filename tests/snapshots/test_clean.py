@@ -360,6 +360,7 @@ def _reading(out: Path, day: str, until: float) -> None:
                 time.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forks")
 def test_many_commands_and_cleans_at_once_never_lose_what_a_command_reads(tmp_path):
     """Dates are published again as they are removed, so that there is always something to remove."""

@@ -94,11 +94,13 @@ def test_what_holds_texts_without_ids_is_deleted_and_the_date_can_go_on(out):
 @pytest.mark.parametrize(("name", "source", "raw"), [
     ("u1", "interactions.csv", "u1,a,1700000000000"),
     ("Jörg-1977", "p.jsonl", json.dumps({"user_id": "Jörg-1977", "item_id": "a"})),
-    ("maria@example.com", "user_id=maria@example.com/p.jsonl", '{"item_id": "b", "timestamp": "now"}'),
-    ("zoe@example.com", "q.jsonl", json.dumps({"review": "I am Zoe. " * 20, "user": "z"})[:200]),
-    ('the "quoted" one', "interactions.csv", '"the ""quoted"" one",a,'),
-    ("7f3c1b52-0a64-4c1e-9d0a-53c0ffee0001", "p.parquet", "{'user_id': b'\\x7f<\\x1bR\\nd', 'item_id': 'a'}"),
-    ("12300000000000000", "p.parquet", "{'user_id': 1.23e+16, 'item_id': 'a'}")])
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("maria@example.com", "user_id=maria@example.com/p.jsonl", '{"item_id": "b", "timestamp": "now"}'),
+        ("zoe@example.com", "q.jsonl", json.dumps({"review": "I am Zoe. " * 20, "user": "z"})[:200]),
+        ('the "quoted" one', "interactions.csv", '"the ""quoted"" one",a,'),
+        ("7f3c1b52-0a64-4c1e-9d0a-53c0ffee0001", "p.parquet",
+         "{'user_id': b'\\x7f<\\x1bR\\nd', 'item_id': 'a'}"),
+        ("12300000000000000", "p.parquet", "{'user_id': 1.23e+16, 'item_id': 'a'}")))])
 def test_rejected_rows_and_logs_are_dropped_whole(out, name, source, raw):
     """However the input wrote the id: no search can know all its spellings."""
     space = Workspace(out, date.fromisoformat(DAYS[0]))
@@ -212,6 +214,7 @@ def _table(path: Path, text: str) -> None:
     write(path, [{"anything": ["a", text]}])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kind, text", [
     (_zipped_table, GONE), (_gz, f"a,{GONE},b"), (Path.write_text, f"copied by hand: {GONE}"),
     *(pytest.param(*each, marks=pytest.mark.release) for each in (

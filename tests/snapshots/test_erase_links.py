@@ -33,6 +33,7 @@ def out(tmp_path):
     return made(tmp_path / "out")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", [
     "_work", f"_work/dt={DAYS[0]}/generate", "knowledge", "features/ids/entity=user",
     *(pytest.param(name, marks=pytest.mark.release)

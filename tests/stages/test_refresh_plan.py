@@ -95,6 +95,7 @@ def test_a_prompt_whose_text_is_there_is_written_for_nobody_else(make_job, input
     assert (record["refresh"]["user"]["copied"], record["refresh"]["user"]["carried"]) == (2, {"budget": 7})
 
 
+@pytest.mark.slow
 def test_sampled_texts_are_not_shared(make_job, inputs):
     record, rows = planned(make_job({**inputs, "decode": {"mode": "sample"}}, day="2026-01-10"))
     assert record["refresh"]["user"]["copied"] == 0 and written(rows) == {*USERS, "twin-a", "twin-b"}
@@ -134,6 +135,7 @@ def test_what_holds_a_row_back_and_what_does_not(make_job, inputs):
     assert stage_inputs.has_stale_rows(plan.run(job))
 
 
+@pytest.mark.slow
 def test_learned_coefficients_are_the_value(make_job, inputs, tmp_path):
     """By age alone, the oldest texts are worth most; another file's content makes another plan."""
     file = tmp_path / "value.json"
@@ -183,6 +185,7 @@ def test_a_share_and_tokens_and_each_priority(make_job, inputs):
             map(score_of, rows.values())))
 
 
+@pytest.mark.slow
 def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
         make_job, write_tables, tmp_path, monkeypatch):
     """Impressions that are no number count as if there were none; negative ones as 0. Two of three wait."""

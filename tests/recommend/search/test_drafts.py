@@ -31,6 +31,7 @@ def scorer(name: str, ids: Trie):
             "transitions": lambda: LeafScorer(view, TransitionWeights(ids, sequences))}[name]()
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("scores", [RAW, RENORMALISED])
 @pytest.mark.parametrize("name", ["same", "other", "popularity", "transitions"])
 def test_drafts_change_no_recommendation(name, scores):
