@@ -93,36 +93,25 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     cost
         None without ``cost.per_gpu_hour``.
     """
-    workers, planned, rows, costs = task_slots(job.spark), 0, {}, {}
-    for entity in ENTITIES:
-        planned += plan_table.row_count(job, entity)
-        stale = plan_table.rows_to_generate(job, entity, job.limit)
-        rows[entity] = len(stale)
-        if len(stale):
-            costs[entity] = _previous_cost(job, entity) or _probe(job, entity, stale[:PROBED])
+    workers, (rows, costs) = task_slots(job.spark), _costs(job)
     tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
     busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
     basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
+    plan = stage_inputs.require_stage(job, "plan")
+    planning = Part("start of Spark, input and plan", plan_s, "measured now")
+    planned = sum(plan_table.row_count(job, entity) for entity in ENTITIES)
+    before = _stages(job, _BEFORE, planned) if stage_inputs.has_stale_rows(plan) else []
     starting = _generate(job, sum(rows.values()), list(costs.values()), workers) if costs else []
-    choice = stage_inputs.require_stage(job, "plan")["refresh"]
-    before = [Part("start of Spark, input and plan", plan_s, "measured now"),
-              *(_stages(job, _BEFORE, planned) if stage_inputs.has_stale_rows({"refresh": choice}) else [])]
     after = _stages(job, _AFTER, sum(rows.values()))
-    left_s = stopping.seconds_left(job)
-    others_s = sum(part.seconds or 0.0 for part in [*before[1:], *starting, *after])
-    left_s = None if left_s is None else left_s - others_s
-    in_time = min(_shares_in_time(job, busy_s, workers, left_s)) if busy_s else 1.0
+    in_time = _share_in_time(job, busy_s, workers, _seconds([*before, *starting, *after]))
     generating = [*starting, Part("decoding", in_time * busy_s / workers, basis)] if costs else []
-    parts = [*before, *generating, *after]
-    seconds = sum(part.seconds or 0.0 for part in parts)
-    hours = workers * sum(part.seconds or 0.0 for part in generating) / 3600
-    curve = choice["curve"]
-    more = curve and busy_s and words.more_value(
-        curve, curve["chosen_cost"] / busy_s * workers * 3600)  # the rate of the chosen rows
-    price = job.config.cost.per_gpu_hour
+    parts = [planning, *before, *generating, *after]
+    hours, price = workers * _seconds(generating) / 3600, job.config.cost.per_gpu_hour
     return {
-        "users": rows["user"], "items": rows["item"], "tokens": round(tokens), "seconds": round(seconds, 1),
-        "workers": workers, "basis": basis, "in_time": round(in_time, 4), "one_more_hour": more or None,
+        "users": rows["user"], "items": rows["item"], "tokens": round(tokens),
+        "seconds": round(_seconds(parts), 1), "workers": workers, "basis": basis,
+        "in_time": round(in_time, 4),
+        "one_more_hour": _one_more_hour(plan["refresh"]["curve"], busy_s, workers),
         "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
         "probe": {"rows": sum(cost.probed for cost in costs.values()),
                   "cut_off": sum(cost.cut_off for cost in costs.values() if cost.probed)},
@@ -131,11 +120,35 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
         "gpu_hours": round(hours, 4), "cost": None if price is None else round(hours * price, 4)}
 
 
-def _shares_in_time(job: Job, busy_s: float, workers: int, left_s: float | None) -> list[float]:
-    """Share of ``busy_s`` seconds of decoding that each limit of time leaves, at least 0."""
-    hours = job.config.refresh.max_worker_hours
-    limits = [None if hours is None else 3600 * hours, None if left_s is None else workers * left_s]
-    return [1.0, *(max(0.0, limit / busy_s) for limit in limits if limit is not None)]
+def _costs(job: Job) -> tuple[dict[str, int], dict[str, "_Cost"]]:
+    """Rows to generate by entity type, and what one of them costs, if there are any."""
+    rows, costs = {}, {}
+    for entity in ENTITIES:
+        stale = plan_table.rows_to_generate(job, entity, job.limit)
+        rows[entity] = len(stale)
+        if len(stale):
+            costs[entity] = _previous_cost(job, entity) or _probe(job, entity, stale[:PROBED])
+    return rows, costs
+
+
+def _seconds(parts: list[Part]) -> float:
+    return sum(part.seconds or 0.0 for part in parts)
+
+
+def _share_in_time(job: Job, busy_s: float, workers: int, others_s: float) -> float:
+    """Share of ``busy_s`` seconds of decoding that limits of time leave; the rest takes ``others_s``."""
+    hours, left_s = job.config.refresh.max_worker_hours, stopping.seconds_left(job)
+    limits = [None if hours is None else 3600 * hours,
+              None if left_s is None else workers * (left_s - others_s)]
+    shares = [max(0.0, limit / busy_s) for limit in limits if limit is not None and busy_s]
+    return min([1.0, *shares])
+
+
+def _one_more_hour(curve: dict | None, busy_s: float, workers: int) -> float | None:
+    """Share of the value left that another hour of each worker buys, at the rate of the chosen rows."""
+    if not curve or not busy_s:
+        return None
+    return words.more_value(curve, curve["chosen_cost"] / busy_s * workers * 3600) or None
 
 
 def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str | None:

@@ -18,8 +18,7 @@ from dare_job.workspace import FILES, done_record, is_complete
 
 def has_stale_rows(plan: dict) -> bool:
     """Whether a run has anything to write, by the done-record of the stage plan."""
-    return any(plan["refresh"][entity]["chosen"] if "refresh" in plan else plan[entity]["stale"]
-               for entity in ENTITIES)
+    return any(plan["refresh"][entity]["chosen"] for entity in ENTITIES)
 
 
 def require_stage(job: Job, stage: str) -> dict:
