@@ -86,6 +86,7 @@ CASES = [("plain", "iid", "iid"), ("plain", "without_replacement", "iid"), ("dra
              ("drafted", "iid", "without_replacement"), ("drafted", "without_replacement", "iid")))]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("how", "outputs", "draft_distribution"), CASES)
 def test_texts_have_the_distribution_of_beam_sampling(target, draft, how, outputs, draft_distribution):
     """With a constant width of two beams, and three drafts per layer."""

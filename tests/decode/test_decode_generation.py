@@ -59,7 +59,7 @@ def _configured(**fields):
     {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "suppress_tokens": COMMON[:2]},
     {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": COMMON[:2], "min_new_tokens": 9},
 ], ids=lambda fields: "+".join(fields))
-@pytest.mark.fast_cases(10)
+@pytest.mark.fast_cases(7)
 def test_applied_as_in_generate(fields):
     model = _configured(**fields)
     expected = [generate(model, text, max_new_tokens=NEW) for text in TEXTS]

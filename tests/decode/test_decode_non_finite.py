@@ -31,6 +31,7 @@ def poisoned(request):
     return _poisoned(*request.param)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_a_failing_row_does_not_affect_later_rows(poisoned, batch_size):
     model, texts, expected = poisoned
@@ -74,6 +75,7 @@ class Distractor:
         return DraftBatch(tokens, parents, sizes, None, None)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("bad_first", [True, False])
 def test_a_non_finite_draft_costs_its_row_only_the_step(poisoned, batch_size, bad_first):

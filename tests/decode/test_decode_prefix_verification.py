@@ -42,6 +42,7 @@ def write(target, texts, old, drafter=None, **settings):
     return {result.id: result for result in engine.run(requests)}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", architectures("llama", "mistral-window", "gpt2"))
 def test_strict_equals_generate_whatever_the_previous_text(name):
     model, rng = tiny(name), np.random.default_rng(1)
@@ -224,6 +225,7 @@ def test_strict_rows_among_relaxed_ones(rule):
         assert (results[row].relaxed_tokens == 0) == (row % 2 == 0)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("rule", RELAXED)
 def test_text_without_a_relaxed_token_is_strict_text(rule):
     """So such a text needs no refresh."""

@@ -23,6 +23,7 @@ def static(model) -> Target:
     return target
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", [
     "llama", "qwen2-window", "gpt2",
     *(pytest.param(name, marks=pytest.mark.release)

@@ -184,6 +184,7 @@ def test_an_encoder_without_a_switch_is_detected(monkeypatch, scale):
     Target(hf.BertLMHeadModel(hf.BertConfig(**SIZES, is_decoder=True)))
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(("name", "own"), [
     ("llama", None), ("llama", "eager"), ("gpt_oss", None), ("gemma2", None), ("gemma2", "eager")])
 def test_attention_is_replaced_only_if_equal(name, own):

@@ -52,6 +52,7 @@ def _expected(target: Target, texts: list[np.ndarray], **options) -> list[np.nda
     return written
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_text_of_generate(name):
     target = _undrafted(name)

@@ -177,7 +177,7 @@ def _align(world, pair, to, *more):
                 "--warmup", 5, "--rate", 0.01, *more)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["s", "r", "seqkd"])
 def test_more_steps_are_accepted(world, pair, tmp_path, loss):
     found = _align(world, pair, tmp_path / "aligned", "--loss", loss, "--dropout", 0)

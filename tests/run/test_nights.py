@@ -94,7 +94,8 @@ def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
     assert measured["baseline_tokens_per_s"] > 0 and files(out) == before
 
 
-@pytest.mark.parametrize("fault", [pytest.param("killed", marks=pytest.mark.slow), "program"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["killed", "program"])
 def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
         nights, job_of, tmp_path, monkeypatch, job_log, fault):
     def decode_plainly(batches, task):

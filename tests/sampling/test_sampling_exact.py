@@ -30,6 +30,7 @@ def test_output_distribution(rule, distribution):
                 assert rate == pytest.approx(best, abs=1e-9)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_optimum(distribution):
     """The formula, the minimum over all subsets and the linear program agree."""

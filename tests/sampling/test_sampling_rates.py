@@ -18,6 +18,7 @@ CASES = sorted({way[:2] for way in exact_cases()})
 SUMMED = [("rrs", "without_replacement", 3), ("greedy", "without_replacement", 3), ("rrs", "distinct", 3)]
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize(("rule", "distribution"), CASES)
 def test_equal_to_enumeration(rule, distribution):
     for _, _, tokens, n in (way for way in exact_cases() if way[:2] == (rule, distribution)):
@@ -27,6 +28,7 @@ def test_equal_to_enumeration(rule, distribution):
             assert result.error == 0 and result.value == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize(("rule", "distribution", "n"), [
     *(("naive", distribution, n) for distribution in ("without_replacement", "distinct")
       for n in (1, 2, 3, 4)),

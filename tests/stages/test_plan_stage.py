@@ -127,6 +127,7 @@ def test_only_what_changed_is_stale(first, make_job, inputs):
     assert (kept["stale"], kept["prompt"], kept["text_key"], kept["interactions"]) == (False, None, "key", 0)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("settings", "model", "both"), [
     ({}, "model-2", True), ({"history": {"max_items": 1}}, "model-1", False)])
 def test_another_model_makes_all_stale_and_another_history_the_users(

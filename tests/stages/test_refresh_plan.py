@@ -25,6 +25,10 @@ DEC_9 = JAN_9 - 31 * 86_400  # before all texts of earlier dates
 USERS = [f"u{number}" for number in range(8)]
 
 
+def shared(rows):
+    return {name: row["text_of"] for name, row in rows.items() if row["text_of"]}
+
+
 def interactions():
     """User uN has N + 1 interactions, with items of its own, so no two prompts are equal."""
     return [(user, f"{user}-{place}", 5.0, DEC_9 + place)
@@ -72,27 +76,21 @@ def written(rows):
             if row["stale"] and not row["carried_reason"] and not row["text_of"]}
 
 
-def test_identical_prompts_are_written_once_and_without_limits_everything_else_too(make_job, inputs):
-    record, rows = planned(make_job(inputs, day="2026-01-10"))
+def test_identical_prompts_are_written_once_and_for_nobody_where_their_text_is_there(make_job, inputs):
+    """Without limits, everything else is written too; a text that is there is shared whatever the budget."""
+    record, rows = planned(make_job(inputs, day="2026-01-08"))
     twins = {"u0", "twin-a", "twin-b"}
     first = min(twins, key=lambda name: rows[name]["rank"])
-    assert written(rows) == {*USERS[1:], first}
-    assert {name: row["text_of"] for name, row in rows.items() if row["text_of"]} == dict.fromkeys(
-        twins - {first}, first)
-    assert record["refresh"]["user"]["copied"] == 2 and record["refresh"]["user"]["chosen"] == 8
-    assert record["refresh"]["user"]["carried"] == {}
-
-
-def test_a_prompt_whose_text_is_there_is_written_for_nobody_else(make_job, inputs):
-    """Whatever the budget, as it costs nothing."""
-    key = planned(make_job(inputs, day="2026-01-08"))[1]["u0"]["text_key"]
+    assert written(rows) == {*USERS[1:], first} and shared(rows) == dict.fromkeys(twins - {first}, first)
+    found = record["refresh"]["user"]
+    assert (found["copied"], found["chosen"], found["carried"]) == (2, 8, {})
     job = make_job({**inputs, "refresh": {"max_rows": 0}}, day="2026-01-10")
-    publish_old(job, "2026-01-09", {"u0": {"text_key": key}})
+    publish_old(job, "2026-01-09", {"u0": {"text_key": rows["u0"]["text_key"]}})
     record, rows = planned(job)
     assert not rows["u0"]["stale"] and written(rows) == set()
-    assert {name: row["text_of"] for name, row in rows.items() if row["text_of"]} == {
-        "twin-a": "u0", "twin-b": "u0"}
-    assert (record["refresh"]["user"]["copied"], record["refresh"]["user"]["carried"]) == (2, {"budget": 7})
+    assert shared(rows) == {"twin-a": "u0", "twin-b": "u0"}
+    found = record["refresh"]["user"]
+    assert (found["copied"], found["chosen"], found["carried"]) == (2, 0, {"budget": 7})
 
 
 @pytest.mark.slow
@@ -229,6 +227,7 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_their_value(
         make_job, inputs, monkeypatch):
     """Row by row: the manifest of the night before, whose budget left such texts, names today's model."""

@@ -43,7 +43,7 @@ def test_exact_verification_has_the_target_distribution(n, k, zeros):
         assert enumerated.distance(found, enumerated.without_replacement(p, k)) < 1e-12
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [False, True])
 def test_the_published_rule_ends_a_draft_with_too_few_accepted(few):
     """Unless everything available was accepted; the exact rule continues wherever nodes were read."""
