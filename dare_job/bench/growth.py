@@ -226,11 +226,12 @@ def write_snapshot(job: Job) -> None:
         folder, rows = job.space.knowledge(entity), 0
         folder.mkdir(parents=True)
         plan = ds.dataset(job.space.stage("plan") / f"entity={entity}")
-        for number, batch in enumerate(plan.to_batches(columns=list(_PLAN), batch_size=_BLOCK_ROWS)):
+        for number, batch in enumerate(plan.to_batches(columns=[*_PLAN, "interactions"],
+                                                       batch_size=_BLOCK_ROWS)):
             ids = np.array([int(name[1:]) for name in batch["entity_id"].to_pylist()], np.int64)
             batch = batch.filter(pa.array((ids % STALE_OF != 0) | (entity == "user")))
-            chunk_files.write(folder / f"part-{number:05d}.parquet",
-                              texts({name: batch[name] for name in _PLAN}, job))
+            columns = {name: batch[name] for name in _PLAN} | {"text_interactions": batch["interactions"]}
+            chunk_files.write(folder / f"part-{number:05d}.parquet", texts(columns, job))
             rows += len(batch)
         files = {path.name: {"bytes": path.stat().st_size} for path in folder.glob("*.parquet")}
         write_json(folder / MANIFEST, {
