@@ -120,7 +120,7 @@ def test_no_architecture_is_decoded_wrong():
     assert not [m for m in drafted if m["accepted_per_step"] < 1 or m["steps"] >= m["undrafted_steps"]]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", FAMILIES)
 def test_one_model_of_each_family(name):
     outcome = attempt.attempt(name)

@@ -27,7 +27,7 @@ def test_a_wrong_setting_fails_the_first_stage_at_once_and_is_told(airflow, worl
     assert "hook-3141" not in said  # the address is a secret
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_killed_stage_is_tried_again_and_goes_on_where_it_stopped(killed, world):
     home, out, posted = killed.home, killed.out, killed.posted
     tasks = home.tasks()

@@ -50,7 +50,7 @@ def test_a_day_ends_with_its_last_second(day):
     assert end_of_day(date.fromisoformat(day)) == at(day, "23:59:59") + 1
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_the_last_second_of_a_leap_day_counts_and_the_next_does_not(make_job, write_input):
     day, tomorrow = "2028-02-29", "2028-03-01"

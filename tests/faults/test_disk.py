@@ -19,7 +19,7 @@ from small_disk import small_disk
 
 from dare_job.schemas import ENTITIES
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 FULL = {"plan": 24, "embed": 20, "pools": 48, "generate": 96, "publish": 24}  # KiB that are left
 
 
@@ -41,7 +41,6 @@ def copied(disk, folders, tmp_path):
     return configured(tmp_path, folders.world, out, spark={"shards": 1}), out
 
 
-@pytest.mark.release
 def test_a_full_disk_ends_each_stage_and_the_same_command_ends_the_night(disk, copied, folders, dare_job):
     options, out = copied
     old = published(out)

@@ -21,7 +21,7 @@ def test_shares_that_are_none():
             _shares("--share", text)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_quick_comparison(tmp_path):
     data = os.environ.get("DARE_DATA")
     extra = ["--input", str(Path(data) / "ml-latest-small.zip")] if data else []

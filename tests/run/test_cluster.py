@@ -57,7 +57,7 @@ def written(out: Path, entity: str) -> dict[str, tuple]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, folder, nights):
     for entity in ENTITIES:
         ours = written(folder / "out", entity)
@@ -68,7 +68,7 @@ def test_texts_are_those_of_a_local_run_from_shipped_model_and_pools(generated, 
     assert record["accepted_tokens"] > 100, "no text was drafted from the pools"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_each_task_has_a_gpu_of_its_own(generated):
     assert {task["gpu"] for task in generated} == set(standalone.GPUS)
     assert len(generated) == SHARDS
@@ -77,7 +77,7 @@ def test_each_task_has_a_gpu_of_its_own(generated):
         assert not at_once or one["gpu"] != other["gpu"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_worker_keeps_its_gpu_and_loads_the_model_once(generated):
     workers = {(task["worker"], task["gpu"]) for task in generated}
     assert len(workers) == 2 and len({worker for worker, _ in workers}) == 2
@@ -122,7 +122,7 @@ def test_a_host_with_a_broken_gpu_is_left_out_and_costs_the_night_only_where_all
         assert written(tmp_path / "out", entity) == written(nights.out, entity)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_was_shipped_goes_away_with_the_application(generated, cluster):
     deadline = time.monotonic() + 30
     while left := [*cluster.folder.glob("worker-*/local/*/executor-*")]:

@@ -75,7 +75,8 @@ def test_sampled_text_is_what_the_engine_draws_with_the_settings(job_of, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["dare", "resd", "autoregressive", "sample", "beam"])
+@pytest.mark.parametrize("mode", ["dare", "sample", "beam", *(
+    pytest.param(mode, marks=pytest.mark.release) for mode in ("resd", "autoregressive"))])
 def test_each_mode_through_the_command_line(mode, tmp_path, world, monkeypatch, capsys):
     drafter = [] if mode in ("resd", "autoregressive") else [
         "--set", "drafter.model=embedded", "--set", "drafter.tree=2x2"]

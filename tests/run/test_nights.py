@@ -252,7 +252,7 @@ def test_a_dry_run_after_earlier_runs_knows_their_rates(nights, job_of, monkeypa
     assert estimate.cut_off_warning(same, 192, 1.0) is None
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_damaged_pool_stops_the_run_and_says_how_to_go_on(nights, job_of, tmp_path):
     """On the second night as it was before generate, with fewer rows."""
     out = shutil.copytree(nights.out, tmp_path / "out", ignore=shutil.ignore_patterns("generate", "gate"))

@@ -248,7 +248,7 @@ def test_a_copy_of_a_published_folder_is_erased_too(out):
     assert not (out / "rolled-back/work/pools").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("forks")
 def test_killed_at_any_change_the_same_command_finishes(tmp_path):
     """And readers see whole tables: at each moment a published folder fits its manifest."""

@@ -170,7 +170,7 @@ def test_an_input_that_forgets_old_interactions_hides_no_new_ones(make_job, writ
         "all": (3, None), "none": (0, "few new interactions")}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_share_and_tokens_and_each_priority(make_job, inputs):
     old = {user: {"generated_dt": f"2026-01-0{9 - number}"} for number, user in enumerate(USERS)}
     for priority, first in (("oldest", "u7"), ("new_interactions", "u7"), ("random", None)):
@@ -243,7 +243,7 @@ def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_thei
     assert rows["u7"]["value"] < 2
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_sampled_rows_are_written_whatever_holds_others_back_and_tokens_are_counted(
         make_job, inputs, monkeypatch):
     monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1)
