@@ -98,7 +98,7 @@ KNOWLEDGE = pa.schema([
     pa.field("tokens", pa.int32()),  # number of tokens of the text
     pa.field("finish_reason", pa.string()),  # eos | stop | length | loop | error
     pa.field("error", pa.string()),  # why no text was generated on this date
-    pa.field("generated_dt", pa.string()),  # date whose run generated the text
+    pa.field("generated_dt", pa.string()),  # date whose run generated the text, or gave it to this row
     pa.field("source_run_id", pa.string()),  # id of the run that generated the text
     pa.field("pool", pa.string()),  # name of the pool that drafts came from
     pa.field("pool_kind", pa.string()),  # collaborative | attribute | global
@@ -125,7 +125,8 @@ KNOWLEDGE = pa.schema([
     pa.field("failed_dt", pa.string()),  # date of the last of these runs
     pa.field("copied", pa.bool_()),  # the text was written for another row of the same text_key
     pa.field("sampled", pa.bool_()),  # the text was written as one of the seeded sample
-    pa.field("distance", pa.float32()),  # when it was written: how far the history moved since the one before
+    pa.field("new_interactions", pa.int32()),  # of the text, that the one before did not know
+    pa.field("distance", pa.float32()),  # of the history in the prompt from that of the text before
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that published this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
 

@@ -30,7 +30,7 @@ HELP = {
     "rows": "Rows of the date's snapshot; before it is published, rows finished so far.",
     "rows_written": "Rows whose text was generated for the date.",
     "rows_carried": "Rows carried over from an earlier date.",
-    "rows_copied": "Rows that share the new text of a row with the same prompt.",
+    "rows_copied": "Rows that got the text of a row with the same prompt.",
     "rows_backlog": "Changed rows whose text was not written, by reason.",
     "rows_backlog_by_age": "Changed rows whose text was not written, by the age of the text.",
     "backlog_value_share": "Share of the expected value of the changed rows that was not written.",

@@ -177,7 +177,8 @@ def counts(changed: dict[str, DataFrame]) -> dict[str, dict]:
         table.select(F.lit(entity).alias("entity"), reason.alias("reason"), age.alias("age"), "value", "cost")
         for entity, table in changed.items()])
     groups = rows.groupBy("entity", "reason", "age").agg(
-        F.count("*").alias("rows"), F.count("value").alias("texts"), F.sum("cost").alias("cost"),
+        F.count("*").alias("rows"), F.count("value").alias("texts"), F.sum(
+            F.when(F.col("value").isNotNull(), F.col("cost"))).alias("cost"),
         F.coalesce(F.sum("value"), F.lit(0.0)).alias("value")).collect()
     return {entity: _record([group for group in groups if group["entity"] == entity]) for entity in changed}
 
@@ -195,7 +196,7 @@ def _record(groups: list[Row]) -> dict:
     left = sum(group["value"] for group in groups if group["reason"] not in WRITTEN)
     return {**{name: by_reason.pop(name, 0) for name in WRITTEN}, "carried": by_reason,
             "texts": {"rows": sum(group["texts"] for group in own),
-                      "cost": sum(group["cost"] or 0 for group in own if group["texts"]),
+                      "cost": sum(group["cost"] or 0 for group in own),
                       "value": round(sum(group["value"] for group in own), 3)},
             "value": round(value, 3), "value_left": round(left, 3), "ages": ages}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from dare_job.data.history import end_of_date, end_of_day
 from dare_job.job import Job
 from dare_job.refresh import choice, learned
 from dare_job.refresh.learned import Coefficients
@@ -64,12 +65,13 @@ def _unseen(job: Job) -> Column:
     """Interactions that a text does not know; null if that is not known.
 
     The number of all interactions has grown by them, unless the input forgets old ones. So at least those of
-    the history that are later than the text's date count.
+    the history that are later than the text's date count; it ends as far from midnight (UTC) as tonight's.
     """
     known = F.col("old.text_interactions").isNotNull()
     more = F.when(known, F.greatest(F.lit(0), F.col("interactions") - F.col("old.text_interactions")))
-    after = F.to_utc_timestamp(F.date_add(F.to_date("old.generated_dt"), 1), job.config.input.day_boundary)
-    later = F.size(F.filter("times", lambda time: time >= F.unix_seconds(after)))
+    shift = end_of_date(job) - end_of_day(job.space.day)
+    after = (F.unix_date(F.to_date("old.generated_dt")) + 1) * 86_400 + shift
+    later = F.size(F.filter("times", lambda time: time >= after))
     return F.greatest(more, F.when(known & F.col("times").isNotNull(), later))
 
 

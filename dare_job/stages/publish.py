@@ -125,8 +125,9 @@ def _outcome(job: Job, entity: str):
     """The changed rows of the plan that have a prompt; those that were not written get their reason."""
     plan = plan_table.read(job, entity).where(F.col("stale") & F.col("error").isNull())
     plan = plan.withColumn("written_as", F.coalesce("text_of", "entity_id")).drop("prompt")
-    new = _texts(job, entity).select(
-        F.col("entity_id").alias("written_as"), F.col("error").isNull().alias("ok"))
+    new, shared = _rows(job, entity).select("entity_id", "error"), _shared(job, entity)
+    new = new if shared is None else new.unionByName(shared.withColumn("error", F.lit(None).cast("string")))
+    new = new.select(F.col("entity_id").alias("written_as"), F.col("error").isNull().alias("ok"))
     rows = plan.join(new, "written_as", "left")
     return rows.withColumns({
         "carried_reason": F.when(F.col("ok"), None).otherwise(_unreached(job, F.col("ok").isNotNull())),
@@ -155,7 +156,6 @@ def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_fil
                       for entry in pc.value_counts(new["pool_kind"].drop_null()).to_pylist()})
     plan = published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
     counts["guarded"] = totals.guarded_rows
-    counts["copied"] += len(plan_table.current_texts_shared(job, entity))
     new = counts["written"] + counts["copied"]
     counts["carried"] = counts["rows"] - new - counts["without_text"]
     counts["skipped_fresh"] = plan.count_rows(filter=~pc.field("stale") & pc.field("error").is_null())
@@ -295,8 +295,8 @@ def refresh_columns(job: Job, entity: str, written: Column, failed: Column) -> d
     return {
         "prompt_set": F.when(written, job.config.prompt_set(entity).version_hash).otherwise(
             F.col("old.prompt_set")),
-        **{name: F.when(written, F.col(name)).otherwise(F.col(f"old.{name}"))
-           for name in ("sampled", "distance")},
+        **{name: F.when(written, F.col(planned)).otherwise(F.col(f"old.{name}")) for name, planned in (
+            ("sampled", "sampled"), ("distance", "distance"), ("new_interactions", "unseen_interactions"))},
         "text_interactions": F.when(written, F.col("interactions")).otherwise(known).cast("int"),
         "unseen_interactions": F.when(written, 0).otherwise(F.coalesce(
             "unseen_interactions", F.when(known.isNotNull(), 0))).cast("int"),
@@ -328,12 +328,22 @@ def _before(job: Job, entity: str):
 
 
 def _texts(job: Job, entity: str):
-    """The rows generated in this run, and those of before whose text rows with the same prompt get."""
-    rows, shared = _rows(job, entity), plan_table.current_texts_shared(job, entity)
-    if not len(shared):
+    """The rows generated in this run, and those of before whose text rows with the same prompt get.
+
+    The latter with the date of the run, which would have written the same: what their text knows ends there.
+    """
+    rows, shared = _rows(job, entity), _shared(job, entity)
+    if shared is None:
         return rows
-    ids = job.spark.createDataFrame(pa.table({"entity_id": shared.unique()}))
-    return rows.unionByName(_before(job, entity).join(ids, "entity_id", "left_semi"))
+    before = _before(job, entity).join(shared, "entity_id", "left_semi")
+    return rows.unionByName(before.withColumns({
+        "generated_dt": F.lit(job.space.dt), "error": F.lit(None).cast("string")}))
+
+
+def _shared(job: Job, entity: str):
+    """``entity_id`` of the rows whose text of before others get; None if there are none."""
+    ids = plan_table.current_texts_shared(job, entity)
+    return job.spark.createDataFrame(pa.table({"entity_id": ids.unique()})) if len(ids) else None
 
 
 def _rows(job: Job, entity: str):

@@ -86,7 +86,8 @@ def test_which_row_is_published(prepared):
 
 
 def test_a_row_with_the_prompt_of_a_text_of_before_gets_that_text(prepared):
-    """Whatever it had before. The other row is as it was."""
+    """Whatever it had before, and with the date of the run, which would have written the same. The other row
+    is as it was."""
     shared = [{"entity_id": name, "text_of": "fresh", "written_rank": plan_table.CURRENT}
               for name in ("first", "changed")]
     earlier = text("fresh", "old", BEFORE) | {"text_interactions": 1, "target_steps": 2}
@@ -97,8 +98,8 @@ def test_a_row_with_the_prompt_of_a_text_of_before_gets_that_text(prepared):
     rows = snapshot(job.space.out, "user", DAY)
     columns = ("knowledge", "generated_dt", "copied", "target_steps", "carried_reason")
     assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
-        "fresh": ("old", BEFORE, None, 2, None), "first": ("old", BEFORE, True, None, None),
-        "changed": ("old", BEFORE, True, None, None), "waiting": ("tonight", DAY, None, 1, None),
+        "fresh": ("old", BEFORE, None, 2, None), "first": ("old", DAY, True, None, None),
+        "changed": ("old", DAY, True, None, None), "waiting": ("tonight", DAY, None, 1, None),
         "lost": (None, None, None, None, None)}
     counts = manifest["counts"]
     assert (counts["written"], counts["copied"], counts["carried"], counts["without_text"]) == (1, 2, 1, 1)
