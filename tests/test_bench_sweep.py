@@ -56,7 +56,7 @@ def test_tiny_models_do_not_repeat_one_token():
     assert len(text) == attempt.NEW_TOKENS and len(set(text.tolist())) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_processes_that_die_hang_or_raise_are_crashes_and_the_others_go_on():
     names = ["first", "dies", "raises", "hangs", "last"]
     rows = list(isolated.run(behave, names, 15, 2))
@@ -86,7 +86,7 @@ def test_a_refused_model_that_generate_cannot_run_either_has_no_text(monkeypatch
     assert outcome["outcome"] == "no_text" and outcome["reason"] == "ValueError: pixel_values are missing"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_command_ends_with_its_figures_and_writes_the_page(tmp_path):
     file = tmp_path / "models.md"
     done = CliRunner().invoke(app, ["sweep", "--only", "bert", "--page", str(file), "--seconds", "200"])

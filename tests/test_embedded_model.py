@@ -134,7 +134,7 @@ def test_the_engine_wrote_what_generate_writes(profiles, tokenizer, examples):
         profiles[r] for r in rows]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_profiles_repeat_those_of_others_as_real_ones_do(profiles, others, target, tokenizer):
     pool = [g.token_ids for g in _write(target, tokenizer, others)]
     for context, real in REAL_PROFILES.items():
@@ -163,7 +163,7 @@ def test_replay_counts_by_hand():
     assert accepted_per_step([np.array([5, 6, 7])], [[5, 6, 1]], nodes=16, context=2) == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")
 def test_training_script_makes_a_loadable_model_and_the_same_one_again(tmp_path, monkeypatch, capsys):
     """Of little text, a drill and a batch of texts. Again: in another process, where sets have another order.

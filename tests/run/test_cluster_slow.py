@@ -55,7 +55,7 @@ def test_executors_without_the_package_are_named_with_the_fix(cluster, nights, t
 
 
 @pytest.mark.parametrize("master", [
-    pytest.param("local[two]", id="none", marks=pytest.mark.slow),
+    pytest.param("local[two]", id="none", marks=pytest.mark.release),
     pytest.param("spark://127.0.0.1:9", id="not there", marks=pytest.mark.release)])  # Spark waits a minute
 def test_where_spark_does_not_start_one_line_says_so(nights, tmp_path, master):
     done = night(nights, tmp_path, master, {})

@@ -138,10 +138,10 @@ def chunk_files(out: Path) -> dict:
     return {name: file for name, file in found.items() if name.startswith("entity=")}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("first", "again"), [
     pytest.param(FIRST, AGAIN, id="within"),
-    pytest.param(BORDERS, AGAIN_BORDERS, id="between", marks=pytest.mark.release)])
+    pytest.param(BORDERS, AGAIN_BORDERS, id="between")])
 def test_a_run_killed_at_any_stage_ends_as_if_it_had_not_been(run, nights, first, again):
     """Within each stage, or between one and the next."""
     start, out = run

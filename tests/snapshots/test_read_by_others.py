@@ -322,7 +322,7 @@ SETTINGS = {"spark.sql.hive.convertMetastoreParquet": "false", "spark.ui.enabled
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.release
 def test_hive_reads_the_tables_by_the_definitions(published, tmp_path):
     """Hive's own Parquet reader, in a Spark session with an empty metastore in memory."""
     add, = re.findall(r"```sql\n(ALTER TABLE knowledge .*?)\n```", PAGE, re.DOTALL)
