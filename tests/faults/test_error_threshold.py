@@ -9,7 +9,7 @@ from fault_nights import NIGHT, TOO_LONG, last_line, published, require_whole, r
 
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 def test_over_the_limit_nothing_is_published_and_below_it_no_text_is_written_again(

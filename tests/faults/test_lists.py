@@ -13,7 +13,7 @@ from cluster_runs import CLUSTER, Run, kill_now, require_refused
 from fault_nights import NIGHT, checksums, configured, last_line, leftovers
 from small_disk import small_disk
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 RECOMMEND = ("run", "--from", "recommend", "--to", "recommend")
 GREEDY = [("u-greedy", f"i{item}", None, 1_700_000_000 + item) for item in range(40)]  # has taken all
 

@@ -11,7 +11,7 @@ from dare_job.generate import previous_text
 from dare_job.models import embedded_path
 from dare_job.schemas import ENTITIES
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 @pytest.fixture

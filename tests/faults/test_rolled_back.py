@@ -9,7 +9,7 @@ from fault_nights import BEFORE, NIGHT, committed, last_line, published, require
 
 from dare_job.schemas import ENTITIES
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 PUBLISH = ("run", "--from", "publish", "--to", "publish")
