@@ -10,7 +10,6 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job.data.history import end_of_date, end_of_day
 from dare_job.job import Job
 from dare_job.refresh import choice, learned
 from dare_job.refresh.learned import Coefficients
@@ -32,7 +31,7 @@ OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "token
             "prompt_tokens", "prompt_set")
 
 
-def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
+def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int = 0) -> DataFrame:
     """Add the columns of PLAN from ``carried_reason`` to ``rank``.
 
     Parameters
@@ -41,10 +40,12 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
         Columns of PLAN, ``times`` of the history and ``moved`` (``ItemVectors.moved``), ``has_text`` (a
         previous text), OF_TEXTS of the previous row as a struct ``old``, ``same_text`` (it has this text
         key), and ``same_writer`` (model and settings are those that the text was written with).
+    day_s
+        Seconds after midnight (UTC) at which dates end.
     """
     to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
     rows = rows.withColumns({
-        "unseen_interactions": F.when(text, _unseen(job)).cast("int"),
+        "unseen_interactions": F.when(text, _unseen(day_s)).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
         "prompt_tokens": F.coalesce("old.prompt_tokens", F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN))})
     text_tokens, steps = _expected(job, entity)
@@ -61,16 +62,15 @@ def add_worth(job: Job, entity: str, rows: DataFrame) -> DataFrame:
         "rank": F.when(to_write, bins * choice.HASHES + hash_of(job, entity)).cast("long")})
 
 
-def _unseen(job: Job) -> Column:
+def _unseen(day_s: int) -> Column:
     """Interactions that a text does not know; null if that is not known.
 
     The number of all interactions has grown by them, unless the input forgets old ones. So at least those of
-    the history that are later than the text's date count; it ends as far from midnight (UTC) as tonight's.
+    the history that are later than the text's date count.
     """
     known = F.col("old.text_interactions").isNotNull()
     more = F.when(known, F.greatest(F.lit(0), F.col("interactions") - F.col("old.text_interactions")))
-    shift = end_of_date(job) - end_of_day(job.space.day)
-    after = (F.unix_date(F.to_date("old.generated_dt")) + 1) * 86_400 + shift
+    after = (F.unix_date(F.to_date("old.generated_dt")) + 1) * 86_400 + day_s
     later = F.size(F.filter("times", lambda time: time >= after))
     return F.greatest(more, F.when(known & F.col("times").isNotNull(), later))
 

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job import prompts
 from dare_job.data import render
-from dare_job.data.history import end_of_date, user_histories
+from dare_job.data.history import end_of_date, end_of_day, user_histories
 from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
 from dare_job.generate import preflight
@@ -78,7 +78,8 @@ def run(job: Job) -> dict:
                         table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
                     rows = _planned(job, entity, table, previous[entity], salts[entity])
-                    write_parquet(worth.add_worth(job, entity, rows).select(*PLAN.names), folder)
+                    rows = worth.add_worth(job, entity, rows, end_of_date(job) - end_of_day(job.space.day))
+                    write_parquet(rows.select(*PLAN.names), folder)
                     record[entity] = _entity_counts(folder)
             with progress.doing("choosing the rows to write"):
                 record["refresh"] = chosen.choose_rows(job, staging)
