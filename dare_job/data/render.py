@@ -21,7 +21,7 @@ from dare_job.storage import paths
 
 Batches = Iterator[pa.RecordBatch]
 Rendered = tuple[str | None, str | None]  # prompt and error; exactly one is None
-# What the stage plan gets: the columns that it gave, without those that only prompts need, and new ones.
+# What the stage plan gets back: its own columns without history and title, and those added here.
 RENDERED = ("entity_id string, interactions int, attributes map<string,string>, times array<bigint>, "
             "prompt string, error string, moved array<float>")
 HISTORY_CHARACTERS = 200

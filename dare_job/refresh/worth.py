@@ -31,7 +31,7 @@ OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "token
             "prompt_tokens", "prompt_set")
 
 
-def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int = 0) -> DataFrame:
+def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
     """Add the columns of PLAN from ``carried_reason`` to ``rank``.
 
     Parameters
@@ -41,7 +41,7 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int = 0) -> DataFra
         previous text), OF_TEXTS of the previous row as a struct ``old``, ``same_text`` (it has this text
         key), and ``same_writer`` (model and settings are those that the text was written with).
     day_s
-        Seconds after midnight (UTC) at which dates end.
+        Seconds from midnight (UTC) to the end of a date in the zone of the input; negative east of it.
     """
     to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
     rows = rows.withColumns({
@@ -52,8 +52,7 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int = 0) -> DataFra
     rows = rows.withColumns({
         "distance": _distance().cast("float"),
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
-        "tokens": (F.col("prompt_tokens") + text_tokens).cast("long"),
-    })
+        "tokens": (F.col("prompt_tokens") + text_tokens).cast("long")})
     rows = rows.withColumn("value", F.when(to_write, _value(job, entity)))
     tier, score = _tier(job, entity), _score(job.config.refresh.priority)
     bins = tier * BINS_PER_TIER + FIRST_BIN + score_bin(score)
