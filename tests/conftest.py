@@ -116,9 +116,16 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def spark():
-    """A local session of two cores, shared by all tests because starting one takes seconds."""
+    """A local session of two cores, shared by all tests because starting one takes seconds.
+
+    A command that a test ran in this process before may have left a session with other settings.
+    """
+    from pyspark.sql import SparkSession
+
     from dare_job.spark.session import session
 
+    if left := SparkSession.getActiveSession():
+        left.stop()
     running = session(SparkSettings(master="local[2]", conf={
         "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2",
         "spark.python.daemon.module": "quick_workers", "spark.executorEnv.PYTHONPATH": str(TESTS)}))
