@@ -141,8 +141,8 @@ def config(kind: Kind, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
             layer_types=["linear_attention"] * 3 + ["full_attention"])
     return GraniteMoeHybridConfig(
         **sizes, shared_intermediate_size=640, num_local_experts=0, num_experts_per_tok=0, mamba_n_heads=8,
-        mamba_d_head=64, mamba_d_state=32, mamba_chunk_size=64, position_embedding_type="rope",
-        layer_types=["mamba"] * 3 + ["attention"])
+        mamba_d_head=_SIZES["hidden_size"] // 4, mamba_d_state=32, mamba_chunk_size=64,
+        position_embedding_type="rope", layer_types=["mamba"] * 3 + ["attention"])
 
 
 def _train(out: Path, kind: Kind, steps: int) -> dict:
