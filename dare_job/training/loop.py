@@ -251,7 +251,7 @@ class _Run:
         value = loss.item()
         if not math.isfinite(value):
             raise ModelError(f"{self.training.name}: the loss of update {state.updates + 1} is not finite; "
-                             f"lower the learning rate, now {schedule.rate:g} (option --rate, if there is one)")
+                             f"lower the learning rate, now {schedule.rate:g} (--rate, if it is an option)")
         state.loss = value if state.updates == 0 else 0.98 * state.loss + 0.02 * value
         state.step, state.updates = state.step + 1, state.updates + 1
 
