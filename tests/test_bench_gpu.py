@@ -85,9 +85,9 @@ def test_it_is_a_command_of_the_benches_and_a_module_of_its_own(words):
     assert done.returncode in (1, 2) and "--prompt-tokens must be at least 1" in done.stderr
 
 
-@pytest.mark.parametrize("static", [True, False])
-def test_the_replay_writes_the_recorded_texts_and_runs_the_model(static):
-    target = Target(shapes.large("small", CPU, torch.float32), check=False, static=static)
+@pytest.mark.parametrize("paged", [True, False])
+def test_the_replay_writes_the_recorded_texts_and_runs_the_model(paged):
+    target = Target(shapes.large("small", CPU, torch.float32), check=False, paged=paged)
     task = Task.of(texts.made_up(7, 40, 512), 9, 512).part(7, 40)
     drafter = RetrievalDrafter(DraftSettings(depth=16))
     recorded = RecordedTarget(target, task.requests, task.texts)

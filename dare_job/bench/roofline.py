@@ -1,4 +1,4 @@
-"""Latency curves of forward passes, computed from data sheets by the roofline model.
+"""Latency curves of forward passes: computed from data sheets by the roofline model, and a published one.
 
 In this model (Williams, Waterman and Patterson 2009) a forward pass of R rows with q queries each reads every
 weight once and the keys and values of R contexts, and multiplies each of R x q tokens with every weight; its
@@ -10,6 +10,10 @@ time is that of the slower of the two:
 
 It is a lower bound: launches, imperfect kernels and a sharded model cost more. Measure if you can (``dare-job
 tune --model``).
+
+The published curve is a line fitted to measurements of vLLM with Llama-3.1-8B on an H100 (arXiv 2601.11580):
+
+    ms = 7.09 + 0.021 R q + 0.000039 R c
 """
 
 import json
@@ -63,6 +67,21 @@ def forward_ms(device: Device, model: Model, rows: int, queries: int, context: i
     return 1e3 * max(moved / device.bandwidth, computed / device.flops)
 
 
+PUBLISHED = "h100-llama-3.1-8b-vllm"
+
+
+def published_ms(rows: int, queries: int, context: int = CONTEXT) -> float:
+    """Milliseconds of a forward pass of vLLM by the published line."""
+    return 7.09 + 0.021 * rows * queries + 3.9e-5 * rows * context
+
+
+def published() -> dict:
+    """Content of the latency file of the published line."""
+    curve = {str(batch): {str(q): round(published_ms(batch, q), 3) for q in QUERIES} for batch in BATCHES}
+    return {"about": f"Llama-3.1-8B in vLLM on one NVIDIA H100, {CONTEXT} tokens of context: the line of "
+                     "arXiv 2601.11580, written by python -m dare_job.bench roofline", "latency_ms": curve}
+
+
 def document(device: Device, model: Model, batches: Sequence[int] = BATCHES) -> dict:
     """Content of a latency file: description, and {batch: {queries per row: ms}}."""
     curve = {str(batch): {str(q): round(forward_ms(device, model, batch, q), 3) for q in QUERIES}
@@ -72,9 +91,10 @@ def document(device: Device, model: Model, batches: Sequence[int] = BATCHES) -> 
 
 
 def main(folder: Path = Path("conf/latency")) -> None:
-    """Write the computed latency curves for `dare-job tune` (conf/latency)."""
+    """Write the latency curves for `dare-job tune` (conf/latency)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (device, model) in FILES.items():
-        text = json.dumps(document(device, model), indent=1) + "\n"
+    documents = {name: document(device, model) for name, (device, model) in FILES.items()}
+    for name, content in {**documents, PUBLISHED: published()}.items():
+        text = json.dumps(content, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
         print(folder / f"{name}.json")

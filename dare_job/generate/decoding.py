@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dare_job import errors
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures, memory
 from dare_job.decode.request import Request, Result
 from dare_job.errors import DareJobError, InfrastructureError, RowError, describe
 from dare_job.generate import engines, hangs, loading
@@ -65,7 +65,7 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
             raise_if_fatal(error, engine)
             if queue.consumed == consumed:
                 raise _unusable(error) from error
-            short, reason = memory.is_out_of_memory(error), describe(error)
+            short, reason = failures.is_out_of_memory(error), describe(error)
         del engine  # frees its cache before the next engine allocates one; no exception may refer to it
         yield from queue.pop_failed()
         if short:
@@ -91,7 +91,7 @@ def _one_by_one(unfinished: list[tuple[dict, Request]], task: Task, watchdog: Wa
             outcome = next(watchdog.watch(engine, engine.run([request])))
         except Exception as error:
             raise_if_fatal(error, engine)
-            short = memory.is_out_of_memory(error)
+            short = failures.is_out_of_memory(error)
             outcome = _does_not_fit(request, error) if short else describe(error)
         if short:
             loading.release_memory(task)

@@ -13,7 +13,7 @@ from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import TreeShape
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Drafter
 from dare_job.decode.settings import BEAM_METHODS, Beams, EngineSettings, Warp
@@ -53,7 +53,7 @@ def memory_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not memory.is_out_of_memory(error) and not memory.is_device_failure(error):
+        if not failures.is_out_of_memory(error) and not failures.is_device_failure(error):
             raise
         raise InfrastructureError(
             f"{socket.gethostname()}: {what} does not fit into memory, or the device failed: "
@@ -68,7 +68,7 @@ def raise_if_device_failed(error: Exception, ids: Sequence[str]) -> None:
     DeviceError
         It is one. This ends the worker process, and Spark restarts the task in another one.
     """
-    if memory.is_device_failure(error):
+    if failures.is_device_failure(error):
         raise DeviceError(f"{socket.gethostname()}: the device failed: {describe(error)}", ids) from error
 
 

@@ -280,7 +280,8 @@ _budgets: dict[tuple, DraftBudget] = {}
 def _draft_budget(key: tuple, target: Target, settings: EngineSettings) -> DraftBudget:
     """The draft budget of engines with the same settings; the first call measures forward latency."""
     if key not in _budgets:
-        _budgets[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes)
+        _budgets[key] = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes,
+                                    target.round_up)
     return _budgets[key]
 
 

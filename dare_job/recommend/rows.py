@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures, memory
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import describe
@@ -99,7 +99,7 @@ class BatchRecommender:
             return self._search(users)
         except Exception as error:
             engines.raise_if_device_failed(error, self._active)
-            short = memory.is_out_of_memory(error)
+            short = failures.is_out_of_memory(error)
             if short and len(users) > 1:
                 return None
             if len(users) == 1:

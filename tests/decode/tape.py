@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dare_job.decode.model.cuda_graphs import forward
+from dare_job.decode.model.paged import recording
 
 _SYNCHRONIZING = {f"aten::{name}" for name in ("item", "_local_scalar_dense", "nonzero", "masked_select")}
 
@@ -47,12 +47,12 @@ class _ForbidSynchronization(TorchDispatchMode):
 
 
 class Recorder:
-    """Replaces the recording functions of ``forward``; ``tapes``: all recordings; ``log``: calls in order."""
+    """Replaces the functions of ``recording``; ``tapes``: all recordings; ``log``: calls in order."""
 
     def __init__(self, monkeypatch):
         self.tapes, self.log = [], []
         for name in ("graph_pool", "side_stream", "forbid_synchronization", "record_graph"):
-            monkeypatch.setattr(forward, name, getattr(self, name))
+            monkeypatch.setattr(recording, name, getattr(self, name))
 
     def graph_pool(self):
         return "memory"

@@ -6,9 +6,9 @@ import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode.model.cuda_graphs import forward
-from dare_job.decode.model.cuda_graphs.forward import StaticForward
-from dare_job.decode.model.cuda_graphs.inputs import COLUMN_MULTIPLE
+from dare_job.decode.model.paged import forward
+from dare_job.decode.model.paged.forward import PagedForward
+from dare_job.decode.model.paged.pool import PAGE
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from pools.tree import ROOT, DraftBatch
@@ -20,8 +20,8 @@ def recorder(monkeypatch):
 
 
 def recorded(model) -> Target:
-    target = Target(model, static=False)
-    target.static = StaticForward(model, target.traits, record=True, fuse=False)
+    target = Target(model, paged=False)
+    target.paged = PagedForward(model, target.traits, record=True, fuse=False)
     return target
 
 
@@ -38,15 +38,15 @@ def test_replayed_forwards_give_the_text_of_generate(name, recorder):
         results = write(target, texts, oracle(expected, seed=nodes), batch_size=batch_size, nodes=nodes)
         assert_written(results, expected)
         steps += sum(result.target_steps for result in results.values()) // batch_size
-    assert target.static is not None and all(map(len, recorder.tapes))
+    assert target.paged is not None and all(map(len, recorder.tapes))
     assert len(recorder.tapes) < steps / 2, "hardly anything was replayed"
 
 
 def test_each_bucket_is_run_twice_before_it_is_recorded(recorder):
     model = tiny("llama")
     target, runs = recorded(model), []
-    run = target.static._run
-    target.static._run = lambda *args: (runs.append(len(recorder.log)), run(*args))[1]
+    run = target.paged._run
+    target.paged._run = lambda *args: (runs.append(len(recorder.log)), run(*args))[1]
     write(target, prompts(), batch_size=3, nodes=0)
     count = len(recorder.tapes)
     assert recorder.log == ["side stream", "forbid synchronization", "record"] * count and count > 1
@@ -61,7 +61,7 @@ def test_synchronization_is_detected_before_the_recording(recorder, caplog):
     layer = model.model.norm.forward
     model.model.norm.forward = lambda states: layer(states) * (1.0 if states.sum().item() else 1.0)
     assert_written(write(target, prompts(), oracle(expected)), expected)
-    assert target.static is None and not recorder.tapes and "record" not in recorder.log
+    assert not target.paged.records and not recorder.tapes and "record" not in recorder.log
     assert "cannot be recorded as a CUDA graph (aten.item.default waits" in caplog.text
 
 
@@ -75,19 +75,20 @@ def test_python_values_are_constant_in_a_replay(recorder):
     assert len(recorder.tapes) == 1 and len(calls) == 1 + 3  # the prompt, two runs, the recording
 
 
-def test_graphs_share_an_output_buffer_and_growing_the_cache_drops_them(recorder):
+def test_graphs_share_an_output_buffer_and_a_growing_pool_drops_them(recorder):
     model = tiny("llama", max_position_embeddings=1024)
+    model.generation_config.repetition_penalty = 1.5  # so that steps need logits
     texts = prompts((9, 30, 12))
     expected = [generate(model, text) for text in texts]
     target = recorded(model)
     assert_written(write(target, texts, oracle(expected), nodes=9), expected)
     cache, few = target.spare_cache, len(recorder.tapes)
-    outputs = [bucket.output.logits for bucket in cache.graphs.values()]
+    outputs = [known.output for known in cache.graphs.values()]
     assert len(outputs) == few > 1 and len(cache.graph_logits) == max(map(len, outputs))
-    long = prompts((COLUMN_MULTIPLE + 3, 5, 40), seed=1)
+    long = prompts((PAGE + 3, 5, 40), seed=1)
     longer = [generate(model, text) for text in long]
     assert_written(write(target, long, oracle(longer), nodes=9), longer)
-    assert target.spare_cache is cache and cache.capacity > COLUMN_MULTIPLE
+    assert target.spare_cache is cache and cache.table.shape[1] > 1
     assert len(recorder.tapes) > few and len(cache.graphs) == len(recorder.tapes) - few
 
 
@@ -103,7 +104,7 @@ def test_the_least_recently_used_graph_is_dropped(recorder, monkeypatch):
 def test_logits_of_a_replay_are_those_of_a_run(recorder):
     model, rng = tiny("qwen3"), np.random.default_rng(0)
     target = recorded(model)
-    plain = Target(model, static=True)
+    plain = Target(model, paged=True)
     for seed in range(4):
         lengths = rng.integers(3, 60, 3)
         ids = rng.integers(0, VOCABULARY, (3, lengths.max()))

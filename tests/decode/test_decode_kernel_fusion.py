@@ -10,9 +10,9 @@ import torch._inductor.config
 from decode_models import VOCABULARY, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
-from dare_job.decode.model.cuda_graphs import fusion
-from dare_job.decode.model.cuda_graphs.forward import StaticForward
-from dare_job.decode.model.cuda_graphs.fusion import fused
+from dare_job.decode.model.paged import fusion
+from dare_job.decode.model.paged.forward import PagedForward
+from dare_job.decode.model.paged.fusion import fused
 from dare_job.decode.model.target import Target
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
@@ -94,13 +94,13 @@ def test_compiled_code_has_the_same_logits():
 def test_recorded_with_compiled_parts_the_texts_are_the_same(traced, monkeypatch):
     recorder, model, texts = Recorder(monkeypatch), tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
-    target = Target(model, static=False)
-    target.static = StaticForward(model, target.traits, record=True, fuse=True)
-    compiled, run = [], target.static._run
-    target.static._run = lambda *args: (compiled.append("forward" in vars(model.model.norm)), run(*args))[1]
+    target = Target(model, paged=False)
+    target.paged = PagedForward(model, target.traits, record=True, fuse=True)
+    compiled, run = [], target.paged._run
+    target.paged._run = lambda *args: (compiled.append("forward" in vars(model.model.norm)), run(*args))[1]
     results = write(target, texts, oracle(expected), nodes=4)
     assert all(np.array_equal(results[row].token_ids, text) for row, text in enumerate(expected))
-    assert target.static is not None and recorder.tapes and compiled and all(compiled)
+    assert target.paged is not None and recorder.tapes and compiled and all(compiled)
     assert "forward" not in vars(model.model.norm), "prompts run the model's own code"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts
+from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts, twin
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.measured import print_table
 from dare_job.decode.model import loading
@@ -95,6 +95,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu or cuda.")
     add("--small", action="store_true",
         help="Tiny shapes: exercises the command on a CPU, measures nothing of interest.")
+    add("--twin", action="store_true",
+        help="Count on a CPU what the engine would make a GPU do; measures no time.")
     add("--seconds", type=float, default=440.0,
         help="Time of the whole run; what does not fit is shortened or left out and listed.")
     add("--shapes", default="llama-2-7b,qwen2.5-0.5b,mistral-7b",
@@ -173,7 +175,7 @@ def _measure_model(result: dict, target: Target, number: int, options: argparse.
 
 def _target(name: str, device: torch.device, budget: Budget) -> Target:
     budget.say(f"{name}: random weights")
-    return Target(shapes.large(name, device, curves.dtype(device)), check=False, static=True)
+    return Target(shapes.large(name, device, curves.dtype(device)), check=False, paged=True)
 
 
 def _recorded(options: argparse.Namespace, shape: str, count: int) -> texts.Recorded:
@@ -202,7 +204,7 @@ def measure(words: Sequence[str] | None = None) -> None:
     """Run a command line, by default this process's, and print the result as JSON."""
     options = parsed(words)
     gc.freeze()  # objects of imported modules, which each of many collections would traverse again
-    print(json.dumps(run(options)))
+    print(json.dumps(twin.measure() if options.twin else run(options)))
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import torch
 from dare_job.bench.gpu.machine import Budget, Ceilings, median_ms, release
 from dare_job.bench.gpu.shapes import costs
 from dare_job.decode.engine.latency import chains
-from dare_job.decode.model.cuda_graphs.forward import StaticForward
+from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens
 from dare_job.decode.model.target import Target
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
@@ -23,7 +23,9 @@ def step_ms(target: Target, rows: int, queries: int, context: int, repeats: int)
     cache = target.new_cache(rows)
 
     def step():
-        if target.argmax_tokens(cache, tree, lengths) is None:
+        if target.paged is not None:
+            target.verified(cache, tree, lengths, argmax_tokens)
+        else:
             target.forward(cache, tree.to(target.device), lengths).argmax(-1).cpu()
 
     return median_ms(step, target.device, repeats)
@@ -57,20 +59,20 @@ def measure(target: Target, name: str, limits: Ceilings, budget: Budget, until: 
 
 def ways(target: Target, name: str, batches: tuple, context: int, repeats: int) -> list[dict]:
     """The step of one query per row in every way of running it."""
-    cuda, own = target.device.type == "cuda", target.static
+    cuda, own = target.device.type == "cuda", target.paged
     kinds = dict(zip(WAYS, (None, (False, False), (True, False), (True, True)), strict=True))
     lines = []
     for rows in batches:
         for way, kind in kinds.items():
             if kind is not None and (kind[0] and not cuda or own is None):
                 continue
-            target.static = kind and StaticForward(target.model, target.traits, *kind)
+            target.paged = kind and PagedForward(target.model, target.traits, *kind)
             ms = step_ms(target, rows, 1, context, repeats)
-            if kind is None or target.static is not None:  # otherwise it fell back to eager
+            if kind is None or not kind[0] or target.paged.records:  # otherwise it could not be recorded
                 lines.append({"model": name, "context": context, "rows": rows, "way": way,
                               "ms": round(ms, 3)})
             release(target.device)
-    target.static = own
+    target.paged = own
     return lines
 
 

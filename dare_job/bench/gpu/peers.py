@@ -127,7 +127,7 @@ def _row(name: str, device: torch.device) -> dict:
     prompts = [rng.integers(2, 120, n).astype(np.int32) for n in _PROMPTS]
     expected = [_generate(model, _on(device, prompt[None]), _NEW)[0, len(prompt):].cpu().numpy()
                 for prompt in prompts]
-    target = Target(model, static=True)
+    target = Target(model, paged=True)
     equal = accepted = steps = 0
     for batch_size, nodes in _CASES:
         drafter = OracleDrafter(dict(enumerate(expected)), 120, seed=nodes)
@@ -138,4 +138,4 @@ def _row(name: str, device: torch.device) -> dict:
             steps += result.target_steps if nodes else 0
     return {"model": name, "texts": len(prompts) * len(_CASES), "equal": equal,
             "accepted_per_step": round(accepted / steps, 2),
-            "recorded": target.static is not None and device.type == "cuda"}
+            "recorded": target.paged is not None and device.type == "cuda"}

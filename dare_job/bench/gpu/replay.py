@@ -80,7 +80,7 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
             "accepted_per_step": round(sum(r.accepted_tokens for r in results) / max(1, steps), 3),
             "drafting_share": round(drafting / seconds, 4), "first_run_s": round(first_s, 2),
             "recorded_meanwhile": new_graphs,
-            "graphs": target.static is not None and target.device.type == "cuda"}
+            "graphs": target.paged is not None and target.device.type == "cuda"}
 
 
 def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, budget: Budget, until: float,
@@ -108,7 +108,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
         nodes = max(expected, key=expected.get)
         budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
         table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
-        draft_budget = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected))
+        draft_budget = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected), target.round_up)
         for row in _rows(target, part, batch, nodes, draft_budget, meter):
             rows.append({"batch": batch, "new_tokens": tokens, **row})
             budget.say(f"batch {batch}, {row['way']}: "

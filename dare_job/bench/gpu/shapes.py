@@ -22,6 +22,9 @@ SHAPES = {
         vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=1024)),
 }
+SHAPES["twin"] = (hf.LlamaConfig, dict(
+    vocab_size=512, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=1024))
 _TINY = dict(vocab_size=120, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256)
 _WINDOW = dict(_TINY, num_hidden_layers=3, sliding_window=8,

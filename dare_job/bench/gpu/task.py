@@ -4,7 +4,6 @@ Random weights would generate noise, of which nothing can be drafted. So every f
 wrapper around the target replaces its argmax tokens by those of the recorded text.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numba
@@ -42,13 +41,13 @@ class RecordedTarget:
     def new_cache(self, slots: int) -> TreeCache:
         """A cache whose moves of rows between slots are followed."""
         cache, self._slots = self._target.new_cache(slots), np.zeros(slots, np.int64)
-        copy_slots = cache.copy_slots
+        move_slot = cache.move_slot
 
-        def copy(sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-            self._slots[list(targets)] = self._slots[list(sources)]
-            copy_slots(sources, targets, length)
+        def move(source: int, target: int, length: int) -> None:
+            self._slots[target] = self._slots[source]
+            move_slot(source, target, length)
 
-        cache.copy_slots = copy
+        cache.move_slot = move
         return cache
 
     def prefill(self, cache, slots, ids, lengths, *rest) -> torch.Tensor:
@@ -57,14 +56,15 @@ class RecordedTarget:
                               for row, length in zip(ids, lengths, strict=True)]
         return _with_argmax(logits, self._texts[self._slots[slots], 0])
 
-    def argmax_tokens(self, cache, tree: Tree, lengths: np.ndarray):
-        first = self._target.argmax_tokens(cache, tree, lengths)
-        if first is not None:
-            self._follow(tree, lengths, first[0])
-        return first
+    def verified(self, cache, tree: Tree, lengths: np.ndarray, *rest) -> np.ndarray:
+        values = self._target.verified(cache, tree, lengths, *rest).copy()
+        choices = values[0].astype(np.int64)
+        self._follow(tree, lengths, choices)
+        values[0] = choices
+        return values
 
     def forward(self, cache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
-        """Used if forward passes have no fixed shapes."""
+        """Used if keys and values are not in pages."""
         logits = self._target.forward(cache, tree, lengths)
         choices = np.full(len(logits), -1)
         self._follow(tree, lengths, choices)

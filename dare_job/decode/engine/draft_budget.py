@@ -13,6 +13,7 @@ drafts. Strict text does not depend on the budget.
 """
 
 import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -54,10 +55,12 @@ class DraftBudget:
         Latency of a forward pass.
     nodes : int
         Maximum number of nodes per row.
+    round_up : callable, optional
+        Queries that a forward pass computes for this many. More nodes then cost nothing up to that number.
     """
 
-    def __init__(self, curve: LatencyCurve, nodes: int):
-        self.nodes = nodes
+    def __init__(self, curve: LatencyCurve, nodes: int, round_up: Callable[[int], int] | None = None):
+        self.nodes, self._round_up = nodes, round_up
         self._curve, self._ms = curve, {}
         self._expected, self._accepted = np.zeros(_BINS), np.zeros(_BINS)
         self._tokens, self._drafts = 1.0, 0.0  # means per row and step
@@ -139,7 +142,10 @@ class DraftBudget:
         """Return milliseconds by number of nodes in all, and the smallest increment of one more node."""
         costs = self._ms.get(rows)
         if costs is None:
-            ms = self._curve.forward_ms(rows, rows * self.nodes)
+            sizes = np.arange(rows * self.nodes + 1)
+            if self._round_up is not None:
+                sizes = np.array([self._round_up(rows + nodes) - rows for nodes in sizes.tolist()])
+            ms = self._curve.forward_ms(rows, int(sizes[-1]))[sizes]
             costs = self._ms[rows] = ms, float(np.diff(ms).min(initial=np.inf))
         return costs
 

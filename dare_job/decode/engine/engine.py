@@ -20,7 +20,7 @@ from dare_job.decode.engine.request_scheduler import RequestScheduler
 from dare_job.decode.engine.rows import EOS, LENGTH, LOOP, NON_FINITE, STOP, Rows, StepPlan
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings
 from dare_job.decode.model.cache import TreeCache
-from dare_job.decode.model.cuda_graphs.inputs import round_up_columns
+from dare_job.decode.model.paged import forward as paged
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
@@ -28,9 +28,10 @@ from dare_job.decode.request import Drafter, Request, Result
 from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
-from dare_job.decode.verify.result import VerificationResult, longest_accepted
+from dare_job.decode.verify.result import NodeVerification, VerificationResult, longest_accepted
 from pools.tree import DraftBatch, empty_drafts
 
+_RECORDING_S = 10.0  # seconds of recording graphs before the first step; others are recorded when needed
 _REASONS = {EOS: "eos", STOP: "stop", LENGTH: "length", LOOP: "loop"}
 
 
@@ -42,14 +43,14 @@ class ForwardOutput(NamedTuple):
     tree : Tree
         The trees, on the device of the logits.
     logits : float (T, V), optional
-        None if ``argmax`` is all that verification needs.
-    argmax : tuple of int64 (T,) and bool (T,), optional
-        Argmax, and whether its logit is finite, on the host.
+        None if the rule was applied on the device.
+    nodes : NodeVerification, optional
+        What the rule says then, on the host.
     """
 
     tree: Tree
     logits: torch.Tensor | None
-    argmax: tuple[np.ndarray, np.ndarray] | None = None
+    nodes: NodeVerification | None = None
 
 
 class Engine:
@@ -96,6 +97,7 @@ class Engine:
                                                              settings.repetition_penalty)
         eos = list(self.generation_rules.eos)
         self._verifier = verifier(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
+        self._rule = rules.packed(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
         self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary)
         self._is_eos = np.zeros(max((target.vocabulary, *(token + 1 for token in eos))), np.bool_)
         self._is_eos[eos] = True
@@ -135,7 +137,7 @@ class Engine:
 
     def _move_row(self, rows: Rows, cache: TreeCache, source: int, target: int) -> None:
         """Move a row to another slot."""
-        cache.copy_slots([source], [target], int(rows.length[source]))
+        cache.move_slot(source, target, int(rows.length[source]))
         rows.move(source, target)
 
     def _step(self, rows: Rows, cache: TreeCache) -> list[Result]:
@@ -159,7 +161,7 @@ class Engine:
         committed = time.perf_counter()
         self._record_times(rows, drafts, scheduled - started, committed - scheduled)
         finished = self._finish(rows, cache, slots, ends) if ending else []
-        return finished if self.clock_s < self._next_timeout_s else finished + self._timed_out(rows)
+        return finished if self.clock_s < self._next_timeout_s else finished + self._timed_out(rows, cache)
 
     def _plan(self, rows: Rows) -> StepPlan:
         nodes = self.settings.nodes
@@ -186,18 +188,15 @@ class Engine:
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
                  tree: Tree) -> ForwardOutput:
-        if self.target.static is not None and self._needs_argmax_only(rows, slots):
-            argmax = self.target.argmax_tokens(cache, tree, before)
-            if argmax is not None:
-                return ForwardOutput(tree, None, argmax)
+        if self.target.paged is not None and self._processor.idle(rows, slots):
+            return self._verified_on_device(rows, slots, cache, before, tree)
         on_device = tree.to(self.target.device)
         return ForwardOutput(on_device, self.target.forward(cache, on_device, before))
 
     def _verify(self, rows: Rows, slots: np.ndarray, output: ForwardOutput) -> VerificationResult:
-        tree = output.tree
-        if output.argmax is not None:
-            return longest_accepted(tree, rules.verify_strict_argmax(tree, *output.argmax))
-        return self._verify_logits(rows, slots, tree, output.logits)
+        if output.nodes is not None:
+            return longest_accepted(output.tree, output.nodes)
+        return self._verify_logits(rows, slots, output.tree, output.logits)
 
     def _verify_finite(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
                        drafts: DraftBatch, tree: Tree, tree_finite: np.ndarray) -> VerificationResult:
@@ -217,10 +216,17 @@ class Engine:
         tree = build(plan.roots, drafts, plan.depths)
         return self._verify(rows, slots, self._forward(rows, slots, cache, plan.before, tree))
 
-    def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
-        """Return whether the argmax of the unprocessed logits decides the verification of these rows."""
-        strict = self.settings.rule == "strict" or (rows.length[slots] >= rows.relaxed_end[slots]).all()
-        return strict and self._processor.idle(rows, slots)
+    def _verified_on_device(self, rows: Rows, slots: np.ndarray, cache, before: np.ndarray,
+                            tree: Tree) -> ForwardOutput:
+        """Run a forward pass that applies the rule on the device to the unprocessed logits."""
+        if self.settings.rule == "strict" or (rows.length[slots] >= rows.relaxed_end[slots]).all():
+            values = self.target.verified(cache, tree, before, paged.argmax_tokens)
+            nodes = rules.verify_strict_argmax(tree, *values)
+        else:
+            values = self.target.verified(cache, tree, before, self._rule,
+                                          self._strict_on_host(rows, slots, tree))
+            nodes = rules.unpacked(values)
+        return ForwardOutput(tree, None, nodes)
 
     def _verify_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                        logits: torch.Tensor) -> VerificationResult:
@@ -244,6 +250,10 @@ class Engine:
 
         The limit applies to positions in the text, so the text does not depend on how steps divide it.
         """
+        strict = self._strict_on_host(rows, slots, tree)
+        return None if strict is None else torch.from_numpy(strict).to(self.target.device)
+
+    def _strict_on_host(self, rows: Rows, slots: np.ndarray, tree: Tree) -> np.ndarray | None:
         if self.settings.rule == "strict" or not tree.depth or not rows.any_relaxed_limit:
             return None
         index = _slot_index(slots)
@@ -251,7 +261,7 @@ class Engine:
         if past_limit.max() + tree.depth <= 0:
             return None
         past_limit = np.repeat(past_limit, np.diff(tree.starts))
-        return torch.from_numpy(past_limit + tree.host[2] > 0).to(self.target.device)
+        return past_limit + tree.host[2] > 0
 
     def _record_times(self, rows: Rows, drafts: DraftBatch, schedule_s: float, forward_s: float) -> None:
         step_s, count = schedule_s + forward_s, rows.active
@@ -268,19 +278,22 @@ class Engine:
             slot, reason = slots[place].item(), ends[place]
             if reason == NON_FINITE:
                 cache.clear(slot)  # non-finite entries would affect later rows of the slot
+                cache.release(slot)
                 results.append(rows.finish(slot, "error", "the model's logits are not finite"))
                 continue
+            cache.release(slot)
             if len(rows.previous[slot]):
                 self.reuse_estimator.record_row(*rows.matched_previous(slot))
             results.append(rows.finish(slot, _REASONS[reason]))
         return results
 
-    def _timed_out(self, rows: Rows) -> list[Result]:
+    def _timed_out(self, rows: Rows, cache: TreeCache) -> list[Result]:
         """Free the slots of rows that exceeded ``row_timeout_s``."""
         limit, results = self.settings.row_timeout_s, []
         elapsed = self.clock_s - rows.admitted_s
         for slot in np.flatnonzero(rows.used & (elapsed >= limit)):
             tokens = int(rows.length[slot] - rows.prompt[slot])
+            cache.release(slot)
             results.append(rows.finish(slot, "timeout", (
                 f"timed out after {elapsed[slot]:.1f} s with {tokens} tokens generated "
                 f"(decode.row_timeout_s = {limit:g})")))
@@ -289,14 +302,13 @@ class Engine:
 
     def _schedule(self, scheduler: RequestScheduler, rows: Rows, cache: TreeCache) -> Iterator[Result]:
         """Fill free slots with waiting requests. If none are waiting, move rows to close the gaps."""
-        while rows.active < self._admit_below:
+        while rows.active < self._admit_below and not scheduler.waits():
             forwards = scheduler.schedule()
             yield from scheduler.failed()
             if not forwards:
                 break
-            if self.target.static is not None:  # growing later would discard the recorded graphs
-                longest = int(rows.max_length[rows.used].max())
-                cache.reserve(round_up_columns(longest + self.settings.nodes))
+            if self.target.paged is not None and not cache.graphs:  # its pages are there now
+                self.target.paged.prepare(cache, self.settings.nodes, self._epilogue(), _RECORDING_S)
             for slots, prefix in forwards:
                 yield from self._prefill(rows, cache, slots, prefix)
         for gap in rows.free():
@@ -304,6 +316,12 @@ class Engine:
             if not len(last) or last[-1] < gap:
                 return
             self._move_row(rows, cache, last[-1], gap)
+
+    def _epilogue(self) -> paged.Epilogue:
+        """Return what most steps compute of the logits on the device."""
+        if self._processor.always:
+            return paged.whole_logits
+        return paged.argmax_tokens if self.settings.rule == "strict" else self._rule
 
     def _prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
                  prefix: Prefix | None) -> list[Result]:

@@ -17,8 +17,10 @@ import torch
 import transformers
 
 from dare_job.decode.engine.latency import CONTEXT_TOKENS, LatencyCurve
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures
 from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.paged.forward import argmax_tokens
+from dare_job.decode.model.paged.pool import PagedCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.settings import EngineSettings
@@ -31,7 +33,7 @@ _NODES_PER_ROW = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _CHAIN_NODES = 6  # of each row with drafts, if only some rows have drafts
 _ROUNDS = 6
 _MAX_SECONDS = 4.0  # per batch size: no further round begins after this
-_FORMAT_VERSION = 7  # of cached measurements
+_FORMAT_VERSION = 8  # of cached measurements
 _LOG = logging.getLogger("dare_job")
 
 
@@ -91,12 +93,15 @@ def measure(target: Target, settings: EngineSettings) -> dict[str, dict[str, flo
     Queries per row are a mean: rows have different numbers of nodes, as under a draft budget.
     """
     batches = sorted({4**i for i in range(16) if 4**i < settings.batch_size} | {settings.batch_size})
-    table = {str(batch): _measure_batch(target, settings, batch) for batch in batches}
+    # Over pages all batch sizes share a cache, and so the graphs of equal shapes.
+    shared = target.new_cache(settings.batch_size) if target.paged is not None else None
+    table = {str(batch): _measure_batch(target, settings, batch, shared) for batch in batches}
     return {batch: times for batch, times in table.items() if times}  # empty: out of memory
 
 
 @torch.inference_mode()
-def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict[str, float]:
+def _measure_batch(target: Target, settings: EngineSettings, batch: int,
+                   shared: PagedCache | None) -> dict[str, float]:
     """Return the minimum over several rounds, which other load on the machine affects least.
 
     With one thread on a CPU, thread time is measured, which excludes other load. A step cannot pay if its
@@ -109,7 +114,8 @@ def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict
     depth = settings.depth if target.drafts == "tree" else 2 * settings.nodes  # of chains: as long as a row's
     trees = {nodes: _tree(batch, nodes, depth) for nodes in totals}
     trees = {nodes: tree for nodes, tree in trees.items() if context + tree.width <= columns}
-    cache, step, best, started = target.new_cache(batch), _step(target, settings), {}, time.perf_counter()
+    cache = target.new_cache(batch) if shared is None else shared
+    step, best, started = _step(target, settings), {}, time.perf_counter()
     single = target.device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.thread_time if single else time.perf_counter
     too_long: dict[int, int] = {}
@@ -119,7 +125,7 @@ def _measure_batch(target: Target, settings: EngineSettings, batch: int) -> dict
             try:
                 step(cache, tree, np.full(batch, context))
             except (RuntimeError, MemoryError) as error:
-                if not memory.is_out_of_memory(error):
+                if not failures.is_out_of_memory(error):
                     raise
                 trees = {n: other for n, other in trees.items() if n < nodes}
                 break
@@ -160,11 +166,10 @@ def _step(target: Target, settings: EngineSettings):
     verify = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
 
     def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
-        if settings.rule == "strict" and target.static is not None:
-            argmax = target.argmax_tokens(cache, tree, lengths)
-            if argmax is not None:
-                longest_accepted(tree, rules.verify_strict_argmax(tree, *argmax))
-                return
+        if settings.rule == "strict" and target.paged is not None:
+            values = target.verified(cache, tree, lengths, argmax_tokens)
+            longest_accepted(tree, rules.verify_strict_argmax(tree, *values))
+            return
         on_device = tree.to(target.device)
         verify(target.forward(cache, on_device, lengths).float(), on_device)
         if target.drafts == "chain":  # keeping the state after half of the tokens takes time too
@@ -197,7 +202,7 @@ def _key(target: Target, settings: EngineSettings) -> str:
     key = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
             torch.__version__, transformers.__version__, len(target.prepacked or ()),
             target.llama is not None, target.packed,
-            target.static is not None, limits, *([] if target.drafts == "tree" else [target.drafts])]
+            target.paged is not None, limits, *([] if target.drafts == "tree" else [target.drafts])]
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 

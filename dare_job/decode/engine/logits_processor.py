@@ -102,6 +102,8 @@ class TreeLogitsProcessor:
         Number of tokens with an embedding.
     slow
         Whether rows have processors of transformers.
+    always
+        Whether every step's scores are changed.
     """
 
     def __init__(self, rules: GenerationRules, vocabulary: int):
@@ -109,12 +111,13 @@ class TreeLogitsProcessor:
         self._writable: torch.Tensor | None = None
         self._stamps = np.zeros(vocabulary + 1, np.int64)
         self.slow = bool(rules.processors)
+        self.always = bool(self.slow or rules.penalty != 1.0 or rules.ngram)
 
     def idle(self, rows: Rows, slots: np.ndarray) -> bool:
         """Return whether processing leaves the scores of rows in slots (R,) unchanged."""
         early = rows.any_min_length and self._rules.eos
         early = early and (rows.length[slots] < rows.min_length[slots]).any()
-        return not (self.slow or self._rules.penalty != 1.0 or self._rules.ngram or early)
+        return not (self.always or early)
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  min_length: np.ndarray,

@@ -93,6 +93,8 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     """Return whether several rows can share a forward pass."""
     rows, longest = len(prompts), int((prompts + submitted).max())
     needed, columns = int(submitted.sum()) + rows, longest
+    if target.paged is not None:  # nothing is padded, and long passes are divided
+        return needed <= _max_logit_positions(target)
     limit = target.max_submitted(int(prompts[0]))
     if limit is not None and rows * int(submitted.max()) > limit:
         return False

@@ -21,6 +21,7 @@ from dare_job.decode.request import Request, Result, failed
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import RowError
 
+_MAX_FREE_SHARE = 1 / 8  # of the slots, that may wait for new rows
 _LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # read ahead: batches, but at least this many requests
 
 
@@ -52,6 +53,11 @@ class RequestScheduler:
         """
         rows, free, admitted = self._rows, self._rows.free(), []
         while len(admitted) < len(free) and (self._waiting or self._read_ahead()):
+            if not self._cache.hold(free[len(admitted)], self._columns(self._waiting[-1])):
+                if not rows.active and not admitted:
+                    raise torch.OutOfMemoryError("out of memory: the longest waiting row alone does not fit "
+                                                 "into the key-value cache")
+                break
             admitted.append(self._waiting.pop())
         if not admitted:
             return []
@@ -67,6 +73,18 @@ class RequestScheduler:
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
 
+    def waits(self) -> bool:
+        """Return whether new rows should wait: a forward pass over few prompt tokens costs as much as one
+        over many, and only few slots are free.
+        """
+        free = len(self._rows.used) - self._rows.active
+        if not self._rows.active or free >= _MAX_FREE_SHARE * len(self._rows.used):
+            return False
+        if not self._target.refill_tokens or not (self._waiting or self._read_ahead()):
+            return False
+        due = sum(len(row.request.prompt_ids) for row in self._waiting[-free:])
+        return len(self._waiting) >= free and due < self._target.refill_tokens
+
     def failed(self) -> list[Result]:
         """Return the results of requests that were not admitted since the last call."""
         failed, self._failed = self._failed, []
@@ -80,6 +98,8 @@ class RequestScheduler:
             except RowError as error:
                 self._failed.append(failed(request, str(error)))
         self._waiting.sort(key=_expected_length)
+        if self._target.paged is not None and self._waiting:
+            self._cache.expect(max(map(self._columns, self._waiting)))
         self._target.prefix_cache.update([row.request.prompt_ids for row in self._waiting], self._read_prefix)
         return bool(self._waiting)
 
@@ -89,7 +109,12 @@ class RequestScheduler:
         self._target.prefill(self._cache, slot, tokens.astype(np.int64)[None], np.array([len(tokens)]))
         entries = self._cache.entries(slot[0], len(tokens))
         self._cache.clear(slot[0])  # entries may be non-finite
+        self._cache.release(slot[0])
         return entries
+
+    def _columns(self, row: Admission) -> int:
+        """Return the cache columns that a row may need."""
+        return row.max_length + self._settings.nodes
 
     def _submitted_tokens(self, row: Admission) -> int:
         """Return how many tokens of a row's previous text the prefill verifies."""

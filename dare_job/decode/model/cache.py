@@ -18,12 +18,12 @@ GROWTH_COLUMNS = 256  # positions
 _PACKED = np.empty(0, np.int64)  # places of queries without padding
 
 
-class _Layer(CacheLayerMixin):
-    """One layer of the cache, with the interface that transformers expects."""
+class Layer(CacheLayerMixin):
+    """One layer of a cache, with the interface that transformers expects."""
 
     is_sliding = False
 
-    def __init__(self, cache: "TreeCache"):
+    def __init__(self, cache: Cache):
         super().__init__()
         self.cache = cache
 
@@ -31,7 +31,7 @@ class _Layer(CacheLayerMixin):
         """Do nothing: the cache is allocated as a whole."""
 
     def update(self, key_states, value_states, *args, **kwargs):
-        raise NotImplementedError("update a layer through TreeCache.update")
+        raise NotImplementedError("update a layer through the cache's own method")
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -41,6 +41,41 @@ class _Layer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return -1
+
+
+class Parts:
+    """Keys, values and index keys of all layers: parts with consecutive numbers, grouped by shape.
+
+    Attributes
+    ----------
+    of_layer : list of int
+        Part of each layer's keys; its values are the next one.
+    of_index : dict of int to int
+        Part of the index keys, by layer.
+    kinds : list of (int, int)
+        The distinct shapes: heads and dimension.
+    groups : list of list of int
+        Parts of each shape.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...] | None]):
+        """``shapes`` as in ``TreeCache``."""
+        counts = np.cumsum([0, *(0 if shape is None else len(shape) - 1 for shape in shapes)])
+        self.of_layer: list[int] = counts[:-1].tolist()
+        self.of_index = {layer: first + 2 for layer, (first, shape) in enumerate(
+            zip(self.of_layer, shapes, strict=True)) if shape is not None and len(shape) > 3}
+        parts = [part for heads, *dims in filter(None, shapes)
+                 for part in zip((heads, heads, 1), dims, strict=False)]
+        self.kinds = list(dict.fromkeys(parts))
+        self.groups = [[i for i, part in enumerate(parts) if part == kind] for kind in self.kinds]
+
+    def in_order(self, groups: Sequence[Sequence]) -> Sequence:
+        """Return the values of each group's parts, ordered by part."""
+        if len(groups) == 1:
+            return groups[0]
+        by_part = {part: value for parts, group in zip(self.groups, groups, strict=True)
+                   for part, value in zip(parts, group, strict=True)}
+        return [by_part[part] for part in range(len(by_part))]
 
 
 class TreeCache(Cache):
@@ -60,30 +95,20 @@ class TreeCache(Cache):
     """
 
     def __init__(self, shapes: list[tuple[int, ...] | None], slots: int, dtype: torch.dtype, device):
-        super().__init__(layers=[_Layer(self) for _ in shapes])
+        super().__init__(layers=[Layer(self) for _ in shapes])
         self.slots = slots
         self.capacity = 0
         self.column = 0  # of the next forward pass: where new entries of its longest row begin
         self.device = torch.device(device)
-        self.graphs: dict = {}  # of ``StaticForward``: they hold addresses in this cache
-        self.graph_pool = None  # memory that they share
-        self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
         self._slots: slice | torch.Tensor | None = None  # of the next forward pass, if rows are equally long
         self._layout: PaddedLayout | None = None  # of padded rows
         self._lines: list[torch.Tensor] | None = None  # by part: where static forward passes write
         # On a CPU: lengths and starts of the trees, and places of their queries if rows are padded; None: a
         # single row, which is written as a slice.
         self._trees: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        own = [shape for shape in shapes if shape is not None]
-        counts = np.cumsum([0, *(0 if shape is None else len(shape) - 1 for shape in shapes)])
-        self._part_of_layer: list[int] = counts[:-1].tolist()
-        self._part_of_index = {layer: first + 2 for layer, (first, shape) in enumerate(
-            zip(self._part_of_layer, shapes, strict=True)) if shape is not None and len(shape) > 3}
-        parts = [part for heads, *dims in own for part in zip((heads, heads, 1), dims, strict=False)]
-        kinds = dict.fromkeys(parts)
-        self._groups = [[i for i, part in enumerate(parts) if part == kind] for kind in kinds]
+        self._kinds = Parts(shapes)
         self._stacks = [torch.zeros((len(group), slots, heads, 0, dim), dtype=dtype, device=device)
-                        for group, (heads, dim) in zip(self._groups, kinds, strict=True)]
+                        for group, (heads, dim) in zip(self._kinds.groups, self._kinds.kinds, strict=True)]
         self._first: tuple[int, list[torch.Tensor]] = (-1, [])  # slots, and that part of each stack
         self._arrays: list[np.ndarray] = []  # on a CPU: the stacks' memory
         self._parts: Sequence[np.ndarray] = ()  # the same by part
@@ -107,8 +132,7 @@ class TreeCache(Cache):
         if self.device.type != "cpu":
             before = torch.from_numpy(lengths - tree.starts[:-1]).to(self.device)[tree.rows]
             written = before + torch.arange(len(tree), device=self.device)
-            self.begin_static(rows, end, tree.rows, written, layout)
-            self.column = end - tree.width
+            self._begin_lines(rows, end, tree.rows, written, layout)
             return
         self.reserve(end)
         self._slots = self._lines = self._trees = None
@@ -147,33 +171,30 @@ class TreeCache(Cache):
         """Return a copy of a slot's first entries, (parts, heads, length, dim) of each stack."""
         return [stack[:, slot, :, :length].clone() for stack in self._stacks]
 
-    def begin_static(self, rows: int, columns: int, slots: torch.Tensor, written: torch.Tensor,
-                     layout: PaddedLayout | None = None) -> None:
-        """Prepare a forward pass over T queries that reads ``columns`` of the first ``rows`` slots.
+    def _begin_lines(self, rows: int, columns: int, slots: torch.Tensor, written: torch.Tensor,
+                     layout: PaddedLayout | None) -> None:
+        """Prepare a forward pass that reads ``columns`` of the first ``rows`` slots.
 
-        Parameters
-        ----------
-        slots, written : int64 (T,)
-            Slot and column of each query's entries.
+        ``slots`` and ``written`` int64 (T,): slot and column of each query's entries.
         """
         self.reserve(columns)
-        self._slots, self._layout, self.column = None, layout, columns
+        self._slots, self._layout = None, layout
         heads = [stack.shape[2] for stack in self._stacks]
         lines = {count: ((slots[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
                          + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
         self._lines = self._by_part([[lines[count]] * len(group)
-                                     for group, count in zip(self._groups, heads, strict=True)])
+                                     for group, count in zip(self._kinds.groups, heads, strict=True)])
         self._written = self._by_part([stack.flatten(1, 3).unbind(0) for stack in self._stacks])
         self._read = self._by_part([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or packed (1, heads, T, dim); return all keys and values to be read."""
-        part = self._part_of_layer[layer_idx]
+        part = self._kinds.of_layer[layer_idx]
         return self._update(part, part + 1, key_states, value_states)
 
     def update_indexer(self, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
         """Store index keys (R, Q, dim) of a layer; return all that are to be read."""
-        part = self._part_of_index[layer_idx]
+        part = self._kinds.of_index[layer_idx]
         return self._update(part, part, states[:, None], states[:, None])[0].squeeze(1)
 
     def _update(self, part: int, second: int, key_states: torch.Tensor, value_states: torch.Tensor):
@@ -201,29 +222,7 @@ class TreeCache(Cache):
 
     def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
         """Reorder values of each group by part."""
-        if len(groups) == 1:
-            return groups[0]
-        by_part = {part: value for parts, group in zip(self._groups, groups, strict=True)
-                   for part, value in zip(parts, group, strict=True)}
-        return [by_part[part] for part in range(len(by_part))]
-
-    def move_entries(self, rows: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Move entries of rows (M,) from columns ``sources`` (M, K) to ``targets`` (M, K), in every layer.
-
-        Indices are computed on the device from a small copy, without waiting for the device.
-        """
-        places = torch.from_numpy(np.stack((np.broadcast_to(rows[:, None], sources.shape), sources, targets)))
-        places = places.flatten(1)  # (3, M * K)
-        if self.device.type == "cuda":
-            places = places.pin_memory()
-        slot, source, target = places.to(self.device, non_blocking=True)
-        for stack in self._stacks:
-            parts, slots, heads, capacity, _ = stack.shape
-            first = torch.arange(parts * heads, device=self.device)  # (parts * heads, 1): of slot 0
-            first = (first // heads * slots * heads + first % heads)[:, None]
-            lines = (first + slot * heads) * capacity
-            flat = stack.view(-1, stack.shape[4])
-            flat.index_copy_(0, (lines + target).flatten(), flat.index_select(0, (lines + source).flatten()))
+        return self._kinds.in_order(groups)
 
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the entries of accepted paths directly after each row's root.
@@ -243,12 +242,25 @@ class TreeCache(Cache):
             for stack in self._arrays:
                 _move(stack, lengths, paths, counts)
             return
-        offsets = np.arange(paths.shape[1])
-        targets = lengths[:, None] + offsets
-        sources = np.where(offsets <= counts[:, None], lengths[:, None] + paths, targets)
-        rows = np.flatnonzero((sources != targets).any(1))
-        if len(rows):
-            self.move_entries(rows, sources[rows], targets[rows])
+        depths = np.arange(paths.shape[1])
+        rows, depth = np.nonzero((depths <= counts[:, None]) & (paths != depths))
+        if not len(rows):
+            return
+        places = np.stack((rows, lengths[rows] + paths[rows, depth], lengths[rows] + depth))
+        row, source, target = torch.from_numpy(places).to(self.device)
+        for stack in self._stacks:
+            stack[:, row, :, target] = stack[:, row, :, source]
+
+    def move_slot(self, source: int, target: int, length: int) -> None:
+        """Move a row with ``length`` entries to a free slot."""
+        self.copy_slots([source], [target], length)
+
+    def hold(self, slot: int, columns: int) -> bool:
+        """Return True: a slot grows when a forward pass needs it (``PagedCache.hold``)."""
+        return True
+
+    def release(self, slot: int) -> None:
+        """Do nothing: the next row of the slot overwrites its entries."""
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""
@@ -266,8 +278,6 @@ class TreeCache(Cache):
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // GROWTH_COLUMNS) * GROWTH_COLUMNS
-        self.graphs.clear()
-        self.graph_pool = None
         for index, old in enumerate(self._stacks):
             new = old.new_zeros((*old.shape[:3], self.capacity, old.shape[4]))
             new[:, :, :, : old.shape[3]] = old

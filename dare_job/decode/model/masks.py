@@ -66,7 +66,7 @@ def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, 
     positions, masks = np.empty(len(trees), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(lengths), 1, trees.width, columns), np.float32)
-        _fill_tree_mask(mask, *trees.host[1:], lengths, *_window(traits, kind), LOW[dtype], positions)
+        _fill_tree_mask(mask, *trees.host[1:], lengths, *window(traits, kind), LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask) if dtype == torch.float32 else torch.from_numpy(mask).to(dtype)
     return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
@@ -94,7 +94,7 @@ def _fill_tree_mask(mask, parents, depths, starts, lengths, fixed, chunk, low, p
                 up = parents[up]
 
 
-def _window(traits: Traits, kind: str) -> tuple[int, int]:
+def window(traits: Traits, kind: str) -> tuple[int, int]:
     """Return the positions that a query of such layers sees, and those of a chunk; 0: no chunks."""
     return traits.window if kind == SLIDING else NO_WINDOW, traits.window if kind == CHUNKED else 0
 
@@ -163,14 +163,21 @@ class Level(NamedTuple):
         return Tree(host, width, 0, np.ones(len(index), np.float32), (queries, places))
 
 
-def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray) -> Level:
-    """Return whole trees of some rows, bool (R,), as a level; ``before`` (R,): cached tokens before roots."""
-    counts, shape = np.diff(tree.starts), (len(rows), tree.width)
+def level_of_trees(tree: Tree, before: np.ndarray, rows: np.ndarray | None = None) -> Level:
+    """Return whole trees of some rows, bool (R,), as a level; None: of all.
+
+    ``before`` int64 (R,): cached tokens before roots.
+    """
+    shape = len(before), tree.width
     tokens, parents, depths, starts = tree.host
     above = parents[tree.padding[0]].reshape(shape) - starts[:-1, None]
     above[:, 0] = -1
-    return Level(tokens[np.repeat(rows, counts)], np.concatenate(([0], np.cumsum(np.where(rows, counts, 0)))),
-                 before, np.zeros(len(rows), np.int64), above, depths[tree.padding[0]].reshape(shape) + 1)
+    if rows is not None:
+        counts = np.diff(starts)
+        tokens = tokens[np.repeat(rows, counts)]
+        starts = np.concatenate(([0], np.cumsum(np.where(rows, counts, 0))))
+    return Level(tokens, starts, before, np.zeros(len(before), np.int64), above,
+                 depths[tree.padding[0]].reshape(shape) + 1)
 
 
 def level_masks(traits: Traits, level: Level, width: int, columns: int, dtype: torch.dtype, device):
@@ -178,7 +185,7 @@ def level_masks(traits: Traits, level: Level, width: int, columns: int, dtype: t
     positions, masks = np.empty(len(level.tokens), np.int64), {}
     for kind in traits.kinds:
         mask = np.empty((len(level.lengths), 1, width, columns), np.float32)
-        _fill_level_mask(mask, *level[1:], *_window(traits, kind), LOW[dtype], positions)
+        _fill_level_mask(mask, *level[1:], *window(traits, kind), LOW[dtype], positions)
         masks[kind] = torch.from_numpy(mask).to(device, dtype)
     return torch.from_numpy(positions).to(device), masks if len(masks) > 1 else masks[traits.kinds[0]]
 

@@ -1,4 +1,4 @@
-"""Recognize out-of-memory and device failures among errors; release memory; continue with smaller batches."""
+"""Release memory, and continue with smaller batches."""
 
 import ctypes
 import gc
@@ -8,26 +8,7 @@ import torch
 
 from dare_job.decode.model.target import Target
 
-_OUT_OF_MEMORY = ("out of memory", "not enough memory", "Cannot allocate memory", "DefaultCPUAllocator",
-                  "ALLOC_FAILED")
-_DEVICE_FAILURE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error", "HIP error")
 _LOG = logging.getLogger("dare_job")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means out of memory: of the device, torch's allocator or Python."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY))
-
-
-def is_device_failure(error: BaseException) -> bool:
-    """Return whether an exception means that the device failed, other than by lack of memory.
-
-    After most CUDA errors (illegal memory access, failed assertion, ECC) the context is lost, and every
-    further call in the process raises the same error.
-    """
-    return isinstance(error, RuntimeError) and not is_out_of_memory(error) and (
-        isinstance(error, torch.AcceleratorError) or any(words in str(error) for words in _DEVICE_FAILURE))
 
 
 def release(target: Target) -> None:

@@ -148,6 +148,17 @@ class OwnCache:
         for source, target in zip(sources, targets, strict=True):
             self._rows[target], self._rows[source] = self._rows[source], None
 
+    def move_slot(self, source: int, target: int, length: int) -> None:
+        """Move a row to a free slot; ``length`` has no effect."""
+        self.copy_slots([source], [target], length)
+
+    def hold(self, slot: int, columns: int) -> bool:
+        """Return True: the model's cache grows as it needs."""
+        return True
+
+    def release(self, slot: int) -> None:
+        """Do nothing: ``batches`` empties free slots."""
+
     def clear(self, slot: int, start: int = 0) -> None:
         """Empty a slot. With a ``start``, do nothing: a row without drafts has no entries to clear."""
         if not start:

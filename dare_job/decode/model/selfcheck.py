@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from dare_job.decode.model import quantized
+from dare_job.decode.model import failures, quantized
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.support import NOT_CAUSAL, DraftError
@@ -215,18 +215,20 @@ def supports_packed(target) -> bool:
 
 
 @torch.inference_mode()
-def enable_static(target, static) -> None:
-    """Enable static shapes if they give the same logits as dynamic ones; otherwise log a warning."""
+def enable_paged(target, paged) -> None:
+    """Enable passes over pages if they give the same logits as other ones; otherwise log a warning."""
     expected = _logits_of_uneven_trees(target)
-    target.static = static
+    target.paged = paged
     try:
         equal = _equal_logits(target, _logits_of_uneven_trees(target), expected)
-    except MODEL_ERRORS:
+    except MODEL_ERRORS as error:
+        if failures.is_out_of_memory(error) or failures.is_device_failure(error):
+            raise
         equal = False
-    if target.static is not None and not equal:
-        _LOG.warning("%s gives different logits in static shapes: continuing without them, slower",
+    if not equal:
+        _LOG.warning("%s gives different logits over pages: continuing without them, slower",
                      type(target.model).__name__)
-        target.static = None
+        target.paged = None
 
 
 @torch.inference_mode()

@@ -140,7 +140,7 @@ class StateCache(TreeCache):
 
     def _set_indexed_positions(self, length: int, rows: int) -> None:
         """Set the positions that Qwen4-exp reads with its index keys, at its first layer that has them."""
-        for layer in list(self._part_of_index)[:1]:
+        for layer in list(self._kinds.of_index)[:1]:
             positions = torch.arange(length, device=self.device).expand(3, rows, -1) if length else None
             self.layers[layer].indexer_position_ids = positions
 

@@ -11,14 +11,19 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from dare_job.decode.model import alibi, loading, masks, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import TreeCache, entry_bytes
-from dare_job.decode.model.cuda_graphs.forward import StaticForward, StaticOutput
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
+from dare_job.decode.model.paged.forward import PROMPT_TOKENS, Epilogue, PagedForward
+from dare_job.decode.model.paged.inputs import round_up_queries
+from dare_job.decode.model.paged.pool import PAGE, PagedCache
 from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.support import INDEXED
 from dare_job.decode.model.tree import PaddedLayout, Tree
+
+_ACTIVATION_BYTES = 2**31  # of a forward pass, logits and graphs included
+_CACHE_SHARE = 0.9  # of the memory that is free after that
 
 
 class Target:
@@ -30,8 +35,8 @@ class Target:
         A loaded transformers model.
     check : bool
         Compare a small tree with forward passes of the unchanged model (``selfcheck``).
-    static : bool, optional
-        Use static shapes. None: on CUDA, recorded as graphs.
+    paged : bool, optional
+        Keep keys and values in pages, and run trees in static shapes. None: on CUDA, recorded as graphs.
 
     Attributes
     ----------
@@ -49,8 +54,8 @@ class Target:
         Linear layers with prepacked weights, of other models on a CPU.
     supports_logits_to_keep : bool
         Whether the model can compute the logits of selected columns only.
-    static : StaticForward, optional
-        Forward passes in static shapes. None: shapes follow the trees.
+    paged : PagedForward, optional
+        Forward passes over pages. None: shapes follow the trees.
     prefix_cache : PrefixCache
         Keys and values of common prompt prefixes.
     spare_cache : TreeCache, optional
@@ -59,6 +64,8 @@ class Target:
         Drafts that a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.
+    refill_tokens : int
+        Prompt tokens that a forward pass over new rows should have while other rows are decoded.
 
     Raises
     ------
@@ -68,13 +75,14 @@ class Target:
 
     drafts = "tree"
     max_prefill_tokens = 4096
+    refill_tokens = 0
     fused = packed = False
     llama: LlamaForward | None = None
     prepacked: PrepackedLayers | None = None
-    static: StaticForward | None = None
-    spare_cache: TreeCache | None = None
+    paged: PagedForward | None = None
+    spare_cache: TreeCache | PagedCache | None = None
 
-    def __init__(self, model: PreTrainedModel, check: bool = True, static: bool | None = None):
+    def __init__(self, model: PreTrainedModel, check: bool = True, paged: bool | None = None):
         self.model = model.eval()
         self.traits = support.traits(model)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -91,9 +99,12 @@ class Target:
         if self.packed and self.traits.window is None:
             self.llama = selfcheck.llama_forward(self)
         self.prepacked = None if self.llama else PrepackedLayers(model)
-        if self.packed and (cuda if static is None else static):
-            selfcheck.enable_static(self, StaticForward(model, self.traits, record=cuda,
-                                                    fuse=cuda and self.dtype != torch.float32))
+        if cuda:  # cuDNN's attention builds a plan for each new shape
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        if self.packed and (cuda if paged is None else paged):
+            selfcheck.enable_paged(self, PagedForward(
+                model, self.traits, cuda, cuda and self.dtype != torch.float32, self.supports_logits_to_keep))
+            self.refill_tokens = PROMPT_TOKENS if self.paged else 0
         if check:
             selfcheck.check_logits(self)
 
@@ -148,13 +159,20 @@ class Target:
         """Bytes of a token's keys and values, and of a row beside them."""
         return entry_bytes(filter(None, self._shapes), self.dtype), 0
 
-    def acquire_cache(self, slots: int) -> TreeCache:
+    @property
+    def round_up(self) -> Callable[[int], int] | None:
+        """Queries that a forward pass over trees computes for so many; None: exactly as many."""
+        return round_up_queries if self.paged is not None else None
+
+    def acquire_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None
         return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
 
-    def new_cache(self, slots: int) -> TreeCache:
+    def new_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return an empty cache for this many rows."""
+        if self.paged is not None:
+            return PagedCache(self._shapes, slots, self.dtype, self.device, self._max_pages())
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
     def release_weights(self) -> None:
@@ -192,6 +210,8 @@ class Target:
             Logits of each row's last prompt token and of its submitted tokens, row after row.
         """
         rows, longest = ids.shape
+        if self.paged is not None:
+            return self.paged.prompts(cache, slots, ids, lengths, submitted, prefix.entries if prefix else ())
         if self.traits.max_columns is not None and longest > self.traits.max_columns:
             if rows > 1:
                 return self._prefill_alone(cache, slots, ids, lengths, submitted, prefix)
@@ -241,9 +261,9 @@ class Target:
         float (T, V)
             Logits of every node.
         """
-        output = self._run_static(cache, tree, lengths)
-        if output is not None:
-            return output.logits
+        if self.paged is not None:
+            level = masks.level_of_trees(tree.on_cpu, lengths)
+            return self.paged.level(cache, level)[: len(tree)]
         if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
             return self._forward_in_parts(cache, tree, lengths)
         layout = None if tree.uniform else PaddedLayout.of(tree)
@@ -309,6 +329,9 @@ class Target:
         -------
         float (T, V) or (W, V)
         """
+        if self.paged is not None:
+            logits = self.paged.level(cache, level)[: len(level.tokens)]
+            return logits.clone() if wanted is None else logits[cache.on_device(wanted)]
         tree = level.queries().to(self.device)
         partial = wanted is not None and len(wanted) < len(tree)
         few_logits = partial and self.packed and self.supports_logits_to_keep
@@ -336,34 +359,35 @@ class Target:
         return positions, masks.tree(self.traits, layout, tree.ancestors, tree.depths, before, columns,
                                      self.dtype)
 
-    def argmax_tokens(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> tuple | None:
-        """Run ``forward`` for the argmax only, which waits for the device once.
+    def verified(self, cache: PagedCache, tree: Tree, lengths: np.ndarray, epilogue: Epilogue,
+                 strict: np.ndarray | None = None) -> np.ndarray:
+        """Run ``forward`` for what verification needs of the logits, which waits for the device once.
+
+        Only with ``paged``.
 
         Parameters
         ----------
         cache, tree, lengths
             As in ``forward``, with the tree on the CPU.
+        epilogue : callable
+            As in ``PagedForward.level``; returns int32 (N, T).
+        strict : bool (T,), optional
+            As in ``Inputs``.
 
         Returns
         -------
-        tuple of int64 (T,) and bool (T,), or None
-            Argmax, and whether its logit is finite, on the host. None, without a forward pass, if the target
-            does not run in static shapes.
+        int32 (N, T)
+            On the host.
         """
-        output = self._run_static(cache, tree, lengths)
-        if output is None:
-            return None
-        argmax, finite = output.argmax.cpu().numpy()
-        return argmax, finite.astype(np.bool_)
+        output = self.paged.level(cache, masks.level_of_trees(tree, lengths), epilogue, tree.host[1], strict)
+        return output.cpu().numpy()[:, : len(tree)]
 
-    def _run_static(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> StaticOutput | None:
-        """Run in static shapes; return None, and disable them, if the model does not support them."""
-        if self.static is None:
+    def _max_pages(self) -> int | None:
+        """Return how many pages of keys and values fit into the device's free memory; None: unlimited."""
+        if self.device.type != "cuda":
             return None
-        output = self.static(cache, tree.on_cpu, lengths)
-        if output is None:
-            self.static = None
-        return output
+        free = torch.cuda.mem_get_info(self.device)[0] - _ACTIVATION_BYTES
+        return max(2, int(_CACHE_SHARE * free) // (PAGE * max(1, self.cache_bytes[0])))
 
     def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the cache entries of the accepted nodes directly after each row's root.

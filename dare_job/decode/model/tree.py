@@ -183,17 +183,10 @@ class PaddedLayout:
         Query in each place.
     places : int64 (T,)
         Place of each query.
-    uniform : bool
-        Whether query t has place t, so that nothing is padded.
-    fold : bool
-        Whether query heads that share keys become queries of one head, for kernels without grouped queries.
     """
 
-    def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor,
-                 uniform: bool = False, fold: bool = False):
+    def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor):
         self.rows, self.width, self.queries, self.places = rows, width, queries, places
-        self.uniform, self.fold = uniform, fold
-        self._repeated: dict = {}
 
     @classmethod
     def of(cls, tree: Tree) -> "PaddedLayout":
@@ -206,19 +199,9 @@ class PaddedLayout:
     def pad(self, states: torch.Tensor) -> torch.Tensor:
         """Pad packed states: (1, H, T, D) -> (R, H, W, D)."""
         _, heads, _, dim = states.shape
-        padded = states[0] if self.uniform else states[0].index_select(1, self.queries)
+        padded = states[0].index_select(1, self.queries)
         return padded.reshape(heads, self.rows, self.width, dim).transpose(0, 1)
 
     def unpad(self, states: torch.Tensor) -> torch.Tensor:
         """Remove padding: (R, W, ...) -> (T, ...)."""
-        flat = states.flatten(0, 1)
-        return flat if self.uniform else flat.index_select(0, self.places)
-
-    def repeated(self, mask: torch.Tensor, times: int) -> torch.Tensor:
-        """Repeat a mask: (R, 1, W, L) -> (R, 1, times * W, L); cached for all layers with the same mask."""
-        cached = self._repeated.get(id(mask))
-        if cached is None or cached[0] is not mask:
-            rows, _, queries, columns = mask.shape
-            wide = mask[:, :, None].expand(-1, -1, times, -1, -1)
-            cached = self._repeated[id(mask)] = mask, wide.reshape(rows, 1, times * queries, columns)
-        return cached[1]
+        return states.flatten(0, 1).index_select(0, self.places)

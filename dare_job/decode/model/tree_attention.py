@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from dare_job.decode.model.paged import attention
 from dare_job.decode.model.tree import PaddedLayout
 
 _LOG = logging.getLogger("dare_job")
@@ -22,10 +23,14 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
     """query (R, H, Q, D), key and value (R, G, L, D), additive mask or None -> (R, Q, H, D).
 
     The mask is (R, 1, Q, L), or (R, H, Q, L) where a model adds a part of its own for each head.
-    Within ``uneven`` query is (1, H, T, D), and so is the result: (1, T, H, D).
+    Within ``run_packed`` query is (1, H, T, D), and the result is (1, T, H, D). Within
+    ``attention.over_pages`` keys and values are a pool of pages.
     Without a mask a single query sees every key, and several see each other causally (a prompt).
     ``position_bias`` (R, H, Q, L) is added to the mask.
     """
+    split = attention.current()
+    if split is not None:
+        return split.attend(query, key, value, attention_mask, scaling, position_bias), None
     layout = _PACKED_LAYOUT.get()
     if position_bias is not None:
         if attention_mask is None and query.shape[2] > 1:
@@ -34,21 +39,20 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
             attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
         attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
     if layout is not None:
-        attend = _attend_folded if layout.fold else _attend
-        out, _ = attend(layout.pad(query), key, value, attention_mask, scaling)
+        out, _ = _attend(layout.pad(query), key, value, attention_mask, scaling)
         return layout.unpad(out)[None], None
     return _attend(query, key, value, attention_mask, scaling)
 
 
 def _attend(query, key, value, attention_mask, scaling):
-    rows, heads, queries, _ = query.shape
+    rows, heads, queries, dim = query.shape
     groups = key.shape[1]
-    if queries == 1:  # the query heads of a group become queries of one head
-        if attention_mask is not None and attention_mask.shape[1] != 1:
-            attention_mask = attention_mask.reshape(rows, groups, heads // groups, -1)
-        out = scaled_dot_product_attention(query.reshape(rows, groups, heads // groups, -1), key, value,
-                                           attn_mask=attention_mask, scale=scaling)
-        return out.reshape(rows, 1, heads, -1), None
+    # CUDA's fast kernels support either a mask or grouped queries; with both, torch would repeat the keys.
+    if queries == 1 or query.is_cuda and attention_mask is not None and groups != heads:
+        out = scaled_dot_product_attention(query.reshape(rows, groups, -1, dim), key, value,
+                                           attn_mask=_folded_mask(attention_mask, heads, groups),
+                                           scale=scaling)
+        return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
     out = scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups != heads,
         is_causal=attention_mask is None,
@@ -56,24 +60,12 @@ def _attend(query, key, value, attention_mask, scaling):
     return out.transpose(1, 2), None
 
 
-def _attend_folded(query, key, value, attention_mask, scaling):
-    """Compute attention with the query heads of a group as queries of one head.
-
-    CUDA's fast kernels support either a mask or grouped queries. With both, torch would repeat keys and
-    values or use a slow kernel.
-    """
-    rows, heads, queries, dim = query.shape
-    groups = key.shape[1]
-    folded = heads // groups * queries
-    if queries == 1 or groups == heads:
-        return _attend(query, key, value, attention_mask, scaling)
-    if attention_mask.shape[1] != 1:
-        attention_mask = attention_mask.reshape(rows, groups, folded, -1)
-    else:
-        attention_mask = _PACKED_LAYOUT.get().repeated(attention_mask, heads // groups)
-    out = scaled_dot_product_attention(query.reshape(rows, groups, folded, dim), key, value,
-                                       attn_mask=attention_mask, scale=scaling)
-    return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
+def _folded_mask(mask: torch.Tensor | None, heads: int, groups: int) -> torch.Tensor | None:
+    """Return a mask (R, 1 or H, Q, L) for the query heads of a group as queries of one head."""
+    if mask is None or mask.shape[1:3] == (1, 1):
+        return mask
+    rows, _, queries, columns = mask.shape
+    return mask.expand(-1, heads, -1, -1).reshape(rows, groups, heads // groups * queries, columns)
 
 
 def original_name(model: torch.nn.Module) -> str:

@@ -32,7 +32,7 @@ _SIZED_LENGTHS = 128, 256, 384  # tokens of prompts whose caches are compared; D
 _CHECKED_LENGTHS, _CHECKED_TOKENS = (7, 9, 7, 11, 4), 3
 
 
-def any_target(model: PreTrainedModel, check: bool = True, static: bool | None = None) -> Target:
+def any_target(model: PreTrainedModel, check: bool = True, paged: bool | None = None) -> Target:
     """Return a model's ``Target`` for trees, else the one for chains, else an ``UndraftedTarget``.
 
     A warning names the cause of the last.
@@ -44,7 +44,7 @@ def any_target(model: PreTrainedModel, check: bool = True, static: bool | None =
     """
     attention = tree_attention.original_name(model)
     try:
-        return Target(model, check, static)
+        return Target(model, check, paged)
     except support.DraftError as error:
         reason, states = error.reason, support.keeps_states(model)
     if states:

@@ -35,7 +35,7 @@ class LeafScorer:
         if self._sums is None:
             self._sums = self._before()
         on_device = torch.from_numpy(nodes).to(self.vocabulary.device)
-        children, present = self.vocabulary.children(on_device)
+        children, present = self.vocabulary.children(nodes)
         row_index = torch.from_numpy(rows).to(self.vocabulary.device)
         child_mass = self._mass(row_index[:, None, None], children).masked_fill(~present, 0)
         node_mass = self._mass(row_index[:, None], on_device.clamp_min(0))[..., None]

@@ -103,7 +103,7 @@ class NodeScores:
         """
         places = self.place(rows, nodes)
         device = self.target.device
-        children, present = self.vocabulary.children(torch.from_numpy(nodes).to(device))
+        children, present = self.vocabulary.children(nodes)
         first = torch.from_numpy(np.take_along_axis(self._offsets[rows], np.maximum(places, 0), 1)).to(device)
         read = present & torch.from_numpy(places != NONE).to(device)[..., None]
         index = first[..., None] + torch.arange(children.shape[-1], device=device)
@@ -218,8 +218,7 @@ class NodeScores:
         rows = len(counts)
         nodes = np.concatenate((np.where(is_new, ROOT, NONE)[:, None], new), axis=1)  # (R, 1 + X)
         row, column = np.nonzero(nodes >= 0)
-        parents = torch.from_numpy(nodes[row, column]).to(logits.device)
-        children, present = self.vocabulary.children(parents)
+        children, present = self.vocabulary.children(nodes[row, column])
         values = logits.gather(1, self.vocabulary.token[children].clamp_min(0))
         if not values[present].isfinite().all():  # NaN in the cache would make other rows non-finite
             self.cache = None

@@ -157,14 +157,20 @@ class Vocabulary:
             torch.from_numpy(array.astype(np.int64)).to(self.device)
             for array in (trie.first, trie.counts, self.tokens))
 
-    def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def children(self, nodes: torch.Tensor | np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the children int64 (..., C) of nodes (...,), and whether each is present, bool (..., C).
 
-        C is the maximum number of children among the nodes. Absent children repeat the first child's number;
-        nodes may be NONE.
+        C is the maximum number of children among the nodes, for which nodes on the host need no wait for the
+        device. Absent children repeat the first child's number; nodes may be NONE.
         """
+        width = None
+        if isinstance(nodes, np.ndarray):
+            width = np.where(nodes >= 0, self.trie.counts[np.maximum(nodes, 0)], 0).max(initial=1)
+            nodes = torch.from_numpy(nodes).to(self.device)
         clamped = nodes.clamp_min(0)
         counts = torch.where(nodes >= 0, self.counts[clamped], 0)
-        column = torch.arange(max(1, int(counts.max())) if counts.numel() else 1, device=self.device)
+        if width is None:
+            width = max(1, int(counts.max())) if counts.numel() else 1
+        column = torch.arange(int(width), device=self.device)
         present = column < counts[..., None]
         return self.first[clamped][..., None] + torch.where(present, column, 0), present

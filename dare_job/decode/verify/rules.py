@@ -18,13 +18,16 @@ but no logit (the embedding may be larger than the output head) is not accepted.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from dare_job.decode.model.tree import Tree
-from dare_job.decode.verify.relaxed_compiled import Thresholds
+from dare_job.decode.settings import EngineSettings
+from dare_job.decode.verify.relaxed_compiled import Thresholds, thresholds
 from dare_job.decode.verify.result import NodeVerification, argmax_finite
 
 
@@ -99,6 +102,37 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
     return NodeVerification(argmax, passed & (tokens < width), finite, drafts.logp)
 
 
+def packed(settings: EngineSettings, eos: torch.Tensor) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+    """Return ``verify_relaxed`` of ``settings.rule`` as one tensor, for a forward pass that applies the rule.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+    eos : int64 (E,)
+
+    Returns
+    -------
+    callable
+        From logits (T, V), and queries with ``tokens``, ``parents`` and ``strict`` (T,), to int32 (4, T): the
+        fields of ``NodeVerification``, the bits of ``logp`` among them.
+    """
+    conditions = thresholds(settings)
+
+    def rule(logits: torch.Tensor, queries: Any) -> torch.Tensor:
+        nodes = verify_relaxed(logits.float(), queries, queries.strict, conditions=conditions, eos=eos)
+        return torch.stack((nodes.argmax.int(), nodes.passed.int(), nodes.finite.int(),
+                            nodes.logp.float().view(torch.int32)))
+
+    return rule
+
+
+def unpacked(values: np.ndarray) -> NodeVerification:
+    """Return what ``packed`` gave, int32 (4, T)."""
+    argmax, passed, finite, logp = values
+    return NodeVerification(torch.from_numpy(argmax.astype(np.int64)), torch.from_numpy(passed != 0),
+                            torch.from_numpy(finite != 0), torch.from_numpy(logp.copy().view(np.float32)))
+
+
 def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None = None) -> NodeVerification:
     """Verify each node by the strict rule, on any device; ``strict`` is ignored. ``scores`` (T, V)."""
     argmax, finite = argmax_finite(scores)
@@ -106,6 +140,7 @@ def verify_strict(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None 
 
 
 def verify_strict_argmax(tree: Tree, argmax: np.ndarray, finite: np.ndarray) -> NodeVerification:
-    """Verify each node by the strict rule, from ``argmax`` int64 (T,) and ``finite`` bool (T,) of scores."""
+    """Verify each node by the strict rule, from ``argmax`` (T,) and ``finite`` (T,) of scores, integers."""
     tokens, parents = tree.host[:2]
-    return NodeVerification(*map(torch.from_numpy, (argmax, tokens == argmax[parents], finite)))
+    argmax = argmax.astype(np.int64)
+    return NodeVerification(*map(torch.from_numpy, (argmax, tokens == argmax[parents], finite != 0)))

@@ -87,9 +87,9 @@ def _why(folder: Path, error: Exception) -> str:
 
 def is_infrastructure_error(error: Exception) -> bool:
     """Whether memory ran out or a device failed."""
-    from dare_job.decode.model import memory  # imports torch
+    from dare_job.decode.model import failures  # imports torch
 
-    return memory.is_out_of_memory(error) or memory.is_device_failure(error)
+    return failures.is_out_of_memory(error) or failures.is_device_failure(error)
 
 
 _TOKENIZED = 512  # texts tokenized at a time

@@ -80,7 +80,7 @@ def search_engine(scorer: Scorer, trained: bool = False) -> Engine:
         The model is still trained, so a copy with its current weights is prepared.
     """
     model, recommender = scorer
-    return Target(copy.deepcopy(model) if trained else model, check=False, static=False), recommender
+    return Target(copy.deepcopy(model) if trained else model, check=False, paged=False), recommender
 
 
 def top_k_search(engine: Engine, trie: Trie, k: int) -> TopK:

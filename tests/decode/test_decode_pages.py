@@ -1,4 +1,4 @@
-"""Static shapes, as on a GPU but without recording: same text as with dynamic shapes."""
+"""Passes over pages in static shapes, as on a GPU but without recording: same text as without pages."""
 
 from contextlib import nullcontext
 
@@ -8,8 +8,11 @@ import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model.cuda_graphs.forward import StaticForward
-from dare_job.decode.model.cuda_graphs.inputs import COLUMN_MULTIPLE, Bucket, round_up_columns, round_up_count
+from dare_job.decode.model import support
+from dare_job.decode.model.masks import level_of_trees
+from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder
+from dare_job.decode.model.paged.inputs import Bucket, round_up_queries
+from dare_job.decode.model.paged.pool import PAGE, PagedCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
@@ -17,9 +20,9 @@ from dare_job.decode.settings import EngineSettings
 from pools.tree import ROOT, DraftBatch
 
 
-def static(model) -> Target:
-    target = Target(model, static=True)
-    assert target.static is not None
+def paged(model) -> Target:
+    target = Target(model, paged=True)
+    assert target.paged is not None
     return target
 
 
@@ -31,13 +34,13 @@ def static(model) -> Target:
 def test_strict_equals_generate(name):
     model, texts = tiny(name), prompts()
     expected = [generate(model, prompt) for prompt in texts]
-    target = static(model)
+    target = paged(model)
     for batch_size, nodes in ((3, 0), (1, 15), (8, 31), (5, 4)):
         drafter = oracle(expected, seed=nodes) if nodes else None
         results = write(target, texts, drafter, batch_size=batch_size, nodes=nodes)
         assert_written(results, expected)
         assert not nodes or sum(r.accepted_tokens for r in results.values()) > 20
-    assert target.static is not None, "it fell back"
+    assert target.paged is not None, "it fell back"
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("llama", torch.float32), ("qwen2-window", torch.float32),
@@ -46,8 +49,8 @@ def test_logits_equal_those_of_dynamic_shapes(name, dtype):
     """Rows and trees of different sizes, on both sides of a bucket's border; free slots."""
     model, rng = tiny(name, dtype=dtype), np.random.default_rng(0)
     least = 1e-4 if dtype == torch.float32 else 0.1
-    target = static(model)
-    fixed = target.static
+    target = paged(model)
+    fixed = target.paged
     for lengths in ([5], [30, 7, 19], [3, 40, 1, 9, 22]):
         lengths = np.array(lengths)
         rows = len(lengths)
@@ -58,19 +61,19 @@ def test_logits_equal_those_of_dynamic_shapes(name, dtype):
                                 sizes.astype(np.int32), None, None)
             tree = build(ids[:, 0], drafts, np.full(rows, 99))
             logits = []
-            for target.static in (None, fixed):
+            for target.paged in (None, fixed):
                 cache = target.new_cache(8)
                 target.prefill(cache, np.arange(rows), ids, lengths)
                 logits.append(target.forward(cache, tree, lengths))
             assert torch.allclose(*logits, atol=least, rtol=least), (lengths, sizes)
-            choices, finite = target.argmax_tokens(cache, tree, lengths)
+            choices, finite = target.verified(cache, tree, lengths, argmax_tokens)
             assert finite.all() and np.array_equal(choices, logits[1].argmax(-1).numpy())
 
 
 @torch.inference_mode()
 def test_accepted_nodes_follow_their_row():
     """The cache after ``commit`` equals that after a prompt of the same tokens."""
-    target, rng = static(tiny("llama")), np.random.default_rng(1)
+    target, rng = paged(tiny("llama")), np.random.default_rng(1)
     lengths = np.array([6, 11, 3])
     texts = rng.integers(0, VOCABULARY, (3, 16))
     parents = np.array([[ROOT, ROOT, 1, 2, 0], [ROOT, 0, 1, ROOT, 3], [ROOT] * 5], np.int32)
@@ -86,21 +89,18 @@ def test_accepted_nodes_follow_their_row():
     target.forward(cache, tree, lengths)
     target.commit(cache, lengths, paths, counts - 1)
     target.prefill(whole, np.arange(3), texts, lengths + counts)
-    for ours, expected in zip(cache._stacks, whole._stacks, strict=True):
-        for row, end in enumerate(lengths + counts):
-            assert torch.allclose(ours[:, row, :, :end], expected[:, row, :, :end], atol=1e-5)
-    cache.move_entries(np.array([1]), np.array([[2, 3]]), np.array([[0, 1]]))
-    for stack, expected in zip(cache._stacks, whole._stacks, strict=True):
-        assert torch.allclose(stack[:, 1, :, :2], expected[:, 1, :, 2:4], atol=1e-5)
+    for row, end in enumerate(lengths + counts):
+        for ours, expected in zip(cache.entries(row, end), whole.entries(row, end), strict=True):
+            assert torch.allclose(ours, expected, atol=1e-5)
 
 
 def test_texts_cross_a_bucket_border_and_the_cache_grows():
     """256 columns: prompts on both sides of it, more rows than slots, and a longer prompt later on."""
     model = tiny("llama", max_position_embeddings=1024)
-    many = COLUMN_MULTIPLE
+    many = PAGE
     texts = prompts((many - 20, 9, many + 3, many - 1, 30, 2 * many - 10))
     expected = [generate(model, text) for text in texts]
-    target = static(model)
+    target = paged(model)
     for nodes in (0, 15):
         results = write(target, texts, oracle(expected), batch_size=2, nodes=nodes)
         assert_written(results, expected)
@@ -113,7 +113,7 @@ def test_previous_text_after_prompts_and_rows_that_end():
     expected = [generate(model, text) for text in texts]
     assert len({len(text) for text in expected}) > 1
     old = [np.delete(text, [5, 6]) for text in plain]
-    target = static(model)
+    target = paged(model)
     for batch_size, nodes in ((1, 9), (3, 9), (3, 0)):
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch_size, nodes=nodes,
                                                score="always"), oracle(plain))
@@ -128,9 +128,9 @@ def test_relaxed_rules_read_the_same_logits(rule):
     model, texts = tiny("llama", seed=1), prompts()
     drafts = [np.roll(generate(model, text), 1) for text in texts]
     options = dict(rule=rule, k=60, p=1e-6, batch_size=3, nodes=9)
-    target = static(model)
+    target = paged(model)
     fixed = write(target, texts, oracle(drafts, error_rate=0.0), **options)
-    target.static = None
+    target.paged = target.spare_cache = None
     plain = write(target, texts, oracle(drafts, error_rate=0.0), **options)
     assert sum(result.relaxed_tokens for result in plain.values()) > 10
     for row, result in plain.items():
@@ -145,13 +145,13 @@ def test_rules_of_the_generation_config(options):
     for key, value in options.items():
         setattr(model.generation_config, key, value)
     expected = [generate(model, text) for text in texts]
-    assert_written(write(static(model), texts, oracle(expected)), expected)
+    assert_written(write(paged(model), texts, oracle(expected)), expected)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_non_finite_drafts_do_not_affect_other_rows(value):
     model, bad = tiny("llama", seed=1), VOCABULARY - 1
-    target = static(model)
+    target = paged(model)
     with torch.no_grad():
         model.get_input_embeddings().weight[bad] = value
         model.lm_head.weight[bad].zero_()
@@ -165,54 +165,53 @@ def test_non_finite_drafts_do_not_affect_other_rows(value):
 
 
 def test_few_buckets_serve_many_steps():
-    assert [round_up_count(n) for n in (1, 2, 3, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257, 400)] == [
-        1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 384, 512]
-    assert [round_up_columns(n) for n in (1, 256, 257, 2048, 2049, 3073)] == [256, 256, 512, 2048, 3072, 4096]
-    rng, shapes = np.random.default_rng(0), set()
+    assert [round_up_queries(n) for n in (1, 3, 8, 9, 64, 65, 250, 257, 512, 513, 2048, 2049)] == [
+        1, 3, 8, 16, 64, 80, 256, 288, 512, 576, 2048, 2176]
+    assert ladder(20) == [24, 16, 8, 7, 6, 5, 4, 3, 2, 1] and ladder(8) == [8, 7, 6, 5, 4, 3, 2, 1]
+    rng, shapes, traits = np.random.default_rng(0), set(), support.traits(tiny("llama"))
     for _ in range(300):
         sizes = rng.integers(0, 17, 8).astype(np.int32)
         drafts = DraftBatch(np.zeros((8, 16), np.int32), np.full((8, 16), ROOT, np.int32), sizes, None, None)
         tree = build(np.zeros(8, np.int64), drafts, np.full(8, 9))
-        shape = Bucket.of(tree, rng.integers(100, 400, 8), 8)
-        assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.uniform
+        shape = Bucket.of(level_of_trees(tree, rng.integers(100, 400, 8)), traits, 2)
+        assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.limited
         shapes.add(shape)
     assert len(shapes) <= 12
 
 
 def test_a_model_with_its_own_attention_uses_dynamic_shapes(caplog):
     """So does a model with different logits in static shapes."""
-    assert Target(tiny("gpt_neo"), static=True).static is None
+    assert Target(tiny("gpt_neo"), paged=True).paged is None
     model = tiny("llama")
     expected = [generate(model, text) for text in prompts()]
     inner = model.model.forward
 
     def wrong(*args, past_key_values=None, **kwargs):
         out = inner(*args, past_key_values=past_key_values, **kwargs)
-        mask = kwargs.get("attention_mask")
-        if mask is not None and mask.shape[-1] % COLUMN_MULTIPLE == 0:  # static shapes
+        if isinstance(past_key_values, PagedCache):
             out.last_hidden_state = out.last_hidden_state.roll(1, 1)
         return out
 
     model.model.forward = wrong
-    target = Target(model, static=True)
-    assert target.static is None and "different logits in static shapes" in caplog.text
+    target = Target(model, paged=True)
+    assert target.paged is None and "different logits over pages" in caplog.text
     assert_written(write(target, prompts(), oracle(expected)), expected)
 
 
 def test_a_forward_that_cannot_be_recorded_only_costs_speed(caplog, monkeypatch):
-    """First with compiled parts, then without, then in dynamic shapes, in the middle of a run."""
+    """First with compiled parts, then without; then nothing is recorded."""
     model = tiny("llama")
-    expected, target, tried = [generate(model, text) for text in prompts()], static(model), []
+    expected, target, tried = [generate(model, text) for text in prompts()], paged(model), []
 
-    def refuse(forward, *_):
+    def refuse(forward, *_, **__):
         tried.append(forward._fuse)
         raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
-    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.fused", lambda model: nullcontext())
-    monkeypatch.setattr("dare_job.decode.model.cuda_graphs.forward.graph_pool", lambda: (0, 1))
-    monkeypatch.setattr(StaticForward, "_record_one", refuse)
-    target.static = StaticForward(model, target.traits, record=True, fuse=True)
+    monkeypatch.setattr("dare_job.decode.model.paged.forward.fused", lambda model: nullcontext())
+    monkeypatch.setattr("dare_job.decode.model.paged.recording.graph_pool", lambda: (0, 1))
+    monkeypatch.setattr(PagedForward, "_record_one", refuse)
+    target.paged = PagedForward(model, target.traits, record=True, fuse=True)
     assert_written(write(target, prompts(), oracle(expected)), expected)
-    assert tried == [True, False] and target.static is None
+    assert tried == [True, False] and not target.paged.records
     assert caplog.text.count("LlamaForCausalLM cannot be recorded as a CUDA graph") == 2
     assert "and more lines" not in caplog.text

@@ -1,1 +1,0 @@
-"""Forward passes in static shapes, recorded as CUDA graphs and replayed: see ``forward``."""

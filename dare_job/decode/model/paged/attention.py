@@ -1,0 +1,225 @@
+"""Split attention: a query sees its row's text in the cache without a mask, and its tree with a small one.
+
+The two results are merged by their log-sum-exp, as flash decoding merges parts of a text (Dao et al. 2023).
+So no mask is as wide as the longest text, and each row's keys and values are read once. ``text_attention`` is
+an operator of torch: on CUDA it is flash attention over pages; elsewhere, and in float32, plain torch, which
+defines it.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch.nn.attention import varlen
+
+from dare_job.decode.model.paged.pool import PAGE
+from dare_job.decode.model.tree import PaddedLayout
+
+_FLASH_TYPES = (torch.float16, torch.bfloat16)
+_MAX_FLASH_DIM = 256
+_READS_PAGES = {"block_table", "seqused_k"} <= set(inspect.signature(varlen.varlen_attn).parameters)
+_FLASH_TILE = 128  # queries: padding may have as many, whatever the rows have
+_LOWEST = torch.finfo(torch.float32).min
+
+
+@torch.library.custom_op("dare_job::text_attention", mutates_args=())
+def text_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: torch.Tensor,
+                   lengths: torch.Tensor, table: torch.Tensor, low: torch.Tensor | None, scale: float,
+                   causal: bool, window: int, widest: int,
+                   splits: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend to the texts of rows, which are in pages.
+
+    Parameters
+    ----------
+    query : float (T, H, D)
+        Of N rows one after the other.
+    keys, values : float (tokens, G, D) and (tokens, G, E)
+        Pools of all rows.
+    starts : int32 (N + 1,)
+        First query of each row.
+    lengths : int32 (N,)
+        Columns of each row that are read.
+    table : int32 (N, P)
+        Pages of each row.
+    low : int64 (T,), optional
+        First column that each query sees. None: all.
+    scale : float
+        Of the scores.
+    causal : bool
+        Whether the queries are the row's last columns, and see none after their own.
+    window : int
+        Columns that a causal query sees; 0: all.
+    widest : int
+        Maximum number of queries of a row.
+    splits : int, optional
+        Parts of a text that are read in parallel. None: as flash attention chooses.
+
+    Returns
+    -------
+    float (T, H, E), float32 (T, H)
+        Outputs, and log-sum-exp of the scores; undefined for rows without a text (``SplitAttention``).
+    """
+    flash = query.is_cuda and _READS_PAGES and query.dtype in _FLASH_TYPES and low is None
+    if flash and keys.shape[2] == values.shape[2] <= _MAX_FLASH_DIM and keys.shape[2] % 8 == 0:
+        return _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest, splits)
+    return _plain(query, keys, values, starts, lengths, table, low, scale, causal, window, widest)
+
+
+@text_attention.register_fake
+def _(query, keys, values, starts, lengths, table, low, scale, causal, window, widest, splits):
+    return (query.new_empty((*query.shape[:2], values.shape[2])),
+            query.new_empty(query.shape[:2], dtype=torch.float32))
+
+
+def _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest, splits):
+    """Without a causal mask, the query heads of a group become queries of one head, which reads keys once."""
+    total, heads, dim = query.shape
+    groups, (rows, pages) = keys.shape[1], table.shape
+    times = 1 if causal else heads // groups
+    if times > 1:
+        query = query.view(total, groups, times, dim).transpose(1, 2).reshape(-1, groups, dim)
+    ends = torch.arange(rows + 1, device=query.device, dtype=torch.int32) * (pages * PAGE)
+    out, lse = varlen.varlen_attn(
+        query, keys.view(-1, PAGE, groups, dim), values.view(-1, PAGE, groups, dim), starts * times, ends,
+        max(widest, _FLASH_TILE) * times, pages * PAGE, return_aux=varlen.AuxRequest(lse=True), scale=scale,
+        window_size=(window - 1 if window else -1, 0) if causal else (-1, -1),
+        enable_gqa=times != heads // groups, seqused_k=lengths, block_table=table, num_splits=splits)
+    if times == 1:
+        return out, lse.transpose(0, 1).contiguous()
+    out = out.view(total, times, groups, dim).transpose(1, 2).reshape(total, heads, dim)
+    return out, lse.view(groups, total, times).transpose(0, 1).reshape(total, heads)
+
+
+def _plain(query, keys, values, starts, lengths, table, low, scale, causal, window, widest):
+    rows, groups, columns = len(lengths), keys.shape[1], table.shape[1] * PAGE
+    heads, dim = query.shape[1:]
+    place = torch.arange(widest, device=query.device)
+    counts = (starts[1:] - starts[:-1]).long()
+    index = (starts[:-1, None].long() + place).clamp_max(len(query) - 1)  # (N, W): query in each place
+    column = torch.arange(columns, device=query.device)
+    lines = (table.long()[:, :, None] * PAGE + column[:PAGE]).flatten(1)  # (N, columns)
+    used = column < lengths[:, None]
+    seen = used[:, None].expand(-1, widest, -1)
+    if causal:
+        last = (lengths.long() - counts)[:, None] + place  # (N, W): column of each query
+        seen = seen & (column <= last[..., None])
+        if window:
+            seen = seen & (column > last[..., None] - window)
+    if low is not None:
+        seen = seen & (column >= low[index][..., None])
+    padded = query[index].view(rows, widest, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
+    scores = padded.flatten(2, 3).float() @ keys[lines].permute(0, 2, 3, 1).float()
+    scores = scores.view(rows, groups, -1, widest, columns) * scale
+    scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.clamp_min(_LOWEST)[..., None]).exp().flatten(2, 3)
+    texts = values[lines].masked_fill(~used[..., None, None], 0).transpose(1, 2).float()  # NaN * 0 is NaN
+    out = (weights @ texts).view(rows, groups, -1, widest, values.shape[2])
+    row = torch.bucketize(torch.arange(len(query), device=query.device), starts[1:].long(), right=True)
+    row = row.clamp_max(rows - 1)
+    at = (torch.arange(len(query), device=query.device) - starts[row].long()).clamp_max(widest - 1)
+    out, lse = out.permute(0, 3, 1, 2, 4).flatten(2, 3), lse.permute(0, 3, 1, 2).flatten(2, 3)
+    return out[row, at].to(query.dtype), lse[row, at]
+
+
+@dataclass(frozen=True)
+class SplitAttention:
+    """The rows of one forward pass over T packed queries of S slots, and of the padding after them.
+
+    Attributes
+    ----------
+    starts, lengths, table
+        Of ``text_attention``, for N = S + 1 rows: the last one has the padding, and no text.
+    masks : mapping of str to float (S, 1, W, M), or (1, 1, 1, 1)
+        Additive masks over the tree columns, by kind of layer, as the model is given them.
+    low : mapping of str to int64 (T,)
+        Of ``text_attention``, by kind; a missing kind sees whole texts.
+    window : mapping of str to int
+        The same.
+    widest : int
+    splits : int, optional
+    layout : PaddedLayout, optional
+        Of trees. None: prompts, whose queries see each other causally in the cache.
+    nodes : int64 (S * M,), optional
+        Places of the tree columns in the pool.
+    reads : bool (T, 1), optional
+        Whether a query's row has a text.
+    """
+
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    table: torch.Tensor
+    masks: Mapping[str, torch.Tensor]
+    low: Mapping[str, torch.Tensor]
+    window: Mapping[str, int]
+    widest: int
+    splits: int | None = None
+    layout: PaddedLayout | None = None
+    nodes: torch.Tensor | None = None
+    reads: torch.Tensor | None = None
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor,
+               scale: float | None, bias: torch.Tensor | None) -> torch.Tensor:
+        """query (1, H, T, D), pools (1, G, tokens, D) and one of ``masks`` -> (1, T, H, D).
+
+        Raises
+        ------
+        NotImplementedError
+            The model adds a bias or a mask of its own.
+        """
+        kind = next((kind for kind, own in self.masks.items() if own is mask), None)
+        if kind is None or bias is not None:
+            raise NotImplementedError("attention with a mask of the model's own")
+        scale = query.shape[3] ** -0.5 if scale is None else scale
+        keys, values, packed = (x[0].transpose(0, 1) for x in (keys, values, query))
+        text, text_lse = text_attention(
+            packed, keys, values, self.starts, self.lengths, self.table, self.low.get(kind), scale,
+            self.layout is None, self.window.get(kind, 0), self.widest, self.splits)
+        if self.layout is None:
+            return text[None]
+        tree, tree_lse = self._over_tree(query, keys, values, mask, scale)
+        text_lse = text_lse.where(self.reads, -torch.inf)
+        return _merged(text, text_lse, tree, tree_lse)[None]
+
+    def _over_tree(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor,
+                   scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs (T, H, E) and log-sum-exp float32 (T, H); every query sees itself."""
+        rows, _, width, columns = mask.shape
+        heads, groups = query.shape[1], keys.shape[1]
+        own_keys, own_values = (x.index_select(0, self.nodes).view(rows, columns, groups, -1).transpose(1, 2)
+                                for x in (keys, values))  # (S, G, M, D)
+        folded = self.layout.pad(query).reshape(rows, groups, heads // groups * width, -1)
+        scores = folded.float() @ own_keys.transpose(2, 3).float() * scale
+        scores = scores.view(rows, groups, -1, width, columns) + mask[:, :, None].float()
+        lse = scores.logsumexp(-1)
+        out = ((scores - lse[..., None]).exp().to(values.dtype).flatten(2, 3) @ own_values)
+        out = out.view(rows, heads, width, -1).transpose(1, 2)
+        return self.layout.unpad(out), self.layout.unpad(lse.view(rows, heads, width).transpose(1, 2))
+
+
+def _merged(out: torch.Tensor, lse: torch.Tensor, other: torch.Tensor,
+            other_lse: torch.Tensor) -> torch.Tensor:
+    """Merge attention to two sets of keys: outputs (T, H, E) and log-sum-exp (T, H) of each."""
+    share = torch.sigmoid(lse - other_lse)[..., None]
+    return torch.lerp(other.float(), out.float(), share).to(out.dtype)
+
+
+_CURRENT: ContextVar[SplitAttention | None] = ContextVar("split_attention", default=None)
+
+
+def current() -> SplitAttention | None:
+    """Return the attention of the forward pass that is running; None: not over pages."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def over_pages(split: SplitAttention) -> Iterator[None]:
+    """Forward passes within attend over pages."""
+    token = _CURRENT.set(split)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

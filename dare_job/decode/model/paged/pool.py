@@ -1,0 +1,215 @@
+"""Key-value cache in pages: the keys and values of all rows in one pool, and a table of each row's pages.
+
+A row has as many pages as its own text needs, and moves to another slot without a copy. Entries are
+token-major, (tokens, heads, dim), as flash attention reads them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache
+
+from dare_job.decode.model.cache import Layer, Parts
+from dare_job.decode.model.passes import without_gradients
+
+PAGE = 256  # tokens of a page: flash attention takes multiples of this number
+_SPARE = 0  # page that padding is written to; nothing is read from it
+_GROWTH = 1.5  # of the pool
+
+
+class PagedCache(Cache):
+    """Key-value cache of S slots.
+
+    Parameters
+    ----------
+    shapes : list of (int, int, int), or None
+        As in ``TreeCache``, without index keys.
+    slots : int
+    dtype : torch.dtype
+    device : torch.device or str
+    limit : int, optional
+        Maximum number of pages. None: unlimited.
+
+    Attributes
+    ----------
+    page : int
+        Columns of a page.
+    table : int32 (S + 1, P)
+        Pages of each slot, on the host. The last row, and what a slot does not hold, is the spare page.
+    """
+
+    def __init__(self, shapes: list[tuple[int, ...] | None], slots: int, dtype: torch.dtype, device,
+                 limit: int | None = None):
+        super().__init__(layers=[Layer(self) for _ in shapes])
+        self.slots, self.limit, self.page = slots, limit, PAGE
+        self.column = 0  # transformers asks for it; positions are always given
+        self.device = torch.device(device)
+        self.graphs: dict = {}  # of ``PagedForward``: they hold addresses in this cache
+        self.graph_pool = None  # memory that they share
+        self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
+        self.table = np.full((slots + 1, 1), _SPARE, np.int32)
+        self._held = np.zeros(slots, np.int64)  # pages of each slot
+        self._free: list[int] = []
+        self._parts = Parts(shapes)
+        self._stacks = [torch.zeros((len(group), PAGE, heads, dim), dtype=dtype, device=device)
+                        for group, (heads, dim) in zip(self._parts.groups, self._parts.kinds, strict=True)]
+        self._pools: Sequence[torch.Tensor] = ()  # by part, (tokens, heads, dim)
+        self._lines: torch.Tensor | None = None  # of the next forward pass: where its entries are written
+        self._take_pools()
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool, the spare one included."""
+        return self._stacks[0].shape[1] // PAGE
+
+    def expect(self, columns: int) -> None:
+        """Make room at once for rows of this many columns in all slots, as far as ``limit`` allows."""
+        needed = 1 + self.slots * pages_of(columns)
+        self._widen(pages_of(columns))
+        if needed > self.pages:
+            self._grow(needed if self.limit is None else min(needed, self.limit))
+
+    def hold(self, slot: int, columns: int) -> bool:
+        """Give a slot pages for this many columns; return False if there are not enough pages."""
+        needed, held = pages_of(columns), int(self._held[slot])
+        missing = needed - held
+        if missing <= 0:
+            return True
+        if missing > len(self._free):
+            wanted = max(self.pages + missing - len(self._free), int(_GROWTH * self.pages))
+            wanted = wanted if self.limit is None else min(wanted, self.limit)
+            if len(self._free) + wanted - self.pages < missing:
+                return False
+            self._grow(wanted)
+        self._widen(needed)
+        self.table[slot, held:needed] = [self._free.pop() for _ in range(missing)]
+        self._held[slot] = needed
+        return True
+
+    def require(self, slots: Sequence[int], columns: Sequence[int]) -> None:
+        """Give slots pages for this many columns each.
+
+        Raises
+        ------
+        OutOfMemoryError
+            There are not enough pages.
+        """
+        for slot, needed in zip(slots, columns, strict=True):
+            if needed > PAGE * self._held[slot] and not self.hold(slot, int(needed)):
+                raise torch.OutOfMemoryError(f"out of memory: all {self.limit} pages of the key-value cache "
+                                             "are in use")
+
+    def reserve(self, columns: int) -> None:
+        """Give each slot pages for this many columns."""
+        self.expect(columns)
+        self.require(range(self.slots), [columns] * self.slots)
+
+    def release(self, slot: int) -> None:
+        """Take a slot's pages back."""
+        held = int(self._held[slot])
+        self._free.extend(self.table[slot, :held].tolist())
+        self.table[slot], self._held[slot] = _SPARE, 0
+
+    def lines(self, slot: int, start: int, end: int) -> np.ndarray:
+        """Return the places int64 (end - start,) of a slot's columns in the pool."""
+        columns = np.arange(start, end)
+        return self.table[slot, columns // PAGE].astype(np.int64) * PAGE + columns % PAGE
+
+    def begin(self, lines: torch.Tensor) -> None:
+        """Prepare a forward pass whose entries are written to ``lines``, int64 (T,)."""
+        self._lines = lines
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        """Store (1, heads, T, dim); return the pools of all keys and values, (1, heads, tokens, dim)."""
+        part = self._parts.of_layer[layer_idx]
+        return self._store(part, key_states), self._store(part + 1, value_states)
+
+    def _store(self, part: int, states: torch.Tensor) -> torch.Tensor:
+        pool = self._pools[part]
+        pool.index_copy_(0, self._lines, states[0].transpose(0, 1))
+        return pool.transpose(0, 1)[None]
+
+    @without_gradients
+    def entries(self, slot: int, length: int) -> list[torch.Tensor]:
+        """Return a copy of a slot's first entries, (parts, heads, length, dim) of each stack."""
+        lines = self.on_device(self.lines(slot, 0, length))
+        return [stack.index_select(1, lines).transpose(1, 2).contiguous() for stack in self._stacks]
+
+    @without_gradients
+    def write(self, slots: np.ndarray, entries: Sequence[torch.Tensor]) -> None:
+        """Write ``entries`` to the first columns of slots (F,)."""
+        length = entries[0].shape[2]
+        self.require(slots, [length] * len(slots))
+        lines = self.on_device(np.concatenate([self.lines(slot, 0, length) for slot in slots]))
+        for stack, values in zip(self._stacks, entries, strict=True):
+            stack.index_copy_(1, lines, values.transpose(1, 2).repeat(1, len(slots), 1, 1))
+
+    @without_gradients
+    def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
+        """Move the entries of accepted paths directly after each row's root, as ``TreeCache.compact``."""
+        depths = np.arange(paths.shape[1])
+        rows, depth = np.nonzero((depths <= counts[:, None]) & (paths != depths))
+        if not len(rows):
+            return
+        columns = np.stack((paths[rows, depth], depth)) + lengths[rows]
+        pages = self.table[rows, columns // PAGE].astype(np.int64)
+        source, target = self.on_device(pages * PAGE + columns % PAGE)
+        for stack in self._stacks:
+            stack.index_copy_(1, target, stack.index_select(1, source))
+
+    def move_slot(self, source: int, target: int, length: int) -> None:
+        """Move a row to a free slot; ``length`` is for caches that copy."""
+        for values in (self.table, self._held):
+            values[[source, target]] = values[[target, source]]
+
+    @without_gradients
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""
+        if not length or not len(sources):
+            return
+        self.require(targets, [length] * len(targets))
+        old, new = (self.on_device(np.concatenate([self.lines(slot, 0, length) for slot in slots]))
+                    for slots in (sources, targets))
+        for stack in self._stacks:
+            stack.index_copy_(1, new, stack.index_select(1, old))
+
+    @without_gradients
+    def clear(self, slot: int, start: int = 0) -> None:
+        """Zero a slot from ``start`` on: non-finite entries affect results even if masked (0 * NaN)."""
+        lines = self.on_device(self.lines(slot, start, max(start, PAGE * int(self._held[slot]))))
+        for stack in self._stacks:
+            stack.index_fill_(1, lines, 0)
+
+    def on_device(self, places: np.ndarray) -> torch.Tensor:
+        """Copy an array to the device without waiting for it."""
+        found = torch.from_numpy(places)
+        if self.device.type == "cuda":
+            found = found.pin_memory()
+        return found.to(self.device, non_blocking=True)
+
+    def _widen(self, pages: int) -> None:
+        """Make the table wide enough for rows of this many pages."""
+        if pages > self.table.shape[1]:
+            width = 1 << (pages - 1).bit_length()
+            self.table = np.pad(self.table, ((0, 0), (0, width - self.table.shape[1])),
+                                constant_values=_SPARE)
+
+    @without_gradients
+    def _grow(self, pages: int) -> None:
+        self.graphs.clear()
+        self.graph_pool = None
+        self._free.extend(range(pages - 1, self.pages - 1, -1))
+        for index, old in enumerate(self._stacks):
+            new = old.new_zeros((old.shape[0], pages * PAGE, *old.shape[2:]))
+            new.narrow(1, 0, old.shape[1]).copy_(old)
+            self._stacks[index] = new
+        self._take_pools()
+
+    def _take_pools(self) -> None:
+        self._pools = self._parts.in_order([stack.unbind(0) for stack in self._stacks])
+
+
+def pages_of(columns: int) -> int:
+    """Return the pages that this many columns take."""
+    return -(-columns // PAGE)

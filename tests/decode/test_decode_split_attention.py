@@ -1,0 +1,173 @@
+"""Attention over pages against attention with a mask as wide as the texts, and the pages of rows."""
+
+import numpy as np
+import pytest
+import torch
+from decode_models import assert_written, generate, oracle, prompts, tiny, write
+
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model import failures
+from dare_job.decode.model.paged.attention import text_attention
+from dare_job.decode.model.paged.pool import PAGE, PagedCache
+from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
+
+HEADS, GROUPS, DIM, WIDTH = 4, 2, 8, 6  # WIDTH: of a value
+SHAPES = [(2, 4, 6), None, (2, 4, 6)]
+
+
+def pool(rng, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values of a pool whose spare page has no numbers."""
+    keys, values = (torch.from_numpy(rng.standard_normal((pages * PAGE, GROUPS, dim), np.float32))
+                    for dim in (DIM, WIDTH))
+    keys[:PAGE] = values[:PAGE] = torch.nan
+    return keys, values
+
+
+@pytest.mark.parametrize(("causal", "window", "hidden"), [
+    (False, 0, False), (False, 0, True), (True, 0, False), (True, 5, False), (True, 0, True)])
+def test_text_attention_is_softmax_over_the_row_s_own_columns(causal, window, hidden):
+    """Rows with no query, no text, and a text that ends on the border of a page; padding at the end."""
+    rng = np.random.default_rng(0)
+    keys, values = pool(rng, 6)
+    counts, lengths = np.array([3, 0, 4, 2, 1]), np.array([40, 9, PAGE + 7, PAGE, 0])
+    table = np.array([[3, 0], [0, 0], [5, 1], [2, 0], [0, 0]], np.int32)
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    query = torch.from_numpy(rng.standard_normal((starts[-1], HEADS, DIM), np.float32))
+    low = torch.from_numpy(rng.integers(0, 30, len(query))) if hidden else None
+    out, lse = text_attention(
+        query, keys, values, *map(torch.from_numpy, (starts, lengths.astype(np.int32), table)), low, 0.5,
+        causal, window, int(counts.max()), None)
+    for row, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        columns = np.arange(lengths[row])
+        lines = torch.from_numpy(table[row, columns // PAGE].astype(np.int64) * PAGE + columns % PAGE)
+        for place, t in enumerate(range(start, end)):
+            last = lengths[row] - (end - start) + place if causal else lengths[row]
+            seen = (columns <= last) & (columns > last - window if window else True)
+            seen &= columns >= (low[t].item() if hidden else 0)
+            for head in range(HEADS):
+                own, group = lines[torch.from_numpy(seen)], head * GROUPS // HEADS
+                scores = 0.5 * keys[own, group] @ query[t, head]
+                assert torch.allclose(lse[t, head], scores.logsumexp(0), atol=1e-5)
+                assert torch.allclose(out[t, head], scores.softmax(0) @ values[own, group], atol=1e-5)
+
+
+def test_the_shapes_of_text_attention_need_no_values():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        keys, values = torch.empty(2 * PAGE, GROUPS, DIM), torch.empty(2 * PAGE, GROUPS, WIDTH)
+        query, starts = torch.empty(5, HEADS, DIM, dtype=torch.bfloat16), torch.empty(3, dtype=torch.int32)
+        out, lse = text_attention(query, keys, values, starts, starts[1:], torch.empty(2, 1, dtype=torch.int32),
+                                  None, 1.0, False, 0, 3, None)
+    assert out.shape == (5, HEADS, WIDTH) and out.dtype == torch.bfloat16
+    assert lse.shape == (5, HEADS) and lse.dtype == torch.float32
+
+
+def filled(slots: int, limit: int | None = None) -> PagedCache:
+    return PagedCache(SHAPES, slots, torch.float32, "cpu", limit)
+
+
+@torch.inference_mode()
+def put(cache: PagedCache, slot: int, start: int, values: torch.Tensor) -> None:
+    """Write keys (1, 2, T, 4) of layer 0, and what follows from them as values and of layer 2."""
+    cache.require([slot], [start + values.shape[2]])
+    cache.begin(torch.from_numpy(cache.lines(slot, start, start + values.shape[2])))
+    for layer in (0, 2):
+        cache.update(values + layer, torch.nn.functional.pad(values, (0, 2)) - layer, layer)
+
+
+def test_rows_keep_their_entries_when_they_move_and_the_pool_grows():
+    rng, cache = np.random.default_rng(1), filled(3)
+    texts = [torch.from_numpy(rng.standard_normal((1, 2, length, 4), np.float32))
+             for length in (9, PAGE + 3, 30)]
+    for slot, text in enumerate(texts):
+        put(cache, slot, 0, text)
+    before = [cache.entries(slot, text.shape[2]) for slot, text in enumerate(texts)]
+    assert cache.pages >= 5 and torch.equal(before[1][0][0], texts[1][0])
+    cache.release(0)
+    cache.move_slot(1, 0, PAGE + 3)
+    cache.hold(2, 9 * PAGE)
+    for slot, place in ((0, 1), (2, 2)):
+        assert all(map(torch.equal, cache.entries(slot, texts[place].shape[2]), before[place]))
+    cache.copy_slots([0], [1], PAGE + 1)
+    cache.clear(0, 5)
+    assert all(torch.equal(ours, other[:, :, : PAGE + 1])
+               for ours, other in zip(cache.entries(1, PAGE + 1), before[1], strict=True))
+    assert all(not ours[:, :, 5:].any() and ours[:, :, :5].any() for ours in cache.entries(0, PAGE + 3))
+    held = np.concatenate([cache.table[slot, : -(-end // PAGE)]
+                           for slot, end in ((0, PAGE + 3), (1, PAGE + 1), (2, 9 * PAGE))])
+    assert len(set(held.tolist())) == len(held) and 0 not in held
+
+
+def test_only_entries_that_move_are_moved():
+    cache, rng = filled(3), np.random.default_rng(2)
+    text = torch.from_numpy(rng.standard_normal((1, 2, 20, 4), np.float32))
+    for slot in range(3):
+        put(cache, slot, 0, text)
+    paths, counts = np.array([[0, 1, 4], [0, 3, 0], [0, 5, 6]]), np.array([2, 1, 0])
+    cache.compact(np.array([5, 8, 3]), paths, counts)
+    keys = [cache.entries(slot, 20)[0][0] for slot in range(3)]
+    own = text[0]
+    assert torch.equal(keys[0][:, [6, 7]], own[:, [6, 9]]) and torch.equal(keys[1][:, 9], own[:, 11])
+    assert torch.equal(keys[2], own) and torch.equal(keys[0][:, 8:], own[:, 8:])
+
+
+def test_a_limit_keeps_rows_waiting_and_is_named_where_none_can_wait():
+    cache = filled(2, limit=4)
+    assert cache.hold(0, 2 * PAGE) and not cache.hold(1, 2 * PAGE) and cache.hold(1, PAGE)
+    assert cache.pages == 4
+    with pytest.raises(torch.OutOfMemoryError, match="all 4 pages of the key-value cache are in use"):
+        cache.require([1], [PAGE + 1])
+    cache.release(0)
+    assert cache.hold(1, 2 * PAGE)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_rows_wait_for_pages(limit):
+    model, texts = tiny("llama"), prompts()
+    expected = [generate(model, text) for text in texts]
+    target = Target(model, paged=True)
+    target._max_pages = lambda: limit
+    results = write(target, texts, oracle(expected), batch_size=5, nodes=9)
+    assert_written(results, expected)
+    assert target.spare_cache.pages == limit
+    assert sorted(result.slot_steps > 0 for result in results.values())[0]
+
+
+def test_a_row_that_never_fits_is_out_of_memory():
+    model = tiny("llama", max_position_embeddings=1024)
+    target = Target(model, paged=True)
+    target._max_pages = lambda: 2
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        write(target, prompts((PAGE,)), None, batch_size=1, nodes=0)
+    assert failures.is_out_of_memory(raised.value)
+
+
+def test_new_rows_wait_until_a_pass_over_prompts_is_worth_it():
+    """Slots are refilled several at a time, and all texts are those of ``generate``."""
+    model = tiny("llama")
+    texts = prompts(np.random.default_rng(3).integers(4, 40, 60))
+    target, calls = Target(model, paged=True), []
+    assert target.refill_tokens > 0
+    prompts_of = target.paged.prompts
+    target.paged.prompts = lambda *args: (calls.append(len(args[1])), prompts_of(*args))[1]
+    settings = EngineSettings(batch_size=16, nodes=0, max_new_tokens=None)
+    lengths = np.random.default_rng(4).integers(3, 30, len(texts))
+    requests = [Request(n, text, max_new_tokens=int(length))
+                for n, (text, length) in enumerate(zip(texts, lengths, strict=True))]
+    results = {result.id: result for result in Engine(target, settings).run(requests)}
+    assert len(results) == len(texts) and all(len(results[n].token_ids) == length
+                                              for n, length in enumerate(lengths))
+    assert np.mean(calls[1:]) >= 2
+
+
+def test_memory_that_runs_out_while_a_graph_is_recorded_is_no_property_of_the_model():
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+    except RuntimeError as error:
+        assert failures.is_out_of_memory(error) and not failures.is_device_failure(error)
