@@ -60,7 +60,8 @@ def test_the_shapes_of_text_attention_need_no_values():
         keys, values = torch.empty(2 * PAGE, GROUPS, DIM), torch.empty(2 * PAGE, GROUPS, WIDTH)
         query, starts = torch.empty(5, HEADS, DIM, dtype=torch.bfloat16), torch.empty(3, dtype=torch.int32)
         table = torch.empty(2, 1, dtype=torch.int32)
-        out, lse = text_attention(query, keys, values, starts, starts[1:], table, None, 1.0, False, 0, 3, None)
+        out, lse = text_attention(query, keys, values, starts, starts[1:], table, None, 1.0, False, 0, 3,
+                                  None)
     assert out.shape == (5, HEADS, WIDTH) and out.dtype == torch.bfloat16
     assert lse.shape == (5, HEADS) and lse.dtype == torch.float32
 
