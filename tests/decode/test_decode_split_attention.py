@@ -8,6 +8,7 @@ from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
 from dare_job.decode.model.paged.attention import text_attention
+from dare_job.decode.model.paged.forward import PagedForward
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
@@ -38,7 +39,7 @@ def test_text_attention_is_softmax_over_the_row_s_own_columns(causal, window, hi
     low = torch.from_numpy(rng.integers(0, 30, len(query))) if hidden else None
     out, lse = text_attention(
         query, keys, values, *map(torch.from_numpy, (starts, lengths.astype(np.int32), table)), low, 0.5,
-        causal, window, int(counts.max()), None)
+        causal, window, int(counts.max()))
     for row, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
         columns = np.arange(lengths[row])
         lines = torch.from_numpy(table[row, columns // PAGE].astype(np.int64) * PAGE + columns % PAGE)
@@ -60,8 +61,7 @@ def test_the_shapes_of_text_attention_need_no_values():
         keys, values = torch.empty(2 * PAGE, GROUPS, DIM), torch.empty(2 * PAGE, GROUPS, WIDTH)
         query, starts = torch.empty(5, HEADS, DIM, dtype=torch.bfloat16), torch.empty(3, dtype=torch.int32)
         table = torch.empty(2, 1, dtype=torch.int32)
-        out, lse = text_attention(query, keys, values, starts, starts[1:], table, None, 1.0, False, 0, 3,
-                                  None)
+        out, lse = text_attention(query, keys, values, starts, starts[1:], table, None, 1.0, False, 0, 3)
     assert out.shape == (5, HEADS, WIDTH) and out.dtype == torch.bfloat16
     assert lse.shape == (5, HEADS) and lse.dtype == torch.float32
 
@@ -134,7 +134,40 @@ def test_rows_wait_for_pages(limit):
     results = write(target, texts, oracle(expected), batch_size=5, nodes=9)
     assert_written(results, expected)
     assert target.spare_cache.pages == limit
-    assert sorted(result.slot_steps > 0 for result in results.values())[0]
+
+
+def test_a_full_pool_is_not_allocated_again():
+    cache = filled(2, limit=3)
+    cache.expect(2 * PAGE)
+    before = [stack.data_ptr() for stack in cache._stacks]
+    cache.expect(4 * PAGE)
+    assert [stack.data_ptr() for stack in cache._stacks] == before and cache.pages == 3
+
+
+def test_pages_are_those_of_the_row_s_own_slot():
+    """The longest text has the shortest prompt, and the pool is as large as both rows need together."""
+    model = tiny("llama", max_position_embeddings=1024)
+    target, texts = Target(model, paged=True), prompts((40, 5))
+    target._max_pages = lambda: 4
+    requests = [Request(0, texts[0], max_new_tokens=20), Request(1, texts[1], max_new_tokens=PAGE + 20)]
+    expected = [generate(model, text, max_new_tokens=n) for text, n in zip(texts, (20, PAGE + 20), strict=True)]
+    settings = EngineSettings(batch_size=2, nodes=0, max_new_tokens=None)
+    assert_written({result.id: result for result in Engine(target, settings).run(requests)}, expected)
+
+
+def test_an_error_of_the_device_within_a_recording_is_no_failure_of_the_device(monkeypatch):
+    model, texts = tiny("llama"), prompts()
+    expected = [generate(model, text) for text in texts]
+    target = Target(model, paged=True)
+
+    def refuse(*_, **__):
+        raise torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("dare_job.decode.model.paged.recording.graph_pool", lambda: None)
+    monkeypatch.setattr(PagedForward, "_record_one", refuse)
+    target.paged = PagedForward(model, target.traits, record=True, fuse=False)
+    assert_written(write(target, texts, oracle(expected)), expected)
+    assert not target.paged.records
 
 
 def test_a_row_that_never_fits_is_out_of_memory():

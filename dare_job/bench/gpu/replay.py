@@ -62,10 +62,10 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
         engine = Engine(target, settings)
     first_s = None
     for _ in range(_RUNS):
-        before = 0 if engine.target.spare_cache is None else len(engine.target.spare_cache.graphs)
+        before = _graphs(engine.target.spare_cache)
         (results, seconds, _), joules = meter.joules(
             lambda: timed(lambda: list(engine.run(task.requests)), target.device))
-        new_graphs = len(engine.target.spare_cache.graphs) - before
+        new_graphs = _graphs(engine.target.spare_cache) - before
         if first_s is not None and not new_graphs:
             break
         first_s = first_s or seconds
@@ -80,7 +80,11 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
             "accepted_per_step": round(sum(r.accepted_tokens for r in results) / max(1, steps), 3),
             "drafting_share": round(drafting / seconds, 4), "first_run_s": round(first_s, 2),
             "recorded_meanwhile": new_graphs,
-            "graphs": target.paged is not None and target.device.type == "cuda"}
+            "graphs": target.paged is not None and target.paged.records}
+
+
+def _graphs(cache) -> int:
+    return len(getattr(cache, "graphs", ()))
 
 
 def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, budget: Budget, until: float,

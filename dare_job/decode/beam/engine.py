@@ -34,6 +34,8 @@ class BeamEngine(Engine):
     Under beam search (temperature 0) it depends neither on the draft model nor on the seed.
     """
 
+    rule_on_device = False  # it needs the logits
+
     def __init__(self, target: Target, settings: EngineSettings, beams: Beams,
                  drafter: BeamDrafter | None = None):
         """Set up the engine; without a drafter, or with ``beams.layers`` 0, it is beam sampling or beam
@@ -73,7 +75,7 @@ class BeamEngine(Engine):
         return BeamRows(self.settings.batch_size, self.beams)
 
     def _move_row(self, rows: BeamRows, cache: TreeCache, source: int, target: int) -> None:
-        cache.copy_slots([source], [target], rows.entries(source))
+        cache.move_slot(source, target, rows.entries(source))
         if self._drafter and rows.drafted[source]:
             self._drafter.cache.copy_slots([source], [target], rows.entries(source))
         rows.move(source, target)
@@ -105,7 +107,7 @@ class BeamEngine(Engine):
         rows.add_step_time(1e3 * (drafted - started), 1e3 * (ended - started))
         self.clock_s += ended - started
         results = self._conclude(rows, cache, slots, descent)
-        return results if self.clock_s < self._next_timeout_s else results + self._timed_out(rows)
+        return results if self.clock_s < self._next_timeout_s else results + self._timed_out(rows, cache)
 
     def _drafts_of(self, rows: BeamRows, slots: np.ndarray, keys: np.ndarray,
                    ids: np.ndarray) -> list[BeamDrafts]:
@@ -180,6 +182,8 @@ class BeamEngine(Engine):
             slot = slots[place]
             if descent.nonfinite[place]:
                 cache.clear(slot)
+            cache.release(slot)
+            if descent.nonfinite[place]:
                 results.append(rows.finish(slot, "error", _NONFINITE))
             else:
                 results.append(rows.conclude(slot, self._is_eos))

@@ -82,6 +82,8 @@ class Engine:
         The model's generation config sets a field that the engine does not support.
     """
 
+    rule_on_device = True  # whether a forward pass over pages may apply the rule itself
+
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
                  stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
@@ -97,7 +99,7 @@ class Engine:
                                                              settings.repetition_penalty)
         eos = list(self.generation_rules.eos)
         self._verifier = verifier(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
-        self._rule = rules.packed(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
+        self._rule = rules.packed(settings, tuple(eos), target.device)
         self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary)
         self._is_eos = np.zeros(max((target.vocabulary, *(token + 1 for token in eos))), np.bool_)
         self._is_eos[eos] = True
@@ -188,7 +190,7 @@ class Engine:
 
     def _forward(self, rows: Rows, slots: np.ndarray, cache: TreeCache, before: np.ndarray,
                  tree: Tree) -> ForwardOutput:
-        if self.target.paged is not None and self._processor.idle(rows, slots):
+        if self.rule_on_device and self.target.paged is not None and self._processor.idle(rows, slots):
             return self._verified_on_device(rows, slots, cache, before, tree)
         on_device = tree.to(self.target.device)
         return ForwardOutput(on_device, self.target.forward(cache, on_device, before))
@@ -307,7 +309,7 @@ class Engine:
             yield from scheduler.failed()
             if not forwards:
                 break
-            if self.target.paged is not None and not cache.graphs:  # its pages are there now
+            if self.target.paged is not None:  # the pages are there now
                 self.target.paged.prepare(cache, self.settings.nodes, self._epilogue(), _RECORDING_S)
             for slots, prefix in forwards:
                 yield from self._prefill(rows, cache, slots, prefix)
@@ -319,7 +321,7 @@ class Engine:
 
     def _epilogue(self) -> paged.Epilogue:
         """Return what most steps compute of the logits on the device."""
-        if self._processor.always:
+        if self._processor.always or not self.rule_on_device:
             return paged.whole_logits
         return paged.argmax_tokens if self.settings.rule == "strict" else self._rule
 
@@ -358,7 +360,8 @@ class Engine:
         logits = self.target.prefill(cache, slots, ids, lengths, submitted, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, submitted)
         result = self._verify_logits(rows, slots, tree.to(self.target.device), logits)
-        return result, ids.size - (len(slots) * len(prefix) if prefix else 0)
+        read = ids.size if self.target.paged is None else int((lengths + submitted).sum())
+        return result, read - (len(slots) * len(prefix) if prefix else 0)
 
 
 @lru_cache(maxsize=256)

@@ -51,7 +51,7 @@ class RequestScheduler:
         list of (int64 (F,), Prefix or None)
             For each prefill forward pass: its slots, and the cached prefix of its prompts.
         """
-        rows, free, admitted = self._rows, self._rows.free(), []
+        rows, free, admitted = self._rows, self._rows.free(), []  # admitted rows have the first free slots
         while len(admitted) < len(free) and (self._waiting or self._read_ahead()):
             if not self._cache.hold(free[len(admitted)], self._columns(self._waiting[-1])):
                 if not rows.active and not admitted:
@@ -61,8 +61,9 @@ class RequestScheduler:
             admitted.append(self._waiting.pop())
         if not admitted:
             return []
-        admitted.sort(key=lambda row: len(row.request.prompt_ids))
-        for slot, row in zip(free, admitted, strict=False):
+        order = sorted(range(len(admitted)), key=lambda place: len(admitted[place].request.prompt_ids))
+        free, admitted = free[order], [admitted[place] for place in order]
+        for slot, row in zip(free, admitted, strict=True):
             rows.admit(slot, row)
             rows.submitted[slot] = self._submitted_tokens(row)
         forwards = []
@@ -105,7 +106,7 @@ class RequestScheduler:
 
     def _read_prefix(self, tokens: np.ndarray) -> list[torch.Tensor]:
         """Return the keys and values of a prefix, computed in a free slot."""
-        slot = self._rows.free()[:1]
+        slot = self._rows.free()[-1:]  # the first ones may be promised to rows
         self._target.prefill(self._cache, slot, tokens.astype(np.int64)[None], np.array([len(tokens)]))
         entries = self._cache.entries(slot[0], len(tokens))
         self._cache.clear(slot[0])  # entries may be non-finite

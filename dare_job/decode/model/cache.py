@@ -5,6 +5,7 @@ after them, whatever the other rows' lengths. Committing moves the accepted entr
 at once, so nothing is computed twice.
 """
 
+import weakref
 from collections.abc import Iterable, Sequence
 
 import numba
@@ -25,7 +26,7 @@ class Layer(CacheLayerMixin):
 
     def __init__(self, cache: Cache):
         super().__init__()
-        self.cache = cache
+        self._cache = weakref.ref(cache)  # no circle, so that memory is free at once
 
     def lazy_initialization(self, key_states, value_states):
         """Do nothing: the cache is allocated as a whole."""
@@ -37,7 +38,7 @@ class Layer(CacheLayerMixin):
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self.cache.column
+        return self._cache().column
 
     def get_max_length(self) -> int:
         return -1

@@ -17,7 +17,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or (
                 isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)):
             return True
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
 
 

@@ -13,6 +13,7 @@ from dare_job.decode.model import alibi, loading, masks, selfcheck, support, tre
 from dare_job.decode.model.cache import TreeCache, entry_bytes
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
+from dare_job.decode.model.paged.attention import READS_PAGES
 from dare_job.decode.model.paged.forward import PROMPT_TOKENS, Epilogue, PagedForward
 from dare_job.decode.model.paged.inputs import round_up_queries
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
@@ -101,7 +102,7 @@ class Target:
         self.prepacked = None if self.llama else PrepackedLayers(model)
         if cuda:  # cuDNN's attention builds a plan for each new shape
             torch.backends.cuda.enable_cudnn_sdp(False)
-        if self.packed and (cuda if paged is None else paged):
+        if self.packed and (cuda and READS_PAGES if paged is None else paged):
             selfcheck.enable_paged(self, PagedForward(
                 model, self.traits, cuda, cuda and self.dtype != torch.float32, self.supports_logits_to_keep))
             self.refill_tokens = PROMPT_TOKENS if self.paged else 0
@@ -167,7 +168,10 @@ class Target:
     def acquire_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None
-        return cache if cache is not None and cache.slots == slots else self.new_cache(slots)
+        if cache is None or cache.slots != slots:
+            cache = None  # frees its memory first
+            cache = self.new_cache(slots)
+        return cache
 
     def new_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return an empty cache for this many rows."""
@@ -263,7 +267,7 @@ class Target:
         """
         if self.paged is not None:
             level = masks.level_of_trees(tree.on_cpu, lengths)
-            return self.paged.level(cache, level)[: len(tree)]
+            return self.paged.level(cache, level)[: len(tree)].clone()
         if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
             return self._forward_in_parts(cache, tree, lengths)
         layout = None if tree.uniform else PaddedLayout.of(tree)
@@ -386,7 +390,8 @@ class Target:
         """Return how many pages of keys and values fit into the device's free memory; None: unlimited."""
         if self.device.type != "cuda":
             return None
-        free = torch.cuda.mem_get_info(self.device)[0] - _ACTIVATION_BYTES
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + unused - _ACTIVATION_BYTES
         return max(2, int(_CACHE_SHARE * free) // (PAGE * max(1, self.cache_bytes[0])))
 
     def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:

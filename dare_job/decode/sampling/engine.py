@@ -80,6 +80,8 @@ class SamplingEngine(Engine):
     are its own.
     """
 
+    rule_on_device = False  # it needs the logits
+
     def __init__(self, target: Target, settings: EngineSettings, sampling: Sampling,
                  drafter: Drafter | None = None, reuse_estimator: ReuseEstimator | None = None,
                  stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
@@ -153,9 +155,6 @@ class SamplingEngine(Engine):
         self._sampled = None  # previous text is a deterministic draft
         self._keys = self._row_keys.keys_of(rows.requests[slot].random_key for slot in slots)
         return super()._verify_prefill(rows, cache, slots, prefix)
-
-    def _needs_argmax_only(self, rows: Rows, slots: np.ndarray) -> bool:
-        return False
 
     def _verify_again(self, rows: Rows, slots: np.ndarray, cache: TreeCache, plan: StepPlan,
                       drafts: DraftBatch, tree: Tree, tree_finite: np.ndarray) -> VerificationResult:

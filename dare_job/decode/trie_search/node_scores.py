@@ -64,6 +64,8 @@ class NodeScores:
             [np.asarray(prompt, np.int64) for prompt in prompts])
         if self.cache is None or self.cache.slots < rows:
             self.cache = self.target.new_cache(rows)
+        for slot in range(self.cache.slots):
+            self.cache.release(slot)
         self.nodes = np.full((rows, 0), NONE, np.int64)  # (R, M): the node in each place
         self.parent_places = np.full((rows, 0), NONE, np.int64)  # (R, M): the place of its parent
         self.counts = np.zeros(rows, np.int64)

@@ -20,6 +20,7 @@ but no logit (the embedding may be larger than the output head) is not accepted.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,19 +97,23 @@ def verify_relaxed(scores: torch.Tensor, tree: Tree, strict: torch.Tensor | None
     own, sums = scores[parents, tokens.clamp_max(width - 1)], scores.logsumexp(-1)
     is_top = tokens == argmax[parents]
     drafts = DraftTokens(is_top, own, own - sums[parents], scores, sums, parents)
-    passed = meets(drafts, conditions) & (is_top | ~torch.isin(tokens, eos))
+    passed = meets(drafts, conditions) & (is_top | ~(tokens[:, None] == eos).any(-1))
     if strict is not None:
         passed = torch.where(strict, is_top, passed)
     return NodeVerification(argmax, passed & (tokens < width), finite, drafts.logp)
 
 
-def packed(settings: EngineSettings, eos: torch.Tensor) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+@lru_cache(maxsize=64)  # engines with the same settings share graphs that hold the function
+def packed(settings: EngineSettings, eos: tuple[int, ...],
+           device: torch.device) -> Callable[[torch.Tensor, Any], torch.Tensor]:
     """Return ``verify_relaxed`` of ``settings.rule`` as one tensor, for a forward pass that applies the rule.
 
     Parameters
     ----------
     settings : EngineSettings
-    eos : int64 (E,)
+    eos : tuple of int
+        End-of-text tokens.
+    device : torch.device
 
     Returns
     -------
@@ -116,10 +121,10 @@ def packed(settings: EngineSettings, eos: torch.Tensor) -> Callable[[torch.Tenso
         From logits (T, V), and queries with ``tokens``, ``parents`` and ``strict`` (T,), to int32 (4, T): the
         fields of ``NodeVerification``, the bits of ``logp`` among them.
     """
-    conditions = thresholds(settings)
+    conditions, ends = thresholds(settings), torch.tensor(eos, dtype=torch.long, device=device)
 
     def rule(logits: torch.Tensor, queries: Any) -> torch.Tensor:
-        nodes = verify_relaxed(logits.float(), queries, queries.strict, conditions=conditions, eos=eos)
+        nodes = verify_relaxed(logits.float(), queries, queries.strict, conditions=conditions, eos=ends)
         return torch.stack((nodes.argmax.int(), nodes.passed.int(), nodes.finite.int(),
                             nodes.logp.float().view(torch.int32)))
 

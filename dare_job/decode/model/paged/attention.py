@@ -20,7 +20,10 @@ from dare_job.decode.model.tree import PaddedLayout
 
 _FLASH_TYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_DIM = 256
-_READS_PAGES = {"block_table", "seqused_k"} <= set(inspect.signature(varlen.varlen_attn).parameters)
+# Flash attention 2 joins parts of a text that it reads in parallel wrongly if rows have different numbers of
+# queries (pytorch issue 194167), so a text is read in one part.
+READS_PAGES = {"block_table", "seqused_k", "num_splits", "enable_gqa", "window_size", "return_aux"} <= set(
+    inspect.signature(varlen.varlen_attn).parameters)
 _FLASH_TILE = 128  # queries: padding may have as many, whatever the rows have
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -28,8 +31,7 @@ _LOWEST = torch.finfo(torch.float32).min
 @torch.library.custom_op("dare_job::text_attention", mutates_args=())
 def text_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: torch.Tensor,
                    lengths: torch.Tensor, table: torch.Tensor, low: torch.Tensor | None, scale: float,
-                   causal: bool, window: int, widest: int,
-                   splits: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+                   causal: bool, window: int, widest: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend to the texts of rows, which are in pages.
 
     Parameters
@@ -54,27 +56,25 @@ def text_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
         Columns that a causal query sees; 0: all.
     widest : int
         Maximum number of queries of a row.
-    splits : int, optional
-        Parts of a text that are read in parallel. None: as flash attention chooses.
 
     Returns
     -------
     float (T, H, E), float32 (T, H)
         Outputs, and log-sum-exp of the scores; undefined for rows without a text (``SplitAttention``).
     """
-    flash = query.is_cuda and _READS_PAGES and query.dtype in _FLASH_TYPES and low is None
+    flash = query.is_cuda and READS_PAGES and query.dtype in _FLASH_TYPES and low is None
     if flash and keys.shape[2] == values.shape[2] <= _MAX_FLASH_DIM and keys.shape[2] % 8 == 0:
-        return _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest, splits)
+        return _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest)
     return _plain(query, keys, values, starts, lengths, table, low, scale, causal, window, widest)
 
 
 @text_attention.register_fake
-def _(query, keys, values, starts, lengths, table, low, scale, causal, window, widest, splits):
+def _(query, keys, values, starts, lengths, table, low, scale, causal, window, widest):
     return (query.new_empty((*query.shape[:2], values.shape[2])),
             query.new_empty(query.shape[:2], dtype=torch.float32))
 
 
-def _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest, splits):
+def _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest):
     """Without a causal mask, the query heads of a group become queries of one head, which reads keys once."""
     total, heads, dim = query.shape
     groups, (rows, pages) = keys.shape[1], table.shape
@@ -86,7 +86,7 @@ def _flash(query, keys, values, starts, lengths, table, scale, causal, window, w
         query, keys.view(-1, PAGE, groups, dim), values.view(-1, PAGE, groups, dim), starts * times, ends,
         max(widest, _FLASH_TILE) * times, pages * PAGE, return_aux=varlen.AuxRequest(lse=True), scale=scale,
         window_size=(window - 1 if window else -1, 0) if causal else (-1, -1),
-        enable_gqa=times != heads // groups, seqused_k=lengths, block_table=table, num_splits=splits)
+        enable_gqa=times != heads // groups, seqused_k=lengths, block_table=table, num_splits=1)
     if times == 1:
         return out, lse.transpose(0, 1).contiguous()
     out = out.view(total, times, groups, dim).transpose(1, 2).reshape(total, heads, dim)
@@ -140,7 +140,6 @@ class SplitAttention:
     window : mapping of str to int
         The same.
     widest : int
-    splits : int, optional
     layout : PaddedLayout, optional
         Of trees. None: prompts, whose queries see each other causally in the cache.
     nodes : int64 (S * M,), optional
@@ -156,7 +155,6 @@ class SplitAttention:
     low: Mapping[str, torch.Tensor]
     window: Mapping[str, int]
     widest: int
-    splits: int | None = None
     layout: PaddedLayout | None = None
     nodes: torch.Tensor | None = None
     reads: torch.Tensor | None = None
@@ -177,7 +175,7 @@ class SplitAttention:
         keys, values, packed = (x[0].transpose(0, 1) for x in (keys, values, query))
         text, text_lse = text_attention(
             packed, keys, values, self.starts, self.lengths, self.table, self.low.get(kind), scale,
-            self.layout is None, self.window.get(kind, 0), self.widest, self.splits)
+            self.layout is None, self.window.get(kind, 0), self.widest)
         if self.layout is None:
             return text[None]
         tree, tree_lse = self._over_tree(query, keys, values, mask, scale)

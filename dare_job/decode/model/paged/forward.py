@@ -8,6 +8,7 @@ with and without a substitute for the recording; shapes that follow the trees ar
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -28,7 +29,9 @@ from dare_job.decode.model.support import CHUNKED, SLIDING
 _PROMPT_SIZES = (256, 512, 768, 1024, 1536, 2048)  # to which the tokens of a pass over prompts are rounded up
 PROMPT_TOKENS = _PROMPT_SIZES[-1]
 _MAX_GRAPHS = 128  # per cache; the least recently used one is dropped
+_MAX_PREPARED = 1024  # queries of the largest shape that is recorded before it is needed
 _MAX_WASTE = 1.125  # queries of a recorded shape over those needed, for which no other shape is recorded
+_UNRECORDABLE = re.compile(r"captur|Triton Error")  # errors of the device that a recording causes
 _LOG = logging.getLogger("dare_job")
 Epilogue = Callable[[torch.Tensor, Inputs], torch.Tensor]
 
@@ -64,13 +67,10 @@ class PagedForward:
         Compile chains of small operations (``fusion``).
     keep_logits : bool
         Whether the model can compute the logits of selected queries only.
-    splits : int, optional
-        As in ``text_attention``.
     """
 
-    def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool, keep_logits: bool = False,
-                 splits: int | None = None):
-        self._model, self._traits, self._keep_logits, self._splits = model, traits, keep_logits, splits
+    def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool, keep_logits: bool = False):
+        self._model, self._traits, self._keep_logits = model, traits, keep_logits
         self._record, self._fuse = record, fuse
 
     @property
@@ -111,18 +111,22 @@ class PagedForward:
         int
             Number of recorded shapes.
         """
-        if not self._record:
-            return 0
         pages, width, end = cache.table.shape[1], round_up_power(nodes + 1), time.perf_counter() + seconds
-        shapes = [Bucket(count, width, width, pages, False)
-                  for count in ladder(cache.slots * (nodes + 1))] if nodes else []
-        shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(cache.slots)]
-        shapes = shapes[: _MAX_GRAPHS // 2]
-        for number, bucket in enumerate(shapes):
+        if not self._record or (epilogue, pages) in cache.prepared:
+            return 0
+        cache.prepared.add((epilogue, pages))
+        most = min(cache.slots * (nodes + 1), _MAX_PREPARED)
+        shapes = [Bucket(count, width, width, pages, False) for count in ladder(most)] if nodes else []
+        shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(min(cache.slots, _MAX_PREPARED))]
+        for number, bucket in enumerate(shapes[: _MAX_GRAPHS // 2]):
             if time.perf_counter() > end or not self._record:
                 return number
-            if (bucket, epilogue) not in cache.graphs:
-                self._add(cache, bucket, epilogue)
+            try:
+                if (bucket, epilogue) not in cache.graphs:
+                    self._add(cache, bucket, epilogue)
+            except RuntimeError as error:
+                if not failures.is_out_of_memory(error):
+                    raise
         return len(shapes)
 
     @torch.inference_mode()
@@ -165,7 +169,7 @@ class PagedForward:
             {kind: torch.zeros((1, 1, 1, 1), dtype=self._model.dtype, device=cache.device)
              for kind in self._traits.kinds},
             {CHUNKED: low} if chunked else {}, {SLIDING: self._traits.window or 0},
-            int(max(counts.max(), padded - total)), self._splits)
+            int(max(counts.max(), padded - total)))
         chosen = np.flatnonzero(wanted)
         options = {}
         if self._keep_logits:  # a padded number of them, so that few shapes occur
@@ -211,7 +215,8 @@ class PagedForward:
                     self._record_one(recorded, cache, epilogue)
                 return
             except (RuntimeError, TypeError, ValueError) as error:
-                if failures.is_out_of_memory(error) or failures.is_device_failure(error):
+                if failures.is_out_of_memory(error) or (
+                        failures.is_device_failure(error) and not _UNRECORDABLE.search(str(error))):
                     raise  # not a property of the model
                 _LOG.warning("%s cannot be recorded as a CUDA graph%s (%s): continuing without, slower",
                              type(self._model).__name__, " with compiled parts" if self._fuse else "",
@@ -236,7 +241,7 @@ class PagedForward:
     def _run(self, inputs: Inputs, cache: PagedCache, epilogue: Epilogue) -> torch.Tensor:
         """Run what a graph contains. No shape in it depends on the values of the inputs."""
         cache.begin(inputs.lines)
-        split = inputs.split(self._model.dtype, self._splits)
+        split = inputs.split(self._model.dtype)
         output = epilogue(self._logits(inputs.tokens, inputs.positions, split, cache), inputs)
         return _copy_to_shared(cache, output) if self._record and epilogue is whole_logits else output
 

@@ -132,7 +132,7 @@ class Inputs:
         arrays["strict"][:total] = False if strict is None else strict
         send(self._host, self._device)
 
-    def split(self, dtype: torch.dtype, splits: int | None) -> SplitAttention:
+    def split(self, dtype: torch.dtype) -> SplitAttention:
         """Return the attention of the pass; no shape depends on values."""
         bucket, kinds = self.bucket, self._traits.kinds
         shape = self._slots, 1, bucket.width, bucket.columns
@@ -145,7 +145,7 @@ class Inputs:
         hidden = [kind for kind in kinds if kind != FULL] if bucket.limited else []
         return SplitAttention(
             self.starts, self.lengths, self.table, dict(zip(kinds, by_kind, strict=True)),
-            {kind: self.low[kinds.index(kind)] for kind in hidden}, {}, bucket.width, splits,
+            {kind: self.low[kinds.index(kind)] for kind in hidden}, {}, bucket.width,
             PaddedLayout(self._slots, bucket.width, self.padded, self.places), self.nodes,
             self.reads[:, None])
 

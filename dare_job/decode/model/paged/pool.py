@@ -46,6 +46,7 @@ class PagedCache(Cache):
         self.column = 0  # transformers asks for it; positions are always given
         self.device = torch.device(device)
         self.graphs: dict = {}  # of ``PagedForward``: they hold addresses in this cache
+        self.prepared: set = set()  # what ``PagedForward.prepare`` has recorded
         self.graph_pool = None  # memory that they share
         self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
         self.table = np.full((slots + 1, 1), _SPARE, np.int32)
@@ -66,9 +67,10 @@ class PagedCache(Cache):
     def expect(self, columns: int) -> None:
         """Make room at once for rows of this many columns in all slots, as far as ``limit`` allows."""
         needed = 1 + self.slots * pages_of(columns)
+        needed = needed if self.limit is None else min(needed, self.limit)
         self._widen(pages_of(columns))
         if needed > self.pages:
-            self._grow(needed if self.limit is None else min(needed, self.limit))
+            self._grow(needed)
 
     def hold(self, slot: int, columns: int) -> bool:
         """Give a slot pages for this many columns; return False if there are not enough pages."""
@@ -141,9 +143,10 @@ class PagedCache(Cache):
         """Write ``entries`` to the first columns of slots (F,)."""
         length = entries[0].shape[2]
         self.require(slots, [length] * len(slots))
-        lines = self.on_device(np.concatenate([self.lines(slot, 0, length) for slot in slots]))
-        for stack, values in zip(self._stacks, entries, strict=True):
-            stack.index_copy_(1, lines, values.transpose(1, 2).repeat(1, len(slots), 1, 1))
+        for slot in slots:  # a copy for all slots at once could take as much memory as the pool
+            lines = self.on_device(self.lines(slot, 0, length))
+            for stack, values in zip(self._stacks, entries, strict=True):
+                stack.index_copy_(1, lines, values.transpose(1, 2))
 
     @without_gradients
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
@@ -198,12 +201,13 @@ class PagedCache(Cache):
     @without_gradients
     def _grow(self, pages: int) -> None:
         self.graphs.clear()
-        self.graph_pool = None
-        self._free.extend(range(pages - 1, self.pages - 1, -1))
+        self.prepared.clear()
+        self.graph_pool, before = None, self.pages
         for index, old in enumerate(self._stacks):
             new = old.new_zeros((old.shape[0], pages * PAGE, *old.shape[2:]))
             new.narrow(1, 0, old.shape[1]).copy_(old)
             self._stacks[index] = new
+        self._free.extend(range(pages - 1, before - 1, -1))
         self._take_pools()
 
     def _take_pools(self) -> None:
