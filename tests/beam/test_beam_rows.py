@@ -8,6 +8,7 @@ from decode_models import prompts, tiny
 
 from dare_job.decode.beam.engine import BeamEngine
 from dare_job.decode.model.target import Target
+from dare_job.decode.request import Request
 from dare_job.decode.settings import Beams, EngineSettings, Warp
 from dare_job.errors import ConfigError, ModelError
 
@@ -32,6 +33,23 @@ def test_a_text_does_not_depend_on_its_batch(models, single):
         assert result.beams.likelihoods == pytest.approx(alone[row].beams.likelihoods, abs=1e-4)
     assert sum(r.target_steps for r in together.values()) < sum(r.beams.layers for r in together.values())
     assert all(1 <= r.beams.width <= 4 for r in together.values())
+
+
+def test_texts_over_pages_are_those_without(models):
+    """As on a GPU: target and draft model keep keys and values in pages."""
+    target, draft = models
+    expected = write(target, prompts(), BEAMS, draft)
+    paged = [Target(model.model, paged=True) for model in models]
+    assert all(model.paged is not None for model in paged)
+    for row, result in write(paged[0], prompts(), BEAMS, paged[1]).items():
+        assert np.array_equal(result.token_ids, expected[row].token_ids), row
+
+
+def test_a_row_that_takes_too_long_is_ended(models):
+    settings = EngineSettings(batch_size=2, max_new_tokens=30, row_timeout_s=1e-9)
+    results = list(BeamEngine(models[0], settings, BEAMS).run(
+        [Request(row, text) for row, text in enumerate(prompts())]))
+    assert len(results) == len(prompts()) and {result.finish_reason for result in results} == {"timeout"}
 
 
 def test_likelihoods_are_those_of_all_finished_texts(models):

@@ -60,6 +60,19 @@ def settings(batch: int) -> EngineSettings:
     return EngineSettings(batch_size=batch, nodes=12, depth=4, score="always")
 
 
+@pytest.mark.parametrize("kind", ["", "retrieval", "3x2"])
+def test_texts_over_pages_are_those_without(kind):
+    """As on a GPU: target and draft model keep keys and values in pages."""
+    found = []
+    for paged in (False, True):
+        target, draft = (Target(model.model, paged=paged) for model in models("llama"))
+        assert (target.paged is not None) == paged
+        engine = SamplingEngine(target, settings(3), Sampling(Warp(0.9), seed=5), drafter(draft, kind))
+        found.append(generated(engine, requests()))
+    assert found[0] == found[1] and len({tuple(text) for text in found[0].values()}) == len(TEXTS)
+
+
+
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_a_row_depends_on_seed_and_id_only(name, kind):
     target, draft = models(name)
