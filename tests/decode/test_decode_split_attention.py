@@ -149,8 +149,9 @@ def test_pages_are_those_of_the_row_s_own_slot():
     model = tiny("llama", max_position_embeddings=1024)
     target, texts = Target(model, paged=True), prompts((40, 5))
     target._max_pages = lambda: 4
-    requests = [Request(0, texts[0], max_new_tokens=20), Request(1, texts[1], max_new_tokens=PAGE + 20)]
-    expected = [generate(model, text, max_new_tokens=n) for text, n in zip(texts, (20, PAGE + 20), strict=True)]
+    most = 20, PAGE + 20
+    requests = [Request(row, text, max_new_tokens=most[row]) for row, text in enumerate(texts)]
+    expected = [generate(model, text, max_new_tokens=most[row]) for row, text in enumerate(texts)]
     settings = EngineSettings(batch_size=2, nodes=0, max_new_tokens=None)
     assert_written({result.id: result for result in Engine(target, settings).run(requests)}, expected)
 
