@@ -7,6 +7,7 @@ from decode_models import assert_written, generate, oracle, prompts, tiny, write
 
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
+from dare_job.decode.model import target as model_target
 from dare_job.decode.model.paged.attention import text_attention
 from dare_job.decode.model.paged.forward import PagedForward
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
@@ -19,7 +20,7 @@ SHAPES = [(2, 4, 6), None, (2, 4, 6)]
 
 
 def pool(rng, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values of a pool whose spare page has no numbers."""
+    """Return keys and values of a pool whose spare page is NaN."""
     keys, values = (torch.from_numpy(rng.standard_normal((pages * PAGE, GROUPS, dim), np.float32))
                     for dim in (DIM, WIDTH))
     keys[:PAGE] = values[:PAGE] = torch.nan
@@ -126,11 +127,11 @@ def test_a_limit_keeps_rows_waiting_and_is_named_where_none_can_wait():
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-def test_rows_wait_for_pages(limit):
+def test_rows_wait_for_pages(limit, monkeypatch):
     model, texts = tiny("llama"), prompts()
     expected = [generate(model, text) for text in texts]
     target = Target(model, paged=True)
-    target._max_pages = lambda: limit
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: limit)
     results = write(target, texts, oracle(expected), batch_size=5, nodes=9)
     assert_written(results, expected)
     assert target.spare_cache.pages == limit
@@ -144,11 +145,11 @@ def test_a_full_pool_is_not_allocated_again():
     assert [stack.data_ptr() for stack in cache._stacks] == before and cache.pages == 3
 
 
-def test_pages_are_those_of_the_row_s_own_slot():
+def test_pages_are_those_of_the_row_s_own_slot(monkeypatch):
     """The longest text has the shortest prompt, and the pool is as large as both rows need together."""
     model = tiny("llama", max_position_embeddings=1024)
     target, texts = Target(model, paged=True), prompts((40, 5))
-    target._max_pages = lambda: 4
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: 4)
     most = 20, PAGE + 20
     requests = [Request(row, text, max_new_tokens=most[row]) for row, text in enumerate(texts)]
     expected = [generate(model, text, max_new_tokens=most[row]) for row, text in enumerate(texts)]
@@ -171,10 +172,10 @@ def test_an_error_of_the_device_within_a_recording_is_no_failure_of_the_device(m
     assert not target.paged.records
 
 
-def test_a_row_that_never_fits_is_out_of_memory():
+def test_a_row_that_never_fits_is_out_of_memory(monkeypatch):
     model = tiny("llama", max_position_embeddings=1024)
     target = Target(model, paged=True)
-    target._max_pages = lambda: 2
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: 2)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         write(target, prompts((PAGE,)), None, batch_size=1, nodes=0)
     assert failures.is_out_of_memory(raised.value)
@@ -185,7 +186,7 @@ def test_new_rows_wait_until_a_pass_over_prompts_is_worth_it():
     model = tiny("llama")
     texts = prompts(np.random.default_rng(3).integers(4, 40, 60))
     target, calls = Target(model, paged=True), []
-    assert target.refill_tokens > 0
+    assert target.paged is not None
     prompts_of = target.paged.prompts
     target.paged.prompts = lambda *args: (calls.append(len(args[1])), prompts_of(*args))[1]
     settings = EngineSettings(batch_size=16, nodes=0, max_new_tokens=None)

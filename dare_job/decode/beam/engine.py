@@ -179,14 +179,12 @@ class BeamEngine(Engine):
                   descent: Descent) -> list[Result]:
         results = []
         for place in np.flatnonzero(descent.over):
-            slot = slots[place]
-            if descent.nonfinite[place]:
+            slot, failed = slots[place], descent.nonfinite[place]
+            if failed:
                 cache.clear(slot)
             cache.release(slot)
-            if descent.nonfinite[place]:
-                results.append(rows.finish(slot, "error", _NONFINITE))
-            else:
-                results.append(rows.conclude(slot, self._is_eos))
+            results.append(rows.finish(slot, "error", _NONFINITE) if failed
+                           else rows.conclude(slot, self._is_eos))
         return results
 
     def _prefill(self, rows: BeamRows, cache: TreeCache, slots: np.ndarray,

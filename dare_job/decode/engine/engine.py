@@ -280,10 +280,10 @@ class Engine:
             slot, reason = slots[place].item(), ends[place]
             if reason == NON_FINITE:
                 cache.clear(slot)  # non-finite entries would affect later rows of the slot
-                cache.release(slot)
+            cache.release(slot)
+            if reason == NON_FINITE:
                 results.append(rows.finish(slot, "error", "the model's logits are not finite"))
                 continue
-            cache.release(slot)
             if len(rows.previous[slot]):
                 self.reuse_estimator.record_row(*rows.matched_previous(slot))
             results.append(rows.finish(slot, _REASONS[reason]))

@@ -15,6 +15,7 @@ from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
+from dare_job.decode.model.paged.forward import PROMPT_TOKENS
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request, Result, failed
@@ -81,10 +82,10 @@ class RequestScheduler:
         free = len(self._rows.used) - self._rows.active
         if not self._rows.active or free >= _MAX_FREE_SHARE * len(self._rows.used):
             return False
-        if not self._target.refill_tokens or not (self._waiting or self._read_ahead()):
+        if self._target.paged is None or not (self._waiting or self._read_ahead()):
             return False
         due = sum(len(row.request.prompt_ids) for row in self._waiting[-free:])
-        return len(self._waiting) >= free and due < self._target.refill_tokens
+        return len(self._waiting) >= free and due < PROMPT_TOKENS
 
     def failed(self) -> list[Result]:
         """Return the results of requests that were not admitted since the last call."""

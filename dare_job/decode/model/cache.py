@@ -141,13 +141,13 @@ class TreeCache(Cache):
             self._first = rows, [stack.narrow(1, 0, rows) for stack in self._stacks]
         stacks = self._first[1]
         if rows == 1:
-            self._written = self._by_part([stack.narrow(3, self.column, tree.width).unbind(0)
-                                           for stack in stacks])
+            self._written = self._kinds.in_order([stack.narrow(3, self.column, tree.width).unbind(0)
+                                                  for stack in stacks])
         else:
             self._trees = lengths, tree.starts, _PACKED if layout is None else layout.places.numpy()
             self._written = self._parts
         # narrow takes a fifth of the time of a slice
-        self._read = self._by_part([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
+        self._read = self._kinds.in_order([stack.narrow(3, 0, end).unbind(0) for stack in stacks])
 
     def begin_prompts(self, slots: torch.Tensor, longest: int, prefix: Sequence[torch.Tensor] = ()) -> None:
         """Prepare a forward pass over the prompts of slots (F,), padded to ``longest``.
@@ -165,8 +165,8 @@ class TreeCache(Cache):
         """Prepare a forward pass over tokens ``start`` to ``end`` of rows in these slots."""
         self.reserve(end)
         self._slots, self._lines, self.column = slots, None, start
-        self._written = self._by_part([stack[:, :, :, start:end].unbind(0) for stack in self._stacks])
-        self._read = self._by_part([stack[:, :, :, :end].unbind(0) for stack in self._stacks])
+        self._written = self._kinds.in_order([stack[:, :, :, start:end].unbind(0) for stack in self._stacks])
+        self._read = self._kinds.in_order([stack[:, :, :, :end].unbind(0) for stack in self._stacks])
 
     def entries(self, slot: int, length: int) -> list[torch.Tensor]:
         """Return a copy of a slot's first entries, (parts, heads, length, dim) of each stack."""
@@ -183,10 +183,10 @@ class TreeCache(Cache):
         heads = [stack.shape[2] for stack in self._stacks]
         lines = {count: ((slots[:, None] * count + torch.arange(count, device=self.device)) * self.capacity
                          + written[:, None]).flatten() for count in dict.fromkeys(heads)}  # (T * heads,)
-        self._lines = self._by_part([[lines[count]] * len(group)
-                                     for group, count in zip(self._kinds.groups, heads, strict=True)])
-        self._written = self._by_part([stack.flatten(1, 3).unbind(0) for stack in self._stacks])
-        self._read = self._by_part([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
+        self._lines = self._kinds.in_order([[lines[count]] * len(group)
+                                            for group, count in zip(self._kinds.groups, heads, strict=True)])
+        self._written = self._kinds.in_order([stack.flatten(1, 3).unbind(0) for stack in self._stacks])
+        self._read = self._kinds.in_order([stack[:, :rows, :, :columns].unbind(0) for stack in self._stacks])
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         """Store (R, heads, Q, dim), or packed (1, heads, T, dim); return all keys and values to be read."""
@@ -220,10 +220,6 @@ class TreeCache(Cache):
                 by_query = by_query.index_select(0, self._layout.places)
             self._written[index].index_copy_(0, self._lines[index], by_query.flatten(0, 1))
         return keys, values
-
-    def _by_part(self, groups: Sequence[Sequence]) -> Sequence:
-        """Reorder values of each group by part."""
-        return self._kinds.in_order(groups)
 
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the entries of accepted paths directly after each row's root.
@@ -286,7 +282,7 @@ class TreeCache(Cache):
         self._first = (-1, [])
         if self.device.type == "cpu":
             self._arrays = [host_array(stack) for stack in self._stacks]
-            self._parts = self._by_part([tuple(stack) for stack in self._arrays])
+            self._parts = self._kinds.in_order([tuple(stack) for stack in self._arrays])
 
 
 def host_array(states: torch.Tensor) -> np.ndarray:

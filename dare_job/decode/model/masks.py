@@ -71,6 +71,23 @@ def tree_on_cpu(traits: Traits, trees: Tree, lengths: np.ndarray, columns: int, 
     return torch.from_numpy(positions), masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 
+def tree_anywhere(traits: Traits, trees: Tree, layout: PaddedLayout | None, lengths: np.ndarray,
+                  longest: int, dtype: torch.dtype, causal: bool):
+    """Return positions int64 (T,) and the masks of ``tree``; None if every row sees every column.
+
+    ``longest``: tokens before the root of the longest row; ``causal``: whether attention needs no mask then.
+    """
+    device = trees.tokens.device
+    if causal and trees.width == 1 and traits.window is None and lengths.min() == longest:
+        return torch.from_numpy(lengths).to(device), None
+    columns = longest + trees.width
+    if device.type == "cpu":
+        return tree_on_cpu(traits, trees, lengths, columns, dtype)
+    before = torch.from_numpy(lengths).to(device)
+    positions = trees.depths + (before if trees.width == 1 else before[trees.rows])
+    return positions, tree(traits, layout, trees.ancestors, trees.depths, before, columns, dtype)
+
+
 @numba.njit(cache=True)
 def _fill_tree_mask(mask, parents, depths, starts, lengths, fixed, chunk, low, positions):
     rows, _, width, _ = mask.shape

@@ -14,17 +14,14 @@ from dare_job.decode.model.cache import TreeCache, entry_bytes
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.paged.attention import READS_PAGES
-from dare_job.decode.model.paged.forward import PROMPT_TOKENS, Epilogue, PagedForward
+from dare_job.decode.model.paged.forward import Epilogue, PagedForward
 from dare_job.decode.model.paged.inputs import round_up_queries
-from dare_job.decode.model.paged.pool import PAGE, PagedCache
+from dare_job.decode.model.paged.pool import PagedCache, affordable_pages
 from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.support import INDEXED
 from dare_job.decode.model.tree import PaddedLayout, Tree
-
-_ACTIVATION_BYTES = 2**31  # of a forward pass, logits and graphs included
-_CACHE_SHARE = 0.9  # of the memory that is free after that
 
 
 class Target:
@@ -65,8 +62,6 @@ class Target:
         Drafts that a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.
-    refill_tokens : int
-        Prompt tokens that a forward pass over new rows should have while other rows are decoded.
 
     Raises
     ------
@@ -76,7 +71,6 @@ class Target:
 
     drafts = "tree"
     max_prefill_tokens = 4096
-    refill_tokens = 0
     fused = packed = False
     llama: LlamaForward | None = None
     prepacked: PrepackedLayers | None = None
@@ -105,7 +99,6 @@ class Target:
         if self.packed and (cuda and READS_PAGES if paged is None else paged):
             selfcheck.enable_paged(self, PagedForward(
                 model, self.traits, cuda, cuda and self.dtype != torch.float32, self.supports_logits_to_keep))
-            self.refill_tokens = PROMPT_TOKENS if self.paged else 0
         if check:
             selfcheck.check_logits(self)
 
@@ -168,15 +161,16 @@ class Target:
     def acquire_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return ``spare_cache`` with its recorded graphs if it has this many slots, else a new cache."""
         cache, self.spare_cache = self.spare_cache, None
-        if cache is None or cache.slots != slots:
-            cache = None  # frees its memory first
-            cache = self.new_cache(slots)
-        return cache
+        if cache is not None and cache.slots == slots:
+            return cache
+        del cache  # frees its memory first
+        return self.new_cache(slots)
 
     def new_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return an empty cache for this many rows."""
         if self.paged is not None:
-            return PagedCache(self._shapes, slots, self.dtype, self.device, self._max_pages())
+            limit = affordable_pages(self.device, self.cache_bytes[0])
+            return PagedCache(self._shapes, slots, self.dtype, self.device, limit)
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
     def release_weights(self) -> None:
@@ -272,7 +266,8 @@ class Target:
             return self._forward_in_parts(cache, tree, lengths)
         layout = None if tree.uniform else PaddedLayout.of(tree)
         cache.begin_trees(tree, lengths, None if self.packed else layout)
-        positions, mask = self._positions_and_mask(tree, layout, lengths, cache.column)
+        positions, mask = masks.tree_anywhere(self.traits, tree, layout, lengths, cache.column, self.dtype,
+                                              self.fused)
         return self._read(cache, tree, layout, positions, mask)
 
     def _forward_in_parts(self, cache: TreeCache, tree: Tree, lengths: np.ndarray) -> torch.Tensor:
@@ -351,23 +346,9 @@ class Target:
             return self._read(cache, tree, layout, positions, mask, logits_to_keep=wanted)
         return self._read(cache, tree, layout, positions, mask)[wanted]
 
-    def _positions_and_mask(self, tree: Tree, layout: PaddedLayout | None, lengths: np.ndarray, longest: int):
-        """Return positions int64 (T,) and the mask; None if every row sees every column."""
-        if self.fused and tree.width == 1 and self.traits.window is None and lengths.min() == longest:
-            return torch.from_numpy(lengths).to(self.device), None
-        columns = longest + tree.width
-        if self.device.type == "cpu":
-            return masks.tree_on_cpu(self.traits, tree, lengths, columns, self.dtype)
-        before = torch.from_numpy(lengths).to(self.device)
-        positions = tree.depths + (before if tree.width == 1 else before[tree.rows])
-        return positions, masks.tree(self.traits, layout, tree.ancestors, tree.depths, before, columns,
-                                     self.dtype)
-
     def verified(self, cache: PagedCache, tree: Tree, lengths: np.ndarray, epilogue: Epilogue,
                  strict: np.ndarray | None = None) -> np.ndarray:
-        """Run ``forward`` for what verification needs of the logits, which waits for the device once.
-
-        Only with ``paged``.
+        """Run ``forward`` for what verification needs of the logits; waits once; only with ``paged``.
 
         Parameters
         ----------
@@ -381,18 +362,9 @@ class Target:
         Returns
         -------
         int32 (N, T)
-            On the host.
         """
         output = self.paged.level(cache, masks.level_of_trees(tree, lengths), epilogue, tree.host[1], strict)
         return output.cpu().numpy()[:, : len(tree)]
-
-    def _max_pages(self) -> int | None:
-        """Return how many pages of keys and values fit into the device's free memory; None: unlimited."""
-        if self.device.type != "cuda":
-            return None
-        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        free = torch.cuda.mem_get_info(self.device)[0] + unused - _ACTIVATION_BYTES
-        return max(2, int(_CACHE_SHARE * free) // (PAGE * max(1, self.cache_bytes[0])))
 
     def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the cache entries of the accepted nodes directly after each row's root.

@@ -24,7 +24,7 @@ _MAX_FLASH_DIM = 256
 # queries (pytorch issue 194167), so a text is read in one part.
 READS_PAGES = {"block_table", "seqused_k", "num_splits", "enable_gqa", "window_size", "return_aux"} <= set(
     inspect.signature(varlen.varlen_attn).parameters)
-_FLASH_TILE = 128  # queries: padding may have as many, whatever the rows have
+_FLASH_TILE = 128  # queries: as much padding has defined outputs, though nothing uses them
 _LOWEST = torch.finfo(torch.float32).min
 
 

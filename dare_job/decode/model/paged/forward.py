@@ -10,7 +10,7 @@ with and without a substitute for the recording; shapes that follow the trees ar
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -95,7 +95,7 @@ class PagedForward:
         Tensor
             On the device, with padding, valid until the next pass.
         """
-        cache.require(range(len(level.lengths)), level.lengths + level.first + np.diff(level.starts))
+        cache.require(np.arange(len(level.lengths)), level.lengths + level.first + np.diff(level.starts))
         recorded = self._find(cache, Bucket.of(level, self._traits, cache.table.shape[1]), epilogue)
         recorded.inputs.fill(level, cache, parents, strict)
         if recorded.graph is None:
@@ -103,31 +103,24 @@ class PagedForward:
         recorded.graph.replay()
         return recorded.output
 
-    def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> int:
-        """Record the shapes of steps with up to ``nodes`` draft nodes a row in a bounded time.
-
-        Returns
-        -------
-        int
-            Number of recorded shapes.
-        """
+    def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> None:
+        """Record the shapes of steps with up to ``nodes`` draft nodes a row, once and in a bounded time."""
         pages, width, end = cache.table.shape[1], round_up_power(nodes + 1), time.perf_counter() + seconds
         if not self._record or (epilogue, pages) in cache.prepared:
-            return 0
+            return
         cache.prepared.add((epilogue, pages))
         most = min(cache.slots * (nodes + 1), _MAX_PREPARED)
         shapes = [Bucket(count, width, width, pages, False) for count in ladder(most)] if nodes else []
         shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(min(cache.slots, _MAX_PREPARED))]
-        for number, bucket in enumerate(shapes[: _MAX_GRAPHS // 2]):
+        for bucket in shapes[: _MAX_GRAPHS // 2]:
             if time.perf_counter() > end or not self._record:
-                return number
+                return
             try:
                 if (bucket, epilogue) not in cache.graphs:
                     self._add(cache, bucket, epilogue)
             except RuntimeError as error:
                 if not failures.is_out_of_memory(error):
                     raise
-        return len(shapes)
 
     @torch.inference_mode()
     def prompts(self, cache: PagedCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
@@ -155,8 +148,7 @@ class PagedForward:
         distinct, first, counts = np.unique(rows, return_index=True, return_counts=True)
         slot = slots[distinct]
         places = np.zeros((4, padded), np.int64)  # tokens, positions, lines, first column that is seen
-        pages = cache.table[slots[rows], columns // cache.page].astype(np.int64)
-        places[:3, :total] = tokens, columns, pages * cache.page + columns % cache.page
+        places[:3, :total] = tokens, columns, cache.places(slots[rows], columns)
         places[0, total:] = tokens[0]
         chunked = CHUNKED in self._traits.kinds
         if chunked:
@@ -254,7 +246,7 @@ class PagedForward:
                                past_key_values=cache, use_cache=True, **options).logits[0]
 
 
-def ladder(end: int) -> Iterable[int]:
+def ladder(end: int) -> list[int]:
     """Return the query counts of shapes up to ``end``, descending: graphs share the memory of the first."""
     counts, count = [], 1
     while count < end:

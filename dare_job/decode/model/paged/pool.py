@@ -16,6 +16,8 @@ from dare_job.decode.model.passes import without_gradients
 PAGE = 256  # tokens of a page: flash attention takes multiples of this number
 _SPARE = 0  # page that padding is written to; nothing is read from it
 _GROWTH = 1.5  # of the pool
+_ACTIVATION_BYTES = 2**31  # of a forward pass, logits and graphs included
+_CACHE_SHARE = 0.9  # of the memory that is free after that
 
 
 class PagedCache(Cache):
@@ -33,8 +35,6 @@ class PagedCache(Cache):
 
     Attributes
     ----------
-    page : int
-        Columns of a page.
     table : int32 (S + 1, P)
         Pages of each slot, on the host. The last row, and what a slot does not hold, is the spare page.
     """
@@ -42,7 +42,7 @@ class PagedCache(Cache):
     def __init__(self, shapes: list[tuple[int, ...] | None], slots: int, dtype: torch.dtype, device,
                  limit: int | None = None):
         super().__init__(layers=[Layer(self) for _ in shapes])
-        self.slots, self.limit, self.page = slots, limit, PAGE
+        self.slots, self.limit = slots, limit
         self.column = 0  # transformers asks for it; positions are always given
         self.device = torch.device(device)
         self.graphs: dict = {}  # of ``PagedForward``: they hold addresses in this cache
@@ -89,23 +89,25 @@ class PagedCache(Cache):
         self._held[slot] = needed
         return True
 
-    def require(self, slots: Sequence[int], columns: Sequence[int]) -> None:
-        """Give slots pages for this many columns each.
+    def require(self, slots: Sequence[int], columns: np.ndarray | int) -> None:
+        """Give slots (F,) pages for this many columns, int64 (F,), or as many for each.
 
         Raises
         ------
         OutOfMemoryError
             There are not enough pages.
         """
-        for slot, needed in zip(slots, columns, strict=True):
-            if needed > PAGE * self._held[slot] and not self.hold(slot, int(needed)):
+        slots = np.asarray(slots)
+        columns = np.broadcast_to(columns, slots.shape)
+        for row in np.flatnonzero(columns > PAGE * self._held[slots]):
+            if not self.hold(slots[row], int(columns[row])):
                 raise torch.OutOfMemoryError(f"out of memory: all {self.limit} pages of the key-value cache "
                                              "are in use")
 
     def reserve(self, columns: int) -> None:
         """Give each slot pages for this many columns."""
         self.expect(columns)
-        self.require(range(self.slots), [columns] * self.slots)
+        self.require(np.arange(self.slots), columns)
 
     def release(self, slot: int) -> None:
         """Take a slot's pages back."""
@@ -113,10 +115,13 @@ class PagedCache(Cache):
         self._free.extend(self.table[slot, :held].tolist())
         self.table[slot], self._held[slot] = _SPARE, 0
 
+    def places(self, slots: np.ndarray | int, columns: np.ndarray) -> np.ndarray:
+        """Return the places int64 in the pool of columns int64 (...,) of slots."""
+        return self.table[slots, columns // PAGE].astype(np.int64) * PAGE + columns % PAGE
+
     def lines(self, slot: int, start: int, end: int) -> np.ndarray:
         """Return the places int64 (end - start,) of a slot's columns in the pool."""
-        columns = np.arange(start, end)
-        return self.table[slot, columns // PAGE].astype(np.int64) * PAGE + columns % PAGE
+        return self.places(slot, np.arange(start, end))
 
     def begin(self, lines: torch.Tensor) -> None:
         """Prepare a forward pass whose entries are written to ``lines``, int64 (T,)."""
@@ -142,7 +147,7 @@ class PagedCache(Cache):
     def write(self, slots: np.ndarray, entries: Sequence[torch.Tensor]) -> None:
         """Write ``entries`` to the first columns of slots (F,)."""
         length = entries[0].shape[2]
-        self.require(slots, [length] * len(slots))
+        self.require(slots, length)
         for slot in slots:  # a copy for all slots at once could take as much memory as the pool
             lines = self.on_device(self.lines(slot, 0, length))
             for stack, values in zip(self._stacks, entries, strict=True):
@@ -156,8 +161,7 @@ class PagedCache(Cache):
         if not len(rows):
             return
         columns = np.stack((paths[rows, depth], depth)) + lengths[rows]
-        pages = self.table[rows, columns // PAGE].astype(np.int64)
-        source, target = self.on_device(pages * PAGE + columns % PAGE)
+        source, target = self.on_device(self.places(rows, columns))
         for stack in self._stacks:
             stack.index_copy_(1, target, stack.index_select(1, source))
 
@@ -171,7 +175,7 @@ class PagedCache(Cache):
         """Copy the first ``length`` entries of slots ``sources`` (M,) to ``targets`` (M,) at once."""
         if not length or not len(sources):
             return
-        self.require(targets, [length] * len(targets))
+        self.require(targets, length)
         old, new = (self.on_device(np.concatenate([self.lines(slot, 0, length) for slot in slots]))
                     for slots in (sources, targets))
         for stack in self._stacks:
@@ -217,3 +221,12 @@ class PagedCache(Cache):
 def pages_of(columns: int) -> int:
     """Return the pages that this many columns take."""
     return -(-columns // PAGE)
+
+
+def affordable_pages(device: torch.device, token_bytes: int) -> int | None:
+    """Return how many pages fit into a device's free memory; None: unlimited, on a CPU."""
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + unused - _ACTIVATION_BYTES
+    return max(2, int(_CACHE_SHARE * free) // (PAGE * max(1, token_bytes)))
