@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare_job.bench.dare import indexes, measure, models, tables
-from dare_job.bench.dare.command import Options
+from dare_job.bench.dare.cells import Options
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import HistoryItem
 from dare_job.schemas import ENTITIES

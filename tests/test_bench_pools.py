@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dare_job.bench.cli import app
 from dare_job.bench.pools import figures
 from dare_job.bench.pools import pools as pools_pools
-from dare_job.bench.pools.command import Options
+from dare_job.bench.pools.compare import Options
 from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along, distance
 from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, PLAIN, RRP, Cell, Pools
 from dare_job.bench.profiles import data, train, two_dates

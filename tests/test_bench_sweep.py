@@ -1,8 +1,10 @@
 """The sweep over architectures: small configurations, processes that end, and one model of each family."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from transformers import CONFIG_MAPPING
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
-from dare_job.bench.sweep import attempt, isolated, models, page
-from dare_job.bench.sweep.command import Options
+from dare_job.bench.sweep import attempt, models, page, sweep
 from dare_job.bench.sweep.shrink import CONTEXT, VOCABULARY, shrink
+from dare_job.bench.sweep.sweep import Options
 from dare_job.errors import ConfigError
 
 # One of each family that decodes in trees.
@@ -59,7 +61,7 @@ def test_tiny_models_do_not_repeat_one_token():
 @pytest.mark.release
 def test_processes_that_die_hang_or_raise_are_crashes_and_the_others_go_on():
     names = ["first", "dies", "raises", "hangs", "last"]
-    rows = list(isolated.run(behave, names, 15, 2))
+    rows = list(sweep.isolated(behave, names, 15, 2))
     assert [row["outcome"] for row in rows] == ["tree", "crash", "crash", "crash", "tree"]
     assert "code 3" in rows[1]["reason"] and "of the model's code" in rows[2]["reason"]
     assert "not finished" in rows[3]["reason"] and [row["name"] for row in rows] == names
@@ -126,3 +128,13 @@ def test_one_model_of_each_family(name):
     outcome = attempt.attempt(name)
     assert outcome["outcome"] == "tree", outcome
     assert outcome["accepted_per_step"] >= 1 and outcome["steps"] < outcome["undrafted_steps"]
+
+
+def test_the_page_of_the_repository_has_the_architectures_of_its_transformers():
+    """With another version of transformers the page's own head says which one it is about."""
+    text = (Path(__file__).parents[1] / "docs/reference/models.md").read_text(encoding="utf-8")
+    version = re.search(r"in transformers ([0-9.]+)\. Each", text)[1]
+    assert text.startswith(page._HEAD.format(version=version, changed=attempt.CHANGED))
+    if version != hf.__version__:
+        pytest.skip(f"the page is about transformers {version}")
+    assert sorted(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)) == sorted(models.names())

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from dare_job.cli import app
 from dare_job.data import recorded_texts as texts
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay.command import Options, run
 from dare_job.evaluate.replay.drafters import Published
 from dare_job.evaluate.replay.measure import Calibration, accepted, ratio, replay
+from dare_job.evaluate.replay.replay_texts import Options, run
 from pools.index import Index
 from pools.tree import ROOT
 

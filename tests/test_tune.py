@@ -15,7 +15,7 @@ from dare_job.cli import app
 from dare_job.config.settings import load
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay import latency
+from dare_job.evaluate.replay import budgets
 from dare_job.evaluate.replay.batched import Rate, fastest
 from dare_job.evaluate.replay.tune import Options, run
 
@@ -182,7 +182,7 @@ def test_the_command_measures_a_model_and_keeps_what_it_measured(corpus, tmp_pat
     done = CliRunner().invoke(app, arguments(corpus, tmp_path, *measured))
     assert done.exit_code == 0, done.output
     last = json.loads(done.stdout.splitlines()[-1])
-    assert set(last["by_batch"]) == {"1", "2"} and latency.read(kept).batches == [1, 2]
+    assert set(last["by_batch"]) == {"1", "2"} and budgets.read_curve(kept).batches == [1, 2]
     again = CliRunner().invoke(app, arguments(corpus, tmp_path, "--latency", kept, "--drafting-us", "10,1"))
     assert again.exit_code == 0 and (tmp_path / "new" / "tuned.yaml").is_file()
 

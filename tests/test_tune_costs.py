@@ -9,7 +9,7 @@ import pytest
 from dare_job.bench import roofline
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import DataError
-from dare_job.evaluate.replay import latency, tuned
+from dare_job.evaluate.replay import budgets, tuned
 from dare_job.evaluate.replay.batched import Rate, ratio_interval
 from dare_job.evaluate.replay.trials import Objective, Point, Trial
 
@@ -31,14 +31,14 @@ FLAT = LatencyCurve.of({"1": {"1": 20.0, "65": 20.0}, "8": {"1": 20.0, "65": 20.
 def test_a_wrong_latency_file_is_refused(tmp_path, text, message):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(DataError, match=message) as found:
-        latency.read(tmp_path / "l.json")
+        budgets.read_curve(tmp_path / "l.json")
     assert "l.json" in str(found.value)
 
 
 def test_a_curve_is_linear_between_its_points_and_never_falls(tmp_path):
     table = {"1": {"1": 10, "5": 9, "9": 18}, "9": {"1": 26, "9": 42}}
     (tmp_path / "l.json").write_text(json.dumps({"latency_ms": table}))
-    curve = latency.read(tmp_path / "l.json")
+    curve = budgets.read_curve(tmp_path / "l.json")
     assert [curve.ms(1, q) for q in (1, 5, 7, 9)] == [9, 9, 13.5, 18]
     assert curve.ms(9, 5) == 34 and curve.ms(5, 1) == 17.5 and curve.ms(5, 5) == 21.5
     assert (curve.batches, curve.common_queries) == ([1, 9], 9)

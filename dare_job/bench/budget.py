@@ -15,7 +15,7 @@ from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import budgets, latency, sources
+from dare_job.evaluate.replay import budgets, sources
 from dare_job.evaluate.replay.sources import Source
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
@@ -53,7 +53,7 @@ def run(options: Options) -> dict:
                           "dare-job tune --model NAME --save-latency FILE measures here")
     if min((*options.batches, *(n + 1 for n in options.nodes)), default=0) < 1:
         raise ConfigError("--batch must be at least 1, and --nodes at least 0")
-    curves = {path.stem: latency.read(path) for path in options.curves}
+    curves = {path.stem: budgets.read_curve(path) for path in options.curves}
     corpus = sources.load(options)
     warm_up()
     pools, settings = [(Index.build(corpus.rest),)] * len(corpus.test), DraftSettings(threads=1)

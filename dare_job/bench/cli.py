@@ -19,15 +19,15 @@ from dare_job.errors import ConfigError
 
 # The module of each command, which has the function ``main``.
 _MODULES = {
-    "sample": "sampling.command", "beam": "beam.command", "recommend": "recommend.command",
-    "budget": "budget", "decode": "decode.command", "dare": "dare.command", "pools": "pools.command",
+    "sample": "sampling.compare", "beam": "beam.compare", "recommend": "recommend.compare",
+    "budget": "budget", "decode": "decode.compare", "dare": "dare.cells", "pools": "pools.compare",
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
     "writer-claims": "profiles.claims",
     "two-date-input": "profiles.two_date_input",
-    "sweep": "sweep.command", "hybrid": "hybrid",
-    "gpu": "gpu.command", "peers": "peers.command", "time-shares": "peers.time_shares",
+    "sweep": "sweep.sweep", "hybrid": "hybrid",
+    "gpu": "gpu.measure", "peers": "peers.compare_engines", "time-shares": "peers.time_shares",
     "roofline": "roofline"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 

@@ -179,8 +179,8 @@ def two_dates(target: Target, tokenizer: PreTrainedTokenizerBase, options: Optio
         raise ConfigError(f"--rows {options.rows}, --pool {options.pool}: there are {len(new)} users with a "
                           f"new interaction and {len(pool)} others")
     previous = _texts(target, {user: earlier[user] for user in (*new, *pool)}, options.tokens)
-    everybody = Index.build([previous[user] for user in pool])
-    return [Request(user, later[user], (Index.build([previous[user]], kind="own"), everybody),
+    all_users = Index.build([previous[user] for user in pool])
+    return [Request(user, later[user], (Index.build([previous[user]], kind="own"), all_users),
                     previous_ids=previous[user]) for user in new]
 
 

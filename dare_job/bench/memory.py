@@ -19,7 +19,7 @@ from dare_job.bench.gpu import machine
 from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
@@ -57,7 +57,7 @@ def run(options: Options) -> dict:
 
 def _in_process(options: Options, capacity: int) -> dict:
     code = ("import sys, json\nfrom dare_job.bench import memory\n"
-            "print(json.dumps(memory.measure(memory.Options(**json.loads(sys.argv[1])))))")
+            "print(json.dumps(failures.measure(failures.Options(**json.loads(sys.argv[1])))))")
     done = subprocess.run([sys.executable, "-c", code, json.dumps(asdict(options))], check=True, text=True,
                           env={**os.environ, CAPACITY: str(capacity)}, stdout=subprocess.PIPE)
     return {"capacity": capacity, **json.loads(done.stdout.splitlines()[-1])}
@@ -73,7 +73,7 @@ def measure(options: Options) -> dict:
     target = Target.load(resolve(options.model), "float32", "cpu")
     weights = sum(weight.nbytes for weight in target.model.parameters())
     target.release_weights()
-    memory.release(target)
+    failures.release(target)
     loaded, rng = _own_mib(), np.random.default_rng(0)
     few = min(options.rows // 4 or 1, _PROMPTS)
     prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)

@@ -200,9 +200,9 @@ def _requests(model: str, rows: int, tokens: int) -> list[Request]:
     (prompts_of, texts), rng = _written(model), np.random.default_rng(_WORLD)
     prompts_of = prompts_of[: _ROUNDS * rows]
     group = Index.build(list(texts.values())[: len(texts) // 3], kind="collaborative")
-    everybody = Index.build(list(texts.values()))
+    all_rows = Index.build(list(texts.values()))
     lengths = rng.integers(tokens // 2, tokens + tokens // 2, len(prompts_of), endpoint=True)
-    return [Request(row, prompt, (Index.build([texts[row]], kind="own"), group, everybody), int(length))
+    return [Request(row, prompt, (Index.build([texts[row]], kind="own"), group, all_rows), int(length))
             for (row, prompt), length in zip(prompts_of, lengths, strict=True)]
 
 

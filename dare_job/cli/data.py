@@ -148,7 +148,7 @@ def erase(args: EraseOptions, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.observe import log, progress
     from dare_job.publish.erase import subjects
-    from dare_job.publish.erase.command import erase, require_folder
+    from dare_job.publish.erase.erase import erase, require_folder
 
     folder, wanted = paths.path(args.out, "OUT"), subjects.parse(args.names or [], args.ids)
     require_folder(folder)

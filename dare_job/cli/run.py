@@ -47,7 +47,7 @@ def run(args: RunOptions, as_json: bool) -> None:
     """
     from dare_job import pipeline
     from dare_job.cli.output import writing
-    from dare_job.observe.command import observed
+    from dare_job.observe.observed import observed
 
     first, last = args.first, args.last
     if args.dry_run and (first or last):

@@ -16,7 +16,7 @@ from dare_job.training.writer.settings import Options as WriterOptions
 @takes(ItemIdOptions)
 def item_ids(args: ItemIdOptions, as_json: bool) -> None:
     """Make item ids: residual-quantised codes of item vectors (RQ-VAE). The same seed makes the same ids."""
-    from dare_job.training.item_ids.command import run
+    from dare_job.training.item_ids.make_ids import run
 
     options.writable("--save", args.to)
     _run(run, args, as_json, args.to.parent)
@@ -28,7 +28,7 @@ def train_recommender(args: TrainOptions, as_json: bool) -> None:
 
     If it was interrupted, the same command continues from the last checkpoint.
     """
-    from dare_job.training.recommender.command import run
+    from dare_job.training.recommender.train import run
 
     _run(run, args, as_json, args.to)
 
@@ -36,7 +36,7 @@ def train_recommender(args: TrainOptions, as_json: bool) -> None:
 @takes(AlignOptions)
 def align(args: AlignOptions, as_json: bool) -> None:
     """Align a draft recommender to a target, which then accepts more of its beams; can be interrupted."""
-    from dare_job.training.align.command import run
+    from dare_job.training.align.alignment import run
 
     _run(run, args, as_json, args.to)
 
@@ -54,7 +54,7 @@ def train_drafter(args: DrafterOptions, as_json: bool) -> None:
     """Train a small draft model on texts that the target generated, with the target's tokenizer.
 
     Reports how often both models have the same top-1 token, on held-out texts, before and after."""
-    from dare_job.training.drafter.command import run
+    from dare_job.training.drafter.from_texts import run
 
     if args.date:
         options.day(args.date)
@@ -67,7 +67,7 @@ def train_writer(args: WriterOptions, as_json: bool) -> None:
 
     If it was interrupted, the same command continues from the last checkpoint.
     """
-    from dare_job.training.writer.command import run
+    from dare_job.training.writer.train import run
 
     _run(run, args, as_json, args.to)
 

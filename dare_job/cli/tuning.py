@@ -132,7 +132,7 @@ def _latency_curve(args: TuneOptions):
     """The latency curve that was named or is measured now, and where it comes from."""
     from dare_job.decode.engine.latency import LatencyCurve
     from dare_job.decode.settings import EngineSettings
-    from dare_job.evaluate.replay import latency as curves
+    from dare_job.evaluate.replay import budgets
 
     if (args.latency is None) == (args.model is None):
         raise ConfigError("tune needs the cost of forward passes: give --latency FILE (conf/latency has "
@@ -140,11 +140,11 @@ def _latency_curve(args: TuneOptions):
     if args.save_latency and args.model is None:
         raise ConfigError("--save-latency saves what --model measures; give --model NAME")
     if args.latency:
-        return curves.read(args.latency), str(args.latency)
+        return budgets.read_curve(args.latency), str(args.latency)
     if args.save_latency:
         options.writable("--save-latency", args.save_latency)
     nodes = max(EngineSettings().nodes, *args.nodes)  # the default is tried, too
-    table = curves.measure(args.model, args.batch or (1, 8, 32), nodes, args.dtype, args.device)
+    table = budgets.measure_curve(args.model, args.batch or (1, 8, 32), nodes, args.dtype, args.device)
     if args.save_latency:
         args.save_latency.write_text(json.dumps({"latency_ms": table}, indent=1) + "\n", encoding="utf-8")
     return LatencyCurve.of(table, f"--model {args.model}"), f"{args.model} in {args.dtype}, measured here"
@@ -166,7 +166,7 @@ def curve(args: CurveOptions, as_json: bool) -> None:
     """
     from dare_job.cli.output import writing
     from dare_job.evaluate.curve import table
-    from dare_job.evaluate.curve.command import run
+    from dare_job.evaluate.curve.quality_curve import run
     from dare_job.observe import log
 
     work, ctr = args.measure.work, args.measure.check
@@ -195,7 +195,7 @@ def ctr(args: CtrOptions, as_json: bool) -> None:
     Measured on the last part of the time, over several seeds, with confidence intervals and paired tests.
     """
     from dare_job.evaluate.ctr import report
-    from dare_job.evaluate.ctr.command import run
+    from dare_job.evaluate.ctr.comparison import run
     from dare_job.observe import log
 
     log.to_stderr()
@@ -211,7 +211,7 @@ def ctr(args: CtrOptions, as_json: bool) -> None:
 @takes(ReplayOptions)
 def replay(args: ReplayOptions, as_json: bool) -> None:
     """Replay recorded texts with drafts, without a model: how many tokens are accepted, and at what cost."""
-    from dare_job.evaluate.replay.command import run
+    from dare_job.evaluate.replay.replay_texts import run
     from dare_job.observe import log
 
     log.to_stderr()
@@ -227,7 +227,7 @@ def refresh(args: RefreshOptions, as_json: bool) -> None:
     stand-in for an LLM.
     """
     from dare_job.evaluate.refresh import report
-    from dare_job.evaluate.refresh.command import run
+    from dare_job.evaluate.refresh.comparison import run
     from dare_job.observe import log
 
     log.to_stderr()
@@ -250,7 +250,7 @@ def acceptance(args: AcceptanceOptions, as_json: bool) -> None:
     """
     if args.plot:
         options.writable("--plot", args.plot)
-    from dare_job.evaluate.acceptance.command import draw_chart, run
+    from dare_job.evaluate.acceptance.report import draw_chart, run
     from dare_job.observe import log
 
     log.to_stderr()

@@ -197,9 +197,9 @@ class RecommendSettings(Section):
         "raw", description="Scores of codes. raw: log-probabilities over the whole vocabulary, as generate "
         "computes them. renormalised: over the codes that can follow, so that forced codes need no forward "
         "pass")
-    exclude: list[Literal["seen", "duplicates"]] = Field(
-        ["seen"], description="Items that are not recommended. seen: items that the user has interacted "
-        "with. duplicates: all but the most popular of the items that share an id")
+    exclude: list[Literal["interacted", "duplicates"]] = Field(
+        ["interacted"], description="Items that are not recommended. interacted: items that the user has "
+        "interacted with. duplicates: all but the most popular of the items that share an id")
     temperature: _temperature("recommend.temperature") = Field(
         0, description="Sampling temperature. 0: the K most probable ids. Above: K different ids, sampled in "
         "proportion to their probability ** (1 / temperature)")

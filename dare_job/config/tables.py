@@ -78,8 +78,8 @@ class TableSettings(Section):
     def _names_our_columns(cls, value: dict) -> dict:
         unknown = [name for name in value if name not in cls._ours]
         if unknown:
-            raise ValueError(f"{', '.join(unknown)} is no column of ours: write {{our name: name in the "
-                             f"files}}; ours are {', '.join(cls._ours)}")
+            raise ValueError(f"{', '.join(unknown)} is not a column of dare-job: write {{column of "
+                             f"dare-job: column of the files}}, with the columns {', '.join(cls._ours)}")
         return value
 
     @model_validator(mode="after")

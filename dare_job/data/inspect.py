@@ -18,8 +18,8 @@ import yaml
 from dare_job.config.settings import InputSettings, JobConfig
 from dare_job.data.input import doubts, guess, preview_rows, source
 from dare_job.data.input.archive import unpack
+from dare_job.data.input.checks import hint
 from dare_job.data.input.cleaning import clean
-from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import COLUMNS, MARKS, Table
 from dare_job.errors import DataError

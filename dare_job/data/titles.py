@@ -1,4 +1,4 @@
-"""Titles: their natural order, and which titles and attribute values of its row a text names.
+"""Words of texts and titles: which titles and attribute values a text names, and their natural order.
 
 MovieLens moves a leading article to the end, in the title and in the titles in parentheses after it: "City of
 Lost Children, The (Cité des enfants perdus, La) (1995)". A prompt needs the name that a model knows.
@@ -13,6 +13,10 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 _ARTICLES = ("The|A|An|La|Le|Les|Un|Une|Il|Lo|I|Gli|Una|Uno|El|Los|Las|O|Os|Der|Die|Das|Ein|Eine|Het|De|Den|"
              "Det|En|Ett|Da")
@@ -136,3 +140,11 @@ def _letters(text: str) -> str:
     bare = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
     bare = unicodedata.normalize("NFC", bare).replace("&", " and ")
     return re.sub(r"[\W_]+", " ", re.sub(r"['’‘`´]", "", bare))
+
+
+def words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
+    """All words in lower case without punctuation, and the places where those of each text end, int64
+    (N,)."""
+    letters = pc.replace_substring_regex(pa.array(texts, pa.string()), r"\PL+", " ")
+    words = pc.utf8_split_whitespace(pc.utf8_trim(pc.utf8_lower(letters), " "))
+    return words.flatten(), np.cumsum(pc.list_value_length(words).to_numpy(), dtype=np.int64)

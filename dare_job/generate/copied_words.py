@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pyarrow as pa
 
-from dare_job.data.words import words
+from dare_job.data.titles import words
 
 RUN = 16  # words of the text: longer than almost every title
 GAP = 12  # words of the prompt: a title's genres and ratings are fewer

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dare_job import errors
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.model import failures, memory
+from dare_job.decode.model import failures
 from dare_job.decode.request import Request, Result
 from dare_job.errors import DareJobError, InfrastructureError, RowError, describe
 from dare_job.generate import engines, hangs, loading
@@ -71,7 +71,7 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
         if short:
             loading.release_memory(task)
         if short and current > 1:
-            _sizes[_key(task)] = memory.halved(current, "decode.batch_size")
+            _sizes[_key(task)] = failures.halved(current, "decode.batch_size")
             queue.requeue()
         elif reason is not None:
             _LOG.warning("a batch failed, its rows are decoded one by one: %s", reason)

@@ -19,7 +19,7 @@ from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.loops import number_tokens
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, stop_strings
-from dare_job.decode.model import memory
+from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.prompt import answers
@@ -90,7 +90,7 @@ def _load(model: str, dtype: str, device: str, gpu: str | None, trust_remote_cod
     warm_up()
     target = engines.load_model(model, dtype, device, gpu, trust_remote_code, any_target)
     target.release_weights()
-    memory.release(target)
+    failures.release(target)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         _LOG.warning("%s", warning)
@@ -116,7 +116,7 @@ def load_count() -> int:
 
 def release_memory(task: Task) -> None:
     """Release the device memory of engines that no longer exist."""
-    memory.release(load_task_model(task).target)
+    failures.release(load_task_model(task).target)
 
 
 def make_request(row: dict, task: Task, drafted: bool = True) -> Request:

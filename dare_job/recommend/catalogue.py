@@ -11,7 +11,7 @@ from dare_job.decode.trie_search.trie import NONE, Trie
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
 
-INTERACTED, DUPLICATES = "seen", "duplicates"
+INTERACTED, DUPLICATES = "interacted", "duplicates"
 
 
 class Recommendations(NamedTuple):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from dare_job.decode.model import failures, memory
+from dare_job.decode.model import failures
 from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.search import TopK
 from dare_job.errors import describe
@@ -73,8 +73,8 @@ class BatchRecommender:
             batch = waiting[at:at + self.batch_size]
             batch_rows = self._batch(batch, initial_batch_size)
             if batch_rows is None:
-                self.batch_size = memory.halved(len(batch), "recommend.batch_size")
-                memory.release(self.search.node_scores.target)
+                self.batch_size = failures.halved(len(batch), "recommend.batch_size")
+                failures.release(self.search.node_scores.target)
                 continue
             yield from batch_rows
             at += len(batch)

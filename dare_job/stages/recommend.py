@@ -24,8 +24,8 @@ from dare_job.generate.shard_plan import RETRY
 from dare_job.job import Job
 from dare_job.models import files as models_files
 from dare_job.observe import progress, redact
-from dare_job.publish.error_reasons import ErrorReasons
 from dare_job.publish.gate import input_size
+from dare_job.publish.gate.failures import ErrorReasons
 from dare_job.recommend import chunks, publishing, users
 from dare_job.recommend import task as recommend_task
 from dare_job.recommend.catalogue import Catalogue

@@ -15,7 +15,7 @@ from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_cand
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.acceptance import command, measure
-from dare_job.evaluate.acceptance.command import draw_chart
+from dare_job.evaluate.acceptance.report import draw_chart
 from dare_job.evaluate.acceptance.trees import SparseShape
 
 TEMPERATURES, DRAFTS = (0.3, 1.0), (1, 2, 3)

@@ -75,7 +75,7 @@ def test_front():
 def test_the_command_prints_its_figures(tmp_path):
     """From scratch, on three rows."""
     figure = tmp_path / "quality.svg"
-    shown = CliRunner().invoke(app, ["beam", "--quick", "--svg", str(figure)])
+    shown = CliRunner().invoke(app, ["beam", "--quick", "--plot", str(figure)])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout.splitlines()[-1])
     assert {row["method"] for row in found["rows"]} >= {BEAM, DSBD, SINGLE, SEARCH, "sampling"}
@@ -97,7 +97,7 @@ def test_the_command_prints_its_figures(tmp_path):
     (("--widths", "2,65"), "--widths have no valid beams: beam.width is 65"),
     (("--draft-widths", "0,2"), "--draft-widths: 0 is among them"),
     (("--thresholds", "nan"), "have no valid beams: beam.threshold is nan"),
-    (("--work", __file__), "--work .* is a file"), (("--svg", "/"), "--svg / cannot be written")])
+    (("--work", __file__), "--work .* is a file"), (("--plot", "/"), "--svg / cannot be written")])
 def test_invalid_options_fail_before_training(args, message, monkeypatch):
     monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=message):

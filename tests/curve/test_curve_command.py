@@ -18,8 +18,8 @@ from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr.knowledge import read
 from dare_job.evaluate.curve import distance, table, written
 from dare_job.evaluate.curve.choose import chosen
-from dare_job.evaluate.curve.command import run
 from dare_job.evaluate.curve.options import Check, Options
+from dare_job.evaluate.curve.quality_curve import run
 from dare_job.job import Job
 from dare_job.publish.features import encoder_files
 from dare_job.stages import plan

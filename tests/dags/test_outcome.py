@@ -11,7 +11,7 @@ from airflow_home import DAGS, ROOT
 from dare_job.cli import result
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.observe.command import observed
+from dare_job.observe.observed import observed
 from dare_job.workspace import Workspace
 
 sys.path.append(str(DAGS))

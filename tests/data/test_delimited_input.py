@@ -3,7 +3,7 @@
 import pytest
 from input_rows import EVENT, put, read, text
 
-from dare_job.data.input.hints import hint
+from dare_job.data.input.checks import hint
 from dare_job.errors import DataError
 
 

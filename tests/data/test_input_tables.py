@@ -187,9 +187,9 @@ def test_what_is_wrong_is_said_with_file_column_and_setting(tmp_path, tables, me
 
 
 @pytest.mark.parametrize(("table", "key", "columns", "message"), [
-    ("interactions", "columns", {"ratings": "stars"}, "ratings is no column of ours.*ours are user_id, "),
-    ("items", "columns", {"name": "title"}, "name is no column of ours.*ours are "),
-    ("user_texts", "ids", {"user_id": {"path": "x", "column": "a", "to": "b"}}, "user_id is no column of")])
+    ("interactions", "columns", {"ratings": "stars"}, "ratings is not a column.*columns user_id, "),
+    ("items", "columns", {"name": "title"}, "name is not a column of dare-job.*columns "),
+    ("user_texts", "ids", {"user_id": {"path": "x", "column": "a", "to": "b"}}, "user_id is not a column")])
 def test_a_mapping_of_a_column_that_we_do_not_have_is_refused(table, key, columns, message):
     """It was ignored, and with it a column of ratings."""
     with pytest.raises(ValueError, match=message):

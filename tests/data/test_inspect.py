@@ -10,7 +10,7 @@ from input_rows import config, write
 
 from dare_job.cli import main
 from dare_job.config.settings import InputSettings, JobConfig
-from dare_job.data.input.hints import hint
+from dare_job.data.input.checks import hint
 from dare_job.data.inspect import inspect
 from dare_job.errors import DataError
 

@@ -23,7 +23,7 @@ from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify.result import VerificationResult
-from dare_job.evaluate.replay import budgets, latency
+from dare_job.evaluate.replay import budgets
 from pools.draft import DraftSettings
 from pools.index import Index
 from pools.tree import ROOT, DraftBatch
@@ -327,7 +327,7 @@ def test_a_replay_is_as_fast_as_the_best_fixed_budget(batch):
     (1, (0, 8, 64, 256)), (4, (0, 4, 16, 64)), (32, (0, 2, 8)), (128, (0, 1, 4)),
     pytest.param(256, (0, 1, 2), marks=pytest.mark.release)])
 def test_on_a_published_curve_it_is_as_fast_as_the_best_fixed_budget(name, batch, fixed):
-    curve = latency.read(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
+    curve = budgets.read_curve(Path(__file__).parents[2] / "conf" / "latency" / f"{name}.json")
     alike = _texts(np.random.default_rng(0), 60 + max(40, 4 * batch))  # with common phrases
     texts, pool = alike[60:], Index.build(alike[:60])
     pools, settings = [(pool,)] * len(texts), DraftSettings(threads=1)

@@ -394,8 +394,7 @@ def test_a_turn_of_a_dead_taker_is_taken_over_and_that_of_a_living_one_is_not(fo
     monkeypatch.setattr(lease, "STALE_S", 1.0)
     time.sleep(1.1)
     with ThreadPoolExecutor(4) as threads:
-        made = list(
-            threads.map(lambda n: conditional_write.compare_and_swap(path, version, b"1%d" % n), range(4))
-        )
+        tries = threads.map(lambda n: conditional_write.compare_and_swap(path, version, b"1%d" % n), range(4))
+        made = [*tries]
     assert sum(made) == 1 and path.read_bytes() == b"1%d" % made.index(True)
     assert paths.listing(folder).keys() == {lock.NAME}

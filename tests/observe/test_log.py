@@ -16,7 +16,7 @@ from dare_job.config.settings import JobConfig, LogSettings
 from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.observe import log
-from dare_job.observe.command import observed
+from dare_job.observe.observed import observed
 from dare_job.workspace import Workspace
 
 LOG = logging.getLogger("dare_job")
@@ -112,7 +112,7 @@ def test_a_terminated_command_says_so_and_gives_its_lock_back(tmp_path):
         "import sys, time; from datetime import date; from pathlib import Path\n"
         "from dare_job import pipeline; from dare_job.config.settings import JobConfig\n"
         "from dare_job.job import Job\n"
-        "from dare_job.observe.command import observed; from dare_job.workspace import Workspace\n"
+        "from dare_job.observe.observed import observed; from dare_job.workspace import Workspace\n"
         "from dare_job.stages import plan\n"
         "plan.run = lambda job: (print('at work', flush=True), time.sleep(60))\n"
         "job = Job(JobConfig(out=sys.argv[1]), Workspace(Path(sys.argv[1]), date(2026, 1, 2)), 'run')\n"
@@ -131,7 +131,7 @@ def test_a_command_that_waits_for_spark_ends_when_it_is_terminated(tmp_path):
     script = (
         "import sys, time; from datetime import date; from pathlib import Path\n"
         "from dare_job.config.settings import JobConfig; from dare_job.job import Job\n"
-        "from dare_job.observe.command import observed; from dare_job.stages import generate\n"
+        "from dare_job.observe.observed import observed; from dare_job.stages import generate\n"
         "from dare_job.workspace import Workspace\n"
         "job = Job(JobConfig(out=sys.argv[1]), Workspace(Path(sys.argv[1]), date(2026, 1, 2)), 'run')\n"
         "rows = job.spark.range(4).mapInArrow(lambda batches: time.sleep(300) or batches, 'id long')\n"

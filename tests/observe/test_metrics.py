@@ -15,8 +15,8 @@ from dare_job.config.settings import JobConfig
 from dare_job.errors import ThresholdError
 from dare_job.job import Job
 from dare_job.observe import figures, log, progress
-from dare_job.observe.command import observed
 from dare_job.observe.metrics import Metrics
+from dare_job.observe.observed import observed
 from dare_job.observe.progress import Reading
 from dare_job.schemas import ENTITIES
 from dare_job.tables import chunk_files

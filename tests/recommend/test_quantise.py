@@ -16,7 +16,7 @@ from dare_job.embed import vectors as vector_files
 from dare_job.errors import ConfigError, DataError
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.training.item_ids import command, quantiser
-from dare_job.training.item_ids.command import make_ids
+from dare_job.training.item_ids.make_ids import make_ids
 from dare_job.training.item_ids.settings import Settings
 
 SMALL = Settings(levels=3, codes=8, inner=8, hidden=32, epochs=80, batch=64, rate=3e-3)

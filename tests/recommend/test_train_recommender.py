@@ -324,6 +324,6 @@ def test_a_killed_process_goes_on(world, tmp_path, monkeypatch):
         seen.append(checkpoint.load())
         return kept(model, training, Schedule(1, schedule.rate, 0, 1, 1), checkpoint)
 
-    monkeypatch.setattr("dare_job.training.recommender.command.fit", watching)
+    monkeypatch.setattr("dare_job.training.recommender.train.fit", watching)
     _train(world, to, "--epochs", "400", "--patience", "400")
     assert seen[0] is not None and seen[0][1]["updates"] > 0 and os.listdir(to)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from dare_job.evaluate.refresh.auc import WeightedAuc, bootstrap, interval
+from dare_job.evaluate.refresh.scores import WeightedAuc, bootstrap, interval
 
 
 @pytest.mark.parametrize("decimals", [1, 8])  # with many ties, and without

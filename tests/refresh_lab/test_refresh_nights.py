@@ -8,7 +8,7 @@ import pytest
 
 from dare_job.errors import DataError
 from dare_job.evaluate.refresh import published_nights
-from dare_job.evaluate.refresh.command import run
+from dare_job.evaluate.refresh.comparison import run
 from dare_job.evaluate.refresh.options import Options
 from dare_job.refresh import learned
 from dare_job.schemas import ENTITIES, KNOWLEDGE

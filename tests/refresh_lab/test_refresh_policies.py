@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dare_job import prompts
-from dare_job.data.sample_world.daily import simulate_daily
-from dare_job.data.sample_world.interests import profile_of_interests
+from dare_job.data.sample_world.daily import profile_of_interests, simulate_daily
 from dare_job.evaluate.refresh.nights import NONE, full_refresh
 from dare_job.evaluate.refresh.policies import Budget, Policy, features, replay, simple, valued
 

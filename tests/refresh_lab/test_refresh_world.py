@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from dare_job.data.sample_world.catalogue import MOODS
-from dare_job.data.sample_world.daily import MOVES, VISITS, simulate_daily
-from dare_job.data.sample_world.interests import prevailing, profile_of_interests, profile_of_values
+from dare_job.data.sample_world.daily import (
+    MOVES,
+    VISITS,
+    prevailing,
+    profile_of_interests,
+    profile_of_values,
+    simulate_daily,
+)
 
 PERSON = {"gender": "female", "age": "25-34", "occupation": "nurse"}
 

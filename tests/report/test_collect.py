@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.publish.error_reasons import ErrorReasons
+from dare_job.publish.gate.failures import ErrorReasons
 from dare_job.publish.report import collect, page
 from dare_job.schemas import KNOWLEDGE
 from dare_job.tables import published as tables_published
@@ -91,7 +91,7 @@ def test_a_listed_row_is_found_again_at_its_place(found):
 
 
 def test_distinct_errors_are_bounded(monkeypatch):
-    monkeypatch.setattr("dare_job.publish.error_reasons._MAX_REASONS", 2)
+    monkeypatch.setattr("dare_job.publish.gate.failures._MAX_REASONS", 2)
     reasons = ErrorReasons()
     names = pa.array(["a", "b", "c", "d"])
     reasons.add(names, names)

@@ -34,10 +34,11 @@ def test_bars_lie_where_stages_and_workers_ran():
     workers, tracks = bars(found.chart, "bar"), bars(found.chart, "track")
     assert len(workers) == 3 and len(tracks) == 2
     assert workers[0][0] == pytest.approx(150 + 40 * px, abs=2)
-    assert "75 % busy" in found.chart and "42 % busy" in found.chart and "host-a:11: shard 2" in found.chart
+    assert "75 % decoding" in found.chart and "42 % decoding" in found.chart
+    assert "host-a:11: shard 2" in found.chart
     assert (found.workers, found.shown_workers, found.pauses) == (2, 2, 0)
     assert found.began == "2026-01-02 00:00:00" and found.ended == "2026-01-02 00:02:41"
-    assert found.busy_share == pytest.approx(90 / 240)
+    assert found.decoding_share == pytest.approx(90 / 240)
 
 
 def test_the_pause_before_a_run_is_started_again_is_left_out():
@@ -74,7 +75,7 @@ def test_cost_is_that_of_the_hours_for_which_workers_were_held():
     found = cost.of(night())  # 2 slots for 120 s at 3 an hour, of which 90 s decoded
     assert found == cost.Cost(240.0, 0.375, pytest.approx(0.2), pytest.approx(5.0), pytest.approx(0.275))
     words = cost.words(found)
-    assert "Cost: 0.20 for 4.0 min of held worker time, 38 % of it decoding; 5.00 per 1,000 texts" in words
+    assert "Cost: 0.20 for 4.0 min of allocated worker time, 38 % of it decoding; 5.00 per " in words
     assert words.endswith("autoregressive decoding would cost 0.28 (computed)")
     slower = cost.of(night(tokens_per_s=1000.0))
     assert slower.total == found.total and slower.autoregressive == pytest.approx((240 - 9 + 180) * 3 / 3600)
@@ -88,7 +89,7 @@ def test_without_a_price_or_times_there_is_no_cost(over):
 
 def test_older_manifests_count_the_workers_that_decoded():
     found = cost.of(night(workers={"workers": 3}, baseline=None))
-    assert found.held_s == 360 and found.autoregressive is None
+    assert found.allocated_s == 360 and found.autoregressive is None
 
 
 def test_amounts():

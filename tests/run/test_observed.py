@@ -10,7 +10,7 @@ from run_helpers import NIGHT_1, NIGHT_2, snapshot
 
 from dare_job import cli, pipeline
 from dare_job.observe import progress
-from dare_job.observe.command import observed
+from dare_job.observe.observed import observed
 from dare_job.publish.snapshots.diff import diff
 from dare_job.publish.snapshots.history import history
 from dare_job.schemas import ENTITIES

@@ -26,7 +26,10 @@ class Night:
     def arguments(self, first: str, last: str) -> list[str]:
         """Arguments of ``dare-job`` for the stages from ``first`` to ``last``.
 
-        Raises ValueError if there is no configuration file.
+        Raises
+        ------
+        ValueError
+            There is no configuration file.
         """
         configs = self.configs()
         if not configs:

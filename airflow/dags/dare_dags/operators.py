@@ -158,7 +158,13 @@ def end_group(leader: subprocess.Popen, patience_s: float = 20.0) -> None:
 
 
 def arguments(night: Night, stage: str) -> list[str]:
-    """Arguments of `dare-job` for a stage or FIRST_and_LAST. Raises the errors of ``Night.arguments``."""
+    """Arguments of ``dare-job`` for a stage or FIRST_and_LAST.
+
+    Raises
+    ------
+    ValueError
+        As ``Night.arguments``.
+    """
     if stage == "recommend":  # --model and --limit are for the other stages
         night = replace(night, params=night.params | {"model": None, "limit": None})
         return [*night.arguments(stage, stage), "--if-set"]
@@ -169,7 +175,10 @@ def arguments(night: Night, stage: str) -> list[str]:
 def application(path: str | None) -> str:
     """Path of ``dare_job/__main__.py``, by default that of the installed package, which is not imported.
 
-    Raises AirflowFailException if the package is not installed.
+    Raises
+    ------
+    AirflowFailException
+        The package is not installed.
     """
     if path:
         return path

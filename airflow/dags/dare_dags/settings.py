@@ -14,8 +14,11 @@ _FREE = re.compile(r"spark\.(conf|env)|stages\.\w+\.conf")  # sections with arbi
 def load() -> dict:
     """All settings as nested dicts.
 
-    Raises ValueError naming the file and the key if the file of the site has an unknown key; Airflow shows it
-    as an import error of the DAG.
+    Raises
+    ------
+    ValueError
+        The file of the site has an unknown key; the message names both. Airflow shows it as an import error
+        of the DAG.
     """
     defaults = yaml.safe_load((_HERE / "defaults.yaml").read_text(encoding="utf-8"))
     file = _site_file()

@@ -22,14 +22,19 @@ _LOG = logging.getLogger(__name__)
 def run(params: dict, day: str, spark: dict) -> str:
     """Write ``params["tuned"]/<day>.yaml``; returns its path.
 
-    Raises AirflowFailException if a parameter is missing or a retry would fail as well.
-
     Parameters
     ----------
     params
         ``tune.params`` of defaults.yaml.
     spark
         Section ``spark`` of defaults.yaml, for the code and the environment of the job.
+
+    Raises
+    ------
+    AirflowFailException
+        A parameter is missing, or a retry would fail as well.
+    AirflowException
+        The command failed otherwise.
     """
     script = application(spark["application"])
     folder = Path(_required(params, "tuned", "the folder to write to"))
@@ -76,7 +81,10 @@ def arguments(params: dict, script: str, copies: Path) -> list[str]:
 def newest(out: str, copies: Path) -> Path:
     """Folder of the newest published user texts; from a URL, the files in the manifest are copied first.
 
-    Raises AirflowFailException if there are none.
+    Raises
+    ------
+    AirflowFailException
+        There are none.
     """
     dates = [folder for folder in ObjectStoragePath(f"{out}/knowledge/entity=user").glob("dt=*")
              if _is_dated(folder.name) and (folder / "_manifest.json").exists()]

@@ -38,7 +38,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings of DSBD, and the widths of plain beams; with ``fixed`` there is no single cache.
+    """Settings of DSBD, and the widths of standard beams; with ``fixed`` there is no single cache.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class Grid:
         "Minimum numbers of beams of DSBD (W_min), each at most W_S.", (1, 2, 3), parse=ints)
     widths: tuple[int, ...] = option(
         "Numbers of beams of the search without drafts; the last is the target's.", (1, 2, 3, 4), parse=ints)
-    fixed: bool = option("DSBD with the widths of the plain beams, and so with their distributions, instead "
+    fixed: bool = option("DSBD with the widths of standard beams, and so with their distributions, instead "
                          "of --thresholds and --min-widths.", False)
 
     def __post_init__(self):
@@ -88,7 +88,7 @@ def ways(grid: Grid, base: Beams) -> list[Way]:
 
 
 def _dsbd(grid: Grid, base: Beams) -> Iterator[Way]:
-    """Each as wide as its drafts at most, or as the plain beams."""
+    """Each as wide as its drafts at most, or as the standard beams."""
     if grid.fixed:
         for width, drafts in product(grid.widths, grid.draft_widths):
             if width <= drafts:

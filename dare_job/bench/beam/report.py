@@ -20,7 +20,7 @@ from dare_job.bench.sampling.world import BATCH
 from dare_job.decode.beam.layer import min_expected_layers
 from dare_job.publish.report.plot import Dot, Line, Panel, document, linear
 
-FORWARDS = SPEED = 1.5  # at equal quality, over plain beams
+FORWARDS = SPEED = 1.5  # at equal quality, over standard beams
 _HIDDEN = ("method", "distribution", "draft_distribution")
 _COLOURS = {BEAM: "#b2551f", DSBD: "#1f6fb2"}
 _OTHER = "#555"
@@ -84,7 +84,7 @@ def layers(ways: list[Way], generated: dict[str, Generated]) -> list[dict]:
 
 
 def equal_quality(ways: list[Way], generated: dict[str, Generated]) -> list[dict]:
-    """For each width of plain beams the DSBD that is fastest if memory bounds forward passes, among those
+    """For each width of standard beams the DSBD that is fastest if memory bounds forward passes, among those
     whose texts are no worse: the mean of the paired differences in nats per token is no further below 0 than
     its standard error, and the share of true statements is at most 0.01 lower.
     """
@@ -114,7 +114,7 @@ def equal_quality(ways: list[Way], generated: dict[str, Generated]) -> list[dict
 
 
 def targets(pairs: list[dict], device: str) -> list[dict]:
-    """Against the widest plain beams; wall-clock targets apply to GPUs only."""
+    """Against the widest standard beams; wall-clock targets apply to GPUs only."""
     widest = pairs[-1]
     speeds = [("fewer target forwards", "fewer_forwards", FORWARDS),
               ("faster where memory bounds forwards", "memory_bound", SPEED)]
@@ -128,7 +128,7 @@ def targets(pairs: list[dict], device: str) -> list[dict]:
 def show(result: dict) -> None:
     """Print the tables and the targets."""
     for title, rows in (("Quality and speed", result["rows"]),
-                        ("DSBD of equal quality by width of plain beams", result["equal_quality"]),
+                        ("DSBD of equal quality by width of standard beams", result["equal_quality"]),
                         ("Layers per forward pass and theorem 3.2", result["layers"])):
         print_table(title, rows, [name for name in rows[0] if name not in _HIDDEN] if rows else ())
     print_targets(result["targets"])

@@ -39,7 +39,7 @@ def build(texts: Mapping[str, np.ndarray], pools: Mapping[str, Pool], max_texts:
     pools
         Pool of each entity.
     max_texts
-        Maximum number of texts in a group's pool, sampled by seed. The pool of everybody has all texts.
+        Maximum number of texts in a group's pool, sampled by seed. The pool of all users has all texts.
     made_of
         What else the texts depend on.
     """

@@ -140,7 +140,7 @@ def _read(source: Path, out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Rows:
-    """Prompts by id: ``old`` of everybody with a previous text, ``new`` of the test rows."""
+    """Prompts by id: ``old`` of all users with a previous text, ``new`` of the test rows."""
 
     old: dict[str, str]
     new: dict[str, str]

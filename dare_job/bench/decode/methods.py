@@ -75,7 +75,7 @@ def run_method(method: str, target: Target, requests: Sequence[Request], budget:
     Parameters
     ----------
     requests
-        With everything that ``dare`` drafts from: the row's own previous text, and everybody's pool as the
+        With everything that ``dare`` drafts from: the row's own previous text, and the pool of all as the
         last one.
     """
     requests = sorted(requests, key=lambda request: len(request.prompt_ids))

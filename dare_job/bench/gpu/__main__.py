@@ -1,3 +1,3 @@
-from dare_job.bench.gpu.command import main
+from dare_job.bench.gpu.measure import main
 
 main()

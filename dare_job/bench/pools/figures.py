@@ -74,14 +74,14 @@ def comparisons(measured: Repeats) -> list[dict]:
     """Ratios of accepted tokens per step along the same texts, with the 95 % interval over texts."""
     sizes = [block for block in measured if block not in (SOURCES, RULES)]
     counts = {block: _along(measured[block]) for block in (*sizes, SOURCES)}
-    everybody = counts[sizes[-1]][GRP, BLENDED]
+    all_users = counts[sizes[-1]][GRP, BLENDED]
     compared = []
     for block in sizes:
         pairs = [((CRP, BLENDED), (RRP, BLENDED)), ((CRP, BLENDED), (GRP, BLENDED)),
                  ((GRP, BLENDED), (GRP, PUBLISHED)), ((CRP, BLENDED), (CRP, PUBLISHED))]
         compared += [(block, _name(pair[0]), _name(pair[1]), counts[block][pair[0]], counts[block][pair[1]])
                      for pair in pairs if set(pair) <= set(counts[block])]
-    compared += [(block, f"everybody's {GRP}", pool, everybody, counts[block][pool, BLENDED])
+    compared += [(block, f"all users' {GRP}", pool, all_users, counts[block][pool, BLENDED])
                  for block in sizes[:-1] for pool in (GRP, CRP)]
     compared += [(SOURCES, BLEND, pool, counts[SOURCES][BLEND, BLENDED], counts[SOURCES][pool, BLENDED])
                  for pool in (OWN, GROUP, GLOBAL)]

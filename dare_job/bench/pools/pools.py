@@ -1,4 +1,4 @@
-"""Pools of everybody, of random users, of users who rated alike and of the row itself, and the cells.
+"""Pools of all users, of random users, of users who rated alike and of the row itself, and the cells.
 
 A cell is a pool, a retrieval rule and a verification rule; a block of cells is timed together. Users who
 rated alike: k-means over LightGCN vectors of the histories before the later date.
@@ -98,22 +98,22 @@ class Pools:
         self._members = np.stack([vectors[user] for user in dates.pool])  # (n, d)
         self._rows = np.stack([vectors[user] for user in self.users])
         self.largest = len(self._texts)
-        self.everybody, self._groups = cache(self._everybody), cache(self._grouped)
+        self.all_users, self._groups = cache(self._all_users), cache(self._grouped)
 
     def of(self, kind: str, size: int) -> dict[str, tuple[Index, ...]]:
         """Each row's pools by user, nearest first. size: texts of a pool, or of a group on average."""
         if kind == NONE:
             return dict.fromkeys(self.users, ())
         if kind == GRP:
-            return dict.fromkeys(self.users, (self.everybody(size),))
+            return dict.fromkeys(self.users, (self.all_users(size),))
         if kind in (RRP, CRP):
             return {user: (index,) for user, index in self._groups(kind, size).items()}
         chosen = (OWN, GROUP, GLOBAL) if kind == BLEND else (kind,)
         sources = {OWN: lambda user: self._own[user], GROUP: lambda user: self._groups(CRP, size)[user],
-                   GLOBAL: lambda user: self.everybody(self.largest)}
+                   GLOBAL: lambda user: self.all_users(self.largest)}
         return {user: tuple(sources[name](user) for name in chosen) for user in self.users}
 
-    def _everybody(self, size: int) -> Index:
+    def _all_users(self, size: int) -> Index:
         """The first texts of the pool, which are a sample, because the pool is ordered by a hash."""
         return Index.build(self._texts[:size])
 
@@ -181,7 +181,7 @@ def blocks(sizes: Sequence[int], largest: int, group: int) -> dict[str, list[Cel
     sizes
         Sizes of pools, each below ``largest``.
     largest
-        Size of the pool of everybody.
+        Size of the pool of all users.
     group
         Size of the groups that are blended with other sources.
     """

@@ -76,10 +76,10 @@ class TwoDates:
     texts: dict[str, np.ndarray]
 
     def requests(self, rows: int) -> list[Request]:
-        """The first ``rows`` prompts with everything that drafts them; everybody's pool is the last one."""
-        everybody = Index.build(list(self.pool.values()))
+        """The first ``rows`` prompts with their pools; that of all users is the last one."""
+        all_users = Index.build(list(self.pool.values()))
         return [Request(user, self.prompts[user],
-                        (Index.build([self.previous[user]], kind="own"), everybody),
+                        (Index.build([self.previous[user]], kind="own"), all_users),
                         previous_ids=self.previous[user]) for user in list(self.prompts)[:rows]]
 
 

@@ -1,7 +1,7 @@
 """Prompts and texts that a writer of preference profiles learns from, and the users that it never saw.
 
 The recorded profiles of MovieLens 1M users (``data.py``) consist of few sentences that say something about
-one user and many that fit everybody or are not true. A text to learn from is therefore put together, for each
+one user and many that fit any user or are not true. A text to learn from is therefore put together, for each
 user, from recorded sentences that the prompt bears out, so that the model learns to say what it is shown:
 
 - a sentence on genres opens the text if it names the genre that most of the prompt's films have, or both if

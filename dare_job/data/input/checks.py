@@ -1,5 +1,6 @@
-"""Writes the contract tables of an input with Spark, and the rows that are rejected to a table of rejects."""
+"""Writes the contract tables of an input with Spark, and rejected rows, with what mends them, to another."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -12,17 +13,35 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.data.input import doubts
-from dare_job.data.input.hints import hint
 from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, MARKS, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
 from dare_job.schemas import INTERACTIONS, REJECTS, TEXTS
+from dare_job.spark.remote_tables import divide
 from dare_job.spark.tables import write_parquet
-from dare_job.spark.tasks import divide
 from dare_job.storage import paths
 from dare_job.storage.parquet_writer import parquet_writer
 from dare_job.storage.paths import AnyPath
 
+# reasons of rejects, the first that fits counts; key: of the settings of the table, column: our name
+_HINTS = (
+    ("timestamp is a date", "Dates as 20260131: {key}.time=%Y%m%d; with hours, as 2026013110: %Y%m%d%H"),
+    ("timestamp is (not|neither)", "Set their unit or format: {key}.time=ms, or '%d.%m.%Y', or %Y%m%d%H%M%S "
+     "for 20260131100000; the right column: {key}.columns={{timestamp: COLUMN}}"),
+    ("rating is not a number", "Ratings as 4,5: {key}.decimal=comma; the right column, or none: "
+     "{key}.columns={{rating: COLUMN}}, {{rating: null}}"),
+    ("rating is outside", "Another range of ratings: {key}.rating_range=[LOW, HIGH]"),
+    ("rating is", "The right column, or none: {key}.columns={{rating: COLUMN}}, {{rating: null}}"),
+    ("expected", "Another separator, or quotes that are text: {key}.separator=';', {key}.quotes=none; if the "
+     "header lacks a name, as that of R's row names: {key}.header=[NAME, ...]"),
+    ("not a JSON object", "Each line must be one object; files of another format: {key}.format=csv"),
+    (r"\w+ is not in ", "The file that translates ids, and its columns: {key}.ids"),
+    (r"\w+ is list", "An entry of a list: {key}.query=\"SELECT {column}[0] AS {column}, ... FROM "
+     "json.`/path`\"; the right column: {key}.columns={{{column}: COLUMN}}"),
+    (r"\w+ is (dict|struct|map|an object)", "A key inside of an object: {key}.query=\"SELECT object.key AS "
+     "{column}, ... FROM json.`/path`\"; the right column: {key}.columns={{{column}: COLUMN}}"),
+    (r"\w+ is ", "The right column: {key}.columns={{{column}: COLUMN}}"),
+)
 _REPORTED_REASONS = 5
 _SHOWN_CHARACTERS = 60  # of the first row of a reason
 _OF_REJECTS = ("source", "part", "line", "problem", "raw")
@@ -231,3 +250,9 @@ def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
     paths.make_folder(folder)
     with paths.arrow_sink(folder / "part-empty.parquet") as sink:
         pq.write_table(schema.empty_table(), sink)
+
+
+def hint(table: str, reason: str) -> str:
+    """What to set where rows of a table are rejected for a reason; empty if no setting mends it."""
+    found = next((text for pattern, text in _HINTS if re.match(pattern, reason)), "")
+    return found.format(key=f"input.tables.{table}", column=reason.partition(" ")[0])

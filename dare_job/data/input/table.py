@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.config.tables import TableSettings
-from dare_job.data.input import formats, times, values, where
+from dare_job.data.input import formats, times, values
 from dare_job.data.input.attributes import attribute_maps, given_attributes
 from dare_job.data.input.cleaning import clean_texts
 from dare_job.data.input.formats import FileInfo
@@ -217,7 +217,7 @@ class Table:
         for name, allowed in asked.items():
             column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
             self._check_booleans(name, column, piece)
-            places.append(where.places(column, allowed))
+            places.append(values.places(column, allowed))
             kept = pc.and_(kept, pc.or_(places[-1].is_valid(), pc.is_valid(raw.problems)))
         if not places:
             return raw, 0
@@ -235,7 +235,7 @@ class Table:
 
     def _check_booleans(self, name: str, column: pa.Array, piece: Piece) -> None:
         """Refuse booleans that are compared with other text: YAML reads NO as false."""
-        if other := where.beside_booleans(column, self.settings.where[name]):
+        if other := values.beside_booleans(column, self.settings.where[name]):
             asked = next(value for value in self.settings.where[name] if isinstance(value, bool))
             raise DataError(f"{piece.file}: column {name} has text, such as {other}, and "
                             f"{self.key}.where names {values.as_text(asked)}; YAML reads NO, yes and on "

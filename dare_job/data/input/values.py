@@ -1,12 +1,13 @@
-"""Converts columns as files have them to ids, numbers and text; ``times`` does it for times.
+"""Converts columns as files have them to ids, numbers and text, and compares them with ``where``.
 
-Each function returns two arrays of the column's length: the values, null where there is none, and problems,
-null where there is none. A problem is what is wrong with a value, in the words of the rejects table.
+``times`` converts times. Each converting function returns two arrays of the column's length: the values, null
+where there is none, and problems, null where there is none. A problem is what is wrong with a value, in the
+words of the rejects table.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -14,6 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Value = str | bool | int | float
+_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "on", "1", "1.0"), True) | dict.fromkeys(
+    ("false", "f", "no", "n", "off", "0", "0.0"), False)
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _COMMA_NUMBER = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]*)?([eE][+-]?[0-9]+)?$"
 # at the ends of an id: spaces of any kind, ends of lines, and characters that have no width
@@ -268,3 +272,35 @@ def no_problem(column: pa.Array) -> pa.Array:
 def problem_where(broken: pa.Array, reason: str) -> pa.Array:
     """``reason`` where a value is broken."""
     return pc.if_else(broken, pa.scalar(reason, pa.string()), pa.scalar(None, pa.string()))
+
+
+def places(column: pa.Array, allowed: Sequence[Value]) -> pa.Array:
+    """(N,) places in ``allowed`` of the text, number or boolean that equals each value; null: none does."""
+    column = plain(column)
+    if pa.types.is_boolean(column.type):
+        asked = [_TRUTHS.get(as_text(value).lower()) for value in allowed]
+        return pc.index_in(column, pa.array(asked, pa.bool_()), skip_nulls=True)
+    text = _trimmed(column)
+    found = [pc.index_in(text, pa.array(map(as_text, allowed), pa.string()), skip_nulls=True)]
+    if any(isinstance(value, bool) for value in allowed):
+        truths = pa.array([*_TRUTHS.values()]).take(pc.index_in(pc.utf8_lower(text), pa.array([*_TRUTHS])))
+        asked = [value if isinstance(value, bool) else None for value in allowed]
+        found.append(pc.index_in(truths, pa.array(asked, pa.bool_()), skip_nulls=True))
+    if any(type(value) in (int, float) for value in allowed):
+        asked = [float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
+                 for value in allowed]  # a larger float equals several integers
+        found.append(pc.index_in(numbers(text, "")[0], pa.array(asked, pa.float64()), skip_nulls=True))
+    return pc.coalesce(*found)
+
+
+def beside_booleans(column: pa.Array, allowed: Sequence[Value]) -> str | None:
+    """A text of a column that is no boolean, if some of ``allowed`` are; YAML reads NO as false."""
+    if not any(isinstance(value, bool) for value in allowed) or not is_text(plain(column).type):
+        return None
+    text = without_missing(_trimmed(column), "None", "").drop_null()
+    others = text.filter(pc.invert(pc.is_in(pc.utf8_lower(text), pa.array([*_TRUTHS]))))
+    return others[0].as_py() if len(others) else None
+
+
+def _trimmed(column: pa.Array) -> pa.Array:
+    return pc.utf8_trim_whitespace(texts(column, "")[0])

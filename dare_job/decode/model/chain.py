@@ -14,13 +14,12 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from dare_job.decode.model import griffin, masks, recurrence, selfcheck, support, tree_attention
 from dare_job.decode.model.cache import entry_bytes
-from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.state_cache import StateCache, StateShapes
 from dare_job.decode.model.support import DraftError
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import Tree
+from dare_job.decode.model.tree import Tree, in_order, without_gradients
 
 _LOG = logging.getLogger("dare_job")
 _LAYERS = tuple(getattr(cache_utils, name) for name in (

@@ -1,7 +1,12 @@
-"""Recognize out-of-memory and device failures among errors."""
+"""Recognize out-of-memory and device failures, release memory, and continue with smaller batches."""
+
+import ctypes
+import gc
+import logging
 
 import torch
 
+_LOG = logging.getLogger("dare_job")
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "Cannot allocate memory", "DefaultCPUAllocator",
                   "ALLOC_FAILED")
 _DEVICE_FAILURE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error", "HIP error")
@@ -29,3 +34,20 @@ def is_device_failure(error: BaseException) -> bool:
     """
     return isinstance(error, RuntimeError) and not is_out_of_memory(error) and (
         isinstance(error, torch.AcceleratorError) or any(words in str(error) for words in _DEVICE_FAILURE))
+
+
+def release(target) -> None:
+    """Free a ``Target``'s unused caches. Call it outside of ``except``: its frames keep tensors alive."""
+    target.spare_cache = None
+    gc.collect()
+    if target.device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+        libc.malloc_trim(0)
+
+
+def halved(batch_size: int, setting: str) -> int:
+    """Return half of a batch size that ran out of memory, after a warning. ``setting``: its name."""
+    _LOG.warning("out of memory with %d rows in a batch (%s): this worker continues with %d",
+                 batch_size, setting, batch_size // 2)
+    return batch_size // 2

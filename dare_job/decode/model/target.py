@@ -17,11 +17,10 @@ from dare_job.decode.model.paged.attention import READS_PAGES
 from dare_job.decode.model.paged.forward import Epilogue, PagedForward
 from dare_job.decode.model.paged.inputs import round_up_queries
 from dare_job.decode.model.paged.pool import PagedCache, affordable_pages
-from dare_job.decode.model.passes import in_order, without_gradients
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
 from dare_job.decode.model.support import INDEXED
-from dare_job.decode.model.tree import PaddedLayout, Tree
+from dare_job.decode.model.tree import PaddedLayout, Tree, in_order, without_gradients
 
 
 class Target:

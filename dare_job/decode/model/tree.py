@@ -1,10 +1,10 @@
-"""Draft trees as inputs of the target model and of verification.
+"""Draft trees as inputs of the target model and of verification, and the logits of their queries in order.
 
 Layers that process tokens independently take the queries of all rows packed, without padding. Attention needs
 padding, because each row has its own keys: rows with fewer queries than the widest one repeat their root.
 """
 
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 
 import numba
 import numpy as np
@@ -205,3 +205,21 @@ class PaddedLayout:
     def unpad(self, states: torch.Tensor) -> torch.Tensor:
         """Remove padding: (R, W, ...) -> (T, ...)."""
         return states.flatten(0, 1).index_select(0, self.places)
+
+
+def without_gradients(method):
+    """Enter ``torch.inference_mode`` only if the caller has not: entering takes noticeable time per step."""
+    entering = torch.inference_mode()(method)
+
+    @wraps(method)
+    def call(*args, **kwargs):
+        return (method if torch.is_inference_mode_enabled() else entering)(*args, **kwargs)
+
+    return call
+
+
+def in_order(parts: list[tuple[np.ndarray, torch.Tensor]]) -> torch.Tensor:
+    """Return the logits (T, V) of several forward passes, each with its logits' places int64 among them."""
+    order, logits = np.argsort(np.concatenate([places for places, _ in parts])), [part for _, part in parts]
+    joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+    return joined if (np.diff(order) > 0).all() else joined[torch.from_numpy(order).to(joined.device)]

@@ -17,10 +17,9 @@ from transformers import PreTrainedModel
 from dare_job.decode.model import griffin, prepacked, selfcheck, support, tree_attention
 from dare_job.decode.model.chain import ChainTarget
 from dare_job.decode.model.own_cache import CachedRows, ModuleState, OwnCache
-from dare_job.decode.model.passes import in_order
 from dare_job.decode.model.prefix_cache import NoPrefixes
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import Tree, build
+from dare_job.decode.model.tree import Tree, build, in_order
 from dare_job.errors import ModelError
 from pools.tree import empty_drafts
 

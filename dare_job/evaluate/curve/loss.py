@@ -28,7 +28,7 @@ def measure(job: Job, sample: list[dict], results: Mapping[Setting, Written], ch
 
     A setting whose texts all equal the strict ones loses nothing, without a bound.
     """
-    from dare_job.evaluate.ctr.command import run
+    from dare_job.evaluate.ctr.comparison import run
 
     carried = {entity: _carried(job, entity) for entity in ENTITIES}
     others = [setting for setting in results

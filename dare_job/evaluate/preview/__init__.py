@@ -1,10 +1,10 @@
 """``dare-job preview``: generates the texts of a few rows in this process, without a run.
 
-    command.py  previews each variant (model or prompt set), one after the other
-    decode.py   generates the texts, with and without drafts
-    drafts.py   makes the pools that drafts come from
-    results.py  failed checks of the quality gate, titles named, proposed decode.max_new_tokens
-    screen.py   the preview on a terminal, and as an HTML page
+    variants.py  previews each variant (model or prompt set), one after the other
+    decode.py    generates the texts, with and without drafts
+    drafts.py    makes the pools that drafts come from
+    results.py   failed checks of the quality gate, titles named, proposed decode.max_new_tokens
+    screen.py    the preview on a terminal, and as an HTML page
 """
 
 from dataclasses import dataclass

@@ -7,9 +7,8 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import nnls
 
-from dare_job.evaluate.refresh.nights import NONE, Nights
+from dare_job.evaluate.refresh.nights import NONE, Nights, distances
 from dare_job.evaluate.refresh.policies import Replayed, features
-from dare_job.evaluate.refresh.texts import distances
 from dare_job.refresh import learned, value
 from dare_job.refresh.learned import Coefficients
 

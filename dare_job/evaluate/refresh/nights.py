@@ -1,15 +1,22 @@
-"""What a full refresh would write on each night of a simulated world, and what a policy knows then."""
+"""What a full refresh would write on each night of a simulated world, and what a policy knows then.
 
-from collections.abc import Callable
+Also vectors and tokens of texts, and vectors of items, for replayed nights.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from tokenizers import Tokenizer
 
 from dare_job.data.moved import ItemVectors
-from dare_job.data.sample_world.daily import DailyWorld
-from dare_job.data.sample_world.interests import profile_of_interests
+from dare_job.data.sample_world.daily import DailyWorld, profile_of_interests
+from dare_job.embed.lightgcn import Pairs
+from dare_job.evaluate.ctr.sets import TextEncoder
+from dare_job.models.files import EMBEDDED, resolve
 from dare_job.prompts.sets import HistoryItem, PromptSet
+from dare_job.training import lightgcn
 
 NONE = -1
 _HISTORY = pa.list_(pa.struct([("item_id", pa.string())]))
@@ -101,3 +108,29 @@ def _rendered(world: DailyWorld, prompts: PromptSet, user: int, history: list[in
     recent = history[-prompts.max_history:]
     prompt = prompts.user(attributes, [HistoryItem(titles[item]) for item in recent])
     return prompt, profile_of_interests(attributes, [titles[item] for item in reversed(recent)])
+
+
+def encoded(texts: Sequence[str], encoder: str) -> np.ndarray:
+    """Vectors float32 (n, d) of length 1, by the sentence encoder that ``dare-job ctr`` uses."""
+    vectors, _ = TextEncoder(encoder)(list(texts))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+
+
+def distances(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """1 - cosine (n,) of the texts at ``first`` and ``second`` (n,); ``vectors`` (T, d) have length 1."""
+    return 1 - np.einsum("nd,nd->n", vectors[first], vectors[second])
+
+
+def token_counter():
+    """Function that counts the tokens of texts by the embedded model's tokenizer."""
+    tokenizer = Tokenizer.from_file(str(resolve(EMBEDDED) / "tokenizer.json"))
+    return lambda texts: [len(each.ids) for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def item_vectors(user: np.ndarray, item: np.ndarray, users: int, items: int, seed: int) -> np.ndarray:
+    """LightGCN vectors float32 (items, d), of length 1, from clicks: user and item int64 (n,)."""
+    pair = np.unique(user * items + item)
+    numbers = [pa.array(map(str, range(count))) for count in (users, items)]
+    pairs = Pairs(*numbers, *np.divmod(pair, items), np.zeros(len(pair), bool))
+    vectors = lightgcn.train(pairs, lightgcn.Training(seed=seed), "cpu").items
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)

@@ -15,7 +15,7 @@ from dare_job import prompts
 from dare_job.errors import DataError
 from dare_job.evaluate.refresh import learn
 from dare_job.evaluate.refresh.learn import Moved
-from dare_job.evaluate.refresh.texts import distances, encoded
+from dare_job.evaluate.refresh.nights import distances, encoded
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import new_share
 from dare_job.storage import paths

@@ -7,12 +7,12 @@ attribute of the last items. CTR scores are not compared: that needs labels afte
 import numpy as np
 import pandas as pd
 
-from dare_job.data.sample_world.interests import profile_of_values
+from dare_job.data.sample_world.daily import profile_of_values
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import source
 from dare_job.evaluate.refresh import learn
 from dare_job.evaluate.refresh.learn import Moved
-from dare_job.evaluate.refresh.texts import distances, encoded, item_vectors
+from dare_job.evaluate.refresh.nights import distances, encoded, item_vectors
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import new_share
 

@@ -5,5 +5,5 @@
     mentions.py   where other files mention them: JSON, logs, pages, archives
     search.py     searches all files of a folder
     remove.py     removes what was found: snapshots, working files, logs, ids, reports
-    command.py    the order of it all, under the lock of ``clean``
+    erase.py      the order of it all, under the lock of ``clean``
 """

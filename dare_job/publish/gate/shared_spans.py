@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dare_job.data.words import words
+from dare_job.data.titles import words
 
 RUN = 24  # words; shorter spans are phrases
 _KEPT = 4  # one in so many spans of RUN words is remembered: those with such a hash, in whatever text

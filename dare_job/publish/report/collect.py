@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pandas.util import hash_array
 
 from dare_job.observe import progress
-from dare_job.publish.error_reasons import ErrorReasons
+from dare_job.publish.gate.failures import ErrorReasons
 from dare_job.publish.report.format import Histogram, accepted_histogram, latency_histogram
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published

@@ -15,12 +15,12 @@ class Cost:
 
     Attributes
     ----------
-    held_s
-        Seconds for which workers were held, summed over workers.
-    busy_share
-        Share of ``held_s`` in which they decoded.
+    allocated_s
+        Allocated worker time in seconds, summed over workers.
+    decoding_share
+        Share of ``allocated_s`` in which they decoded.
     total
-        Cost of ``held_s``.
+        Cost of ``allocated_s``.
     per_1000_texts
         None if no text was generated.
     autoregressive
@@ -28,8 +28,8 @@ class Cost:
         (loading, waiting, measuring the baseline); computed, not measured. None without a baseline.
     """
 
-    held_s: float
-    busy_share: float | None
+    allocated_s: float
+    decoding_share: float | None
     total: float
     per_1000_texts: float | None
     autoregressive: float | None
@@ -38,13 +38,13 @@ class Cost:
 def of(night: Night) -> Cost | None:
     """The cost of a date; None without a price, or if its manifest lacks the times."""
     price = ((night.first("settings") or {}).get("cost") or {}).get("per_gpu_hour")
-    if price is None or night.held_s is None:
+    if price is None or night.allocated_s is None:
         return None
     per_s, written = price / 3600, night.total("counts", "written")
-    total = night.held_s * per_s
-    return Cost(night.held_s, night.worker_s / night.held_s if night.worker_s else None, total,
+    total = night.allocated_s * per_s
+    return Cost(night.allocated_s, night.worker_s / night.allocated_s if night.worker_s else None, total,
                 1000 * total / written if written else None,
-                None if night.saved_s is None else (night.held_s + night.saved_s) * per_s)
+                None if night.saved_s is None else (night.allocated_s + night.saved_s) * per_s)
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def baseline_method(baseline: dict) -> str:
 
 def words(cost: Cost) -> str:
     """One line for the last screen of a run."""
-    line = f"Cost: {format.money(cost.total)} for {format.seconds(cost.held_s)} of held worker time"
-    if cost.busy_share is not None:
-        line += f", {format.share(cost.busy_share)} of it decoding"
+    line = f"Cost: {format.money(cost.total)} for {format.seconds(cost.allocated_s)} of allocated worker time"
+    if cost.decoding_share is not None:
+        line += f", {format.share(cost.decoding_share)} of it decoding"
     if cost.per_1000_texts is not None:
         line += f"; {format.money(cost.per_1000_texts)} per 1,000 texts"
     if cost.autoregressive is not None:

@@ -46,7 +46,7 @@ class Row:
     accepted: float | None
     gate: Gate | None
     wall_s: float | None
-    held_s: float | None
+    allocated_s: float | None
     cost: float | None
 
     @property
@@ -60,7 +60,7 @@ COLUMNS = (("Generated rows", format.count, "written"), ("Errors", format.count,
            ("Tokens", format.count, "tokens"), ("Speed-up", format.times, "speedup"),
            ("Accepted per step", format.rate, "accepted"),
            ("Gate nearest to its limit", format.share, "gate_level"),
-           ("Wall-clock", format.seconds, "wall_s"), ("Workers held", format.seconds, "held_s"),
+           ("Wall-clock", format.seconds, "wall_s"), ("Allocated worker time", format.seconds, "allocated_s"),
            ("Cost", format.money, "cost"))
 
 
@@ -137,7 +137,7 @@ def _row(night: Night, status: str, link: bool) -> Row:
         return Row(night.dt, status, link, night.total("counts", "rows"), night.total("counts", "written"),
                    night.total("counts", "errors"), night.total("totals", "tokens"), night.speedup,
                    night.share("accepted_tokens", "target_steps"), worst_gate(night), night.stages_s,
-                   night.held_s, money and money.total)
+                   night.allocated_s, money and money.total)
     except (AttributeError, KeyError, TypeError, ValueError):  # valid JSON, but not a manifest
         return Row(night.dt, "a manifest is damaged", link, *[None] * 10)
 

@@ -70,8 +70,8 @@ class Night:
         return _ratio(self.autoregressive_s, self.worker_s)
 
     @property
-    def held_s(self) -> float | None:
-        """Seconds for which workers were held: their number times the wall-clock time of the stage generate.
+    def allocated_s(self) -> float | None:
+        """Allocated worker time in s: number of workers times the wall-clock time of the stage generate.
         """
         workers, seconds = self.first("workers") or {}, self.first("seconds") or {}
         number, generate_s = workers.get("slots", workers.get("workers")), seconds.get("generate")

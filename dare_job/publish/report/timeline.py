@@ -33,7 +33,7 @@ class Timeline:
         Times between commands that are left out.
     workers, shown_workers
         Number of workers that decoded, and number of workers in the chart.
-    busy_share
+    decoding_share
         Share of the wall-clock time of the stage generate in which a worker decoded, on average.
     """
 
@@ -43,7 +43,7 @@ class Timeline:
     pauses: int
     workers: int
     shown_workers: int
-    busy_share: float | None
+    decoding_share: float | None
 
 
 class Axis:
@@ -81,9 +81,9 @@ def of(night: Night) -> Timeline | None:
     workers = _shown_workers((night.first("workers") or {}).get("spans") or {})
     rows = [*_stage_rows(axis, stages, night.first("baseline_span")), *_worker_rows(axis, stages, workers)]
     number = len((night.first("workers") or {}).get("spans") or {})
-    busy = night.worker_s / night.held_s if night.worker_s and night.held_s else None
+    decoding_share = night.worker_s / night.allocated_s if night.worker_s and night.allocated_s else None
     return Timeline(_chart(axis, rows), _clock(axis.segments[0][0]), _clock(axis.segments[-1][1]),
-                    len(axis.segments) - 1, number, len(workers), busy)
+                    len(axis.segments) - 1, number, len(workers), decoding_share)
 
 
 def _shown_workers(spans: dict[str, list]) -> dict[str, list]:
@@ -113,16 +113,16 @@ def _stage_rows(axis: Axis, stages: list[dict], baseline: list | None) -> list[_
 
 
 def _worker_rows(axis: Axis, stages: list[dict], workers: dict[str, list]) -> list[_Row]:
-    held = [(span["start"], span["end"]) for span in stages if span["stage"] == "generate"]
-    held_s = sum(end - start for start, end in held)
+    allocated = [(span["start"], span["end"]) for span in stages if span["stage"] == "generate"]
+    allocated_s = sum(end - start for start, end in allocated)
     rows = []
     for worker, spans in workers.items():
-        spans = [span for span in spans if any(_inside(span, span_held) for span_held in held)]
-        busy_s = sum(span[1] - span[0] for span in spans)
+        spans = [span for span in spans if any(_inside(span, span_allocated) for span_allocated in allocated)]
+        decoding_s = sum(span[1] - span[0] for span in spans)
         bars = [_bar(axis, span[:2], "bar", f"{worker}: shard {span[2]}, wave {span[3]}") for span in spans]
-        tracks = [_bar(axis, span, "track", f"{worker}: not decoding") for span in held]
-        rows.append(_Row(_short(worker), f"{format.share(busy_s / held_s)} busy" if held_s else "", tracks,
-                         bars))
+        tracks = [_bar(axis, span, "track", f"{worker}: not decoding") for span in allocated]
+        figure = f"{format.share(decoding_s / allocated_s)} decoding" if allocated_s else ""
+        rows.append(_Row(_short(worker), figure, tracks, bars))
     return rows
 
 

@@ -17,10 +17,10 @@ from dare_job.observe import progress
 from dare_job.recommend.catalogue import INTERACTED, Catalogue
 from dare_job.recommend.item_ids import ItemIds
 from dare_job.recommend.vocabulary import Recommender
-from dare_job.training.recommender.command import sample
 from dare_job.training.recommender.sasrec import SasRec, Settings
 from dare_job.training.recommender.sequences import Sequences
 from dare_job.training.recommender.settings import EvaluationOptions
+from dare_job.training.recommender.train import sample
 
 BASELINES = ("popularity", "sasrec")
 Tests = list[tuple[np.ndarray, np.ndarray]]  # (history, targets) of each user: item rows int32 (n,)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
 from dare_job.bench.recommend import command, measure, report
-from dare_job.bench.recommend.command import Options
+from dare_job.bench.recommend.compare import Options
 from dare_job.bench.recommend.measure import same
 from dare_job.decode.trie_search.search import TopKResult
 from dare_job.errors import ConfigError

@@ -95,7 +95,7 @@ def test_every_user_gets_k_items_as_the_search_finds_them(plain, folder):
     search = TopK(Target.load(folder), catalogue.trie, recommender.first_code_token, 4)
     for user in ("u3", "u22"):
         rows = catalogue.rows(taken[user])
-        leaves = search.search([catalogue.query(recommender, rows, ["seen"])]).leaves[0]
+        leaves = search.search([catalogue.query(recommender, rows, ["interacted"])]).leaves[0]
         expected = {recommender.ids.items[row] for leaf in leaves for row in catalogue.owners[leaf]}
         assert set(found[user]) <= expected and not set(found[user]) & set(taken[user])
     assert not (job.space.work / "recommend").exists()

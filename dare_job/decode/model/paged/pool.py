@@ -11,7 +11,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from dare_job.decode.model.cache import Layer, Parts
-from dare_job.decode.model.passes import without_gradients
+from dare_job.decode.model.tree import without_gradients
 
 PAGE = 256  # tokens of a page: flash attention takes multiples of this number
 _SPARE = 0  # page that padding is written to; nothing is read from it

@@ -7,11 +7,19 @@ import numpy as np
 
 from dare_job import prompts
 from dare_job.data.sample_world.daily import simulate_daily
-from dare_job.evaluate.refresh import auc, learn, options, published_nights, real, texts
-from dare_job.evaluate.refresh.nights import NONE, Nights, full_refresh
+from dare_job.evaluate.refresh import learn, options, published_nights, real
+from dare_job.evaluate.refresh.nights import (
+    NONE,
+    Nights,
+    distances,
+    encoded,
+    full_refresh,
+    item_vectors,
+    token_counter,
+)
 from dare_job.evaluate.refresh.options import Options
 from dare_job.evaluate.refresh.policies import Budget, Policy, Replayed, hindsight, replay, simple, valued
-from dare_job.evaluate.refresh.scores import Days, Scorer
+from dare_job.evaluate.refresh.scores import Days, Scorer, bootstrap, interval
 from dare_job.refresh import learned
 from dare_job.storage.paths import atomic_writer
 
@@ -53,10 +61,10 @@ def run(options_: Options) -> dict:
                 chosen.history_days + chosen.train_days + chosen.replay_days)
     world = simulate_daily(chosen.users, chosen.items, days.end, chosen.seed)
     known = world.shown.click & (world.shown.day < days.train)
-    items = texts.item_vectors(world.shown.user[known], world.shown.item[known], chosen.users, chosen.items,
+    items = item_vectors(world.shown.user[known], world.shown.item[known], chosen.users, chosen.items,
                                chosen.seed)
-    nights = full_refresh(world, prompt_set, items, texts.token_counter())
-    vectors = texts.encoded(nights.texts, chosen.encoder)
+    nights = full_refresh(world, prompt_set, items, token_counter())
+    vectors = encoded(nights.texts, chosen.encoder)
     _LOG.info("%d users, %d items shown, %d distinct texts, %.0f s", chosen.users, len(world.shown.user),
               len(vectors), time.perf_counter() - began)
     scorer = Scorer(world, nights, vectors, days, chosen.clicks)
@@ -114,9 +122,9 @@ def _compare(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, po
     for key, replayed in served.items():
         for model, scores in scorer.scores(scorer.of(replayed.written)).items():
             by_model.setdefault(model, {})[key] = scores[:, test]
-    measured = {model: auc.bootstrap(scorer.rows.label[test], scorer.user[test], sets, chosen.samples,
+    measured = {model: bootstrap(scorer.rows.label[test], scorer.user[test], sets, chosen.samples,
                                      chosen.seed) for model, sets in by_model.items()}
-    gaps = {model: auc.interval(found[FULL, None] - found[FROZEN, None]) for model, found in measured.items()}
+    gaps = {model: interval(found[FULL, None] - found[FROZEN, None]) for model, found in measured.items()}
     rows = [{"policy": name, "share": share, **_cost(nights, vectors, scorer, replayed, days),
              "models": {model: _against(found, (name, share)) for model, found in measured.items()}}
             for (name, share), replayed in served.items()]
@@ -139,7 +147,7 @@ def _against(found: dict[tuple, np.ndarray], key: tuple) -> dict:
 
 def _finite(values: np.ndarray) -> list[float | None]:
     """Value, low and high; None for what is not finite, which JSON cannot hold."""
-    return [round(number, 6) if np.isfinite(number) else None for number in auc.interval(values)]
+    return [round(number, 6) if np.isfinite(number) else None for number in interval(values)]
 
 
 def _cost(nights: Nights, vectors: np.ndarray, scorer: Scorer, replayed: Replayed, days: Days) -> dict:
@@ -152,10 +160,10 @@ def _cost(nights: Nights, vectors: np.ndarray, scorer: Scorer, replayed: Replaye
     has_text = written != NONE
     night, user = np.nonzero(has_text)
     old = nights.text[written[night, user], user]
-    far = texts.distances(vectors, old, fresh[night, user])
+    far = distances(vectors, old, fresh[night, user])
     shown, now = scorer.of(replayed.written), scorer.of_fresh()
     rows = (scorer.day >= days.replay) & (shown != NONE)
     return {"rows_per_night": float(replayed.rows[nights_replayed].mean()),
             "tokens_per_night": float(replayed.tokens[nights_replayed].mean()),
-            "distance": float(far.mean()), "distance_shown": float(texts.distances(
+            "distance": float(far.mean()), "distance_shown": float(distances(
                 vectors, shown[rows], now[rows]).mean())}

@@ -21,9 +21,9 @@ from dare_job.training.align.settings import SEARCHED_ALPHAS, Options, Settings
 from dare_job.training.align.teacher_paths import TeacherPaths
 from dare_job.training.checkpoint import Checkpoint
 from dare_job.training.loop import Schedule, Training, fit
-from dare_job.training.recommender.command import data_digest, finish, sample, validation_rows
 from dare_job.training.recommender.network import extra_dropout
 from dare_job.training.recommender.sequences import Sequences
+from dare_job.training.recommender.train import data_digest, finish, sample, validation_rows
 from dare_job.training.result import require_replaceable, training_folder
 from dare_job.workspace import digest
 

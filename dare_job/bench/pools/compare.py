@@ -31,7 +31,7 @@ class Options(two_dates.Options):
     """Options of ``bench pools``."""
 
     sizes: tuple[int, ...] = option("Texts of a pool, below --pool.", (50, 100, 250, 500), parse=ints)
-    group: int = option("Texts of the group that is blended with a row's own text and everybody's.", 250)
+    group: int = option("Texts of the group that is blended with a row's own text and the others.", 250)
     rows: int = option("Test users whose texts are decoded.", 20)
     repeats: int = option("Times that each is decoded.", 1)
     nodes: int = option("Draft tokens per forward pass.", 16)
@@ -48,7 +48,7 @@ class Options(two_dates.Options):
 def run(options: Options) -> dict:
     """Compare pools, sources and rules of verification, at batch 1 on the CPU.
 
-    With the model of bench decode and its texts of two dates: pools of everybody (GRP), of random users (RRP)
+    With the model of bench decode and its texts of two dates: pools of all users (GRP), of random users (RRP)
     and of users who rated alike (CRP) by size, strict and relaxed, by our retrieval and by the published
     rule; own, group, global and all blended; top-1, top-k, threshold and both. The last line of standard
     output is one JSON object.

@@ -34,7 +34,7 @@ class Options(world.Options):
     grid: Grid = Grid()
     distribution: str = option("Distribution of beams: iid or without_replacement.", "iid")
     draft_distribution: str = option("Distribution of drafts: iid or without_replacement.", "iid")
-    svg: Path | None = option("SVG file of quality over speed.", None)
+    plot: Path | None = option("SVG file of quality over speed.", None)
 
     def __post_init__(self):
         require_temperatures("--temperature", [self.temperature])
@@ -46,8 +46,8 @@ class Options(world.Options):
         except ConfigError as error:
             raise ConfigError("--draft-widths, --thresholds, --min-widths and --widths have no valid beams: "
                               f"{error}") from error
-        if self.svg:
-            writable("--svg", self.svg)
+        if self.plot:
+            writable("--plot", self.plot)
 
     @property
     def beams(self) -> Beams:
@@ -88,9 +88,9 @@ def run(options: Options) -> dict:
               "training": models.training["after"], "drafted_layers": options.beams.layers,
               "temperature": options.temperature, "batch": BATCH, **curve.about(models, options.dtype)}
     report.show(result)
-    if options.svg:
+    if options.plot:
         about = f"tokens per second, with forward passes as computed for {curve.ABOUT}"
-        options.svg.write_text(report.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
+        options.plot.write_text(report.draw(rows, "tokens_per_s_memory_bound", about), encoding="utf-8")
     return result
 
 
