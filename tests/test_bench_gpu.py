@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 
-from dare_job.bench.gpu import command, peers, replay, shapes, texts
+from dare_job.bench.gpu import measure, peers, replay, shapes, texts
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.bench.measured import markdown_table
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -108,16 +108,16 @@ def test_the_replay_writes_the_recorded_texts_and_runs_the_model(paged):
 @pytest.mark.slow
 def test_the_label_says_whether_texts_are_recorded(monkeypatch, tmp_path):
     """Of the command as a whole, whatever it was given: no figure of made-up texts passes for another."""
-    for part in (command.curves, command.replay):
+    for part in (measure.curves, measure.replay):
         monkeypatch.setattr(part, "measure", lambda *_: [])
-    monkeypatch.setattr(command.curves, "ways", lambda *_: [])
-    monkeypatch.setattr(command.peers, "measure", lambda *_: [])
+    monkeypatch.setattr(measure.curves, "ways", lambda *_: [])
+    monkeypatch.setattr(measure.peers, "measure", lambda *_: [])
     file, tokenizer = tmp_path / "profiles.jsonl", words_tokenizer(tmp_path)
     file.write_text("\n".join(json.dumps({"say": " ".join(WORDS)}) for _ in range(9)))
     for words, source in (((), "made-up text with the repetition of recorded profiles, seed 0"),
                           (("--texts", str(file), "--column", "say", "--tokenizer", str(tokenizer)),
                            "recorded text, column say of profiles.jsonl")):
-        found = command.run(command.parsed(["--device", "cpu", "--small", *words]))
+        found = measure.run(measure.parsed(["--device", "cpu", "--small", *words]))
         assert found["texts"] == source and found["label"] == (
             "replay at full cost: every forward is run, weights and prompts are random, and which draft "
             f"tokens pass follows {source}")
@@ -157,7 +157,7 @@ def test_texts_from_a_file(tmp_path):
     (("--new-tokens", "7"), "--new-tokens at least 8")], ids=str)
 def test_options_that_cannot_be(words, message):
     with pytest.raises(ConfigError, match=message):
-        command.run(command.parsed(["--device", "cpu", *words]))
+        measure.run(measure.parsed(["--device", "cpu", *words]))
 
 
 @pytest.mark.parametrize("size", ["page_size", "block_size"])
@@ -176,7 +176,7 @@ def test_targets_are_held_against_what_was_measured():
     lines = [{"batch": 32, "way": way, "tokens_per_s": speed} for way, speed in
              (("plain", 100.0), ("budgeted", 250.0), ("generate", 300.0))]
     lines += [{"batch": 32, "way": "generate_batch", "error": "it does not run"}]
-    found = command.targets(curve, lines, ["m"], [32], "made-up text")
+    found = measure.targets(curve, lines, ["m"], [32], "made-up text")
     assert {line["target"]: (line.get("measured"), line["result"], line.get("why")) for line in found} == {
         "m: a step of 1 token over its floor, at most": (1.2, "met", None),
         "m: 64 queries over a step of 1, at most": (1.375, "missed", None),
@@ -191,7 +191,7 @@ def test_targets_are_held_against_what_was_measured():
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
-    found = command.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
+    found = measure.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
     assert [line["result"] for line in found] == ["met"] + ["not measured"] * 8
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [

@@ -12,7 +12,7 @@ import pytest
 from dare_job.bench.decode import methods
 from dare_job.bench.decode.methods import Budget, Learned
 from dare_job.bench.gpu.machine import Ceilings
-from dare_job.bench.peers import command, environments, task, time_shares
+from dare_job.bench.peers import compare_engines, environments, task, time_shares
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, InfrastructureError
 from dare_job.models.files import resolve
@@ -21,15 +21,15 @@ from pools.index import Index
 SCRIPT = Path(task.__file__).parent / "workers" / "own.py"
 
 
-def options(**changes) -> command.Options:
-    return command.Options(**{"config": None, "date": "2026-01-02"} | changes)
+def options(**changes) -> compare_engines.Options:
+    return compare_engines.Options(**{"config": None, "date": "2026-01-02"} | changes)
 
 
 def test_options_that_do_not_fit_are_named():
     with pytest.raises(ConfigError, match="--rows must have a number for each of the 2 batch sizes"):
         options(batch=(1, 8), rows=(4,))
     with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
-        task.chosen(command._METHODS)("--engines", "dare-job,tgi")
+        task.chosen(compare_engines._METHODS)("--engines", "dare-job,tgi")
     with pytest.raises(ConfigError, match="--dtypes int8 is not one of float32, bfloat16"):
         task.chosen(task._DTYPES)("--dtypes", "int8")
 
@@ -50,7 +50,7 @@ def test_targets_compare_with_each_peer():
              speed("vllm", "plain", 1, 33.0), speed("vllm", "n-gram", 1, 40.0),
              speed("vllm", "suffix", 1, 55.0),
              speed("dare-job", "dare strict", 32, 200.0), speed("llama.cpp", "plain", 32, 150.0)]
-    assert [(each["measured"], each["met"]) for each in command._targets(table)] == [
+    assert [(each["measured"], each["met"]) for each in compare_engines._targets(table)] == [
         (1.5, True), (round(60 / 55, 5), False), (round(30 / 33, 5), False), (round(200 / 150, 5), True)]
 
 

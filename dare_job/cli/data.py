@@ -148,7 +148,7 @@ def erase(args: EraseOptions, as_json: bool) -> None:
     from dare_job.cli.output import writing
     from dare_job.observe import log, progress
     from dare_job.publish.erase import subjects
-    from dare_job.publish.erase.erase import erase, require_folder
+    from dare_job.publish.erase.erasure import erase, require_folder
 
     folder, wanted = paths.path(args.out, "OUT"), subjects.parse(args.names or [], args.ids)
     require_folder(folder)
@@ -233,7 +233,7 @@ def _require(path: Path, option: str, expected: str, fits: bool) -> None:
 
 def _run(name: str, sources: list[Path], read: Callable, args, settings, as_json: bool) -> None:
     from dare_job.cli.output import writing
-    from dare_job.data.paper import command, report
+    from dare_job.data.paper import conversion, report
     from dare_job.observe import log, progress
     from dare_job.spark.session import session
 
@@ -243,7 +243,7 @@ def _run(name: str, sources: list[Path], read: Callable, args, settings, as_json
     def work() -> dict:
         with (log.bound(stage=f"prepare {name}"), writing(args.out),
               progress.reporting("starting Spark")):
-            manifest = command.prepare(name, sources, read, args, session(settings.spark))
+            manifest = conversion.prepare(name, sources, read, args, session(settings.spark))
         report.print_manifest(manifest, console())
         return {"out": str(args.out), **manifest}
 

@@ -16,7 +16,7 @@ from dare_job.training.writer.settings import Options as WriterOptions
 @takes(ItemIdOptions)
 def item_ids(args: ItemIdOptions, as_json: bool) -> None:
     """Make item ids: residual-quantised codes of item vectors (RQ-VAE). The same seed makes the same ids."""
-    from dare_job.training.item_ids.make_ids import run
+    from dare_job.training.item_ids.assign import run
 
     options.writable("--save", args.to)
     _run(run, args, as_json, args.to.parent)

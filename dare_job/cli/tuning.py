@@ -87,18 +87,18 @@ def preview(args: PreviewNight, as_json: bool) -> None:
     """
     from datetime import UTC, datetime
 
-    from dare_job.evaluate.preview import command, screen
+    from dare_job.evaluate.preview import screen, variants
     from dare_job.observe import log
     from dare_job.storage.paths import atomic_writer
 
     night = replace(args, date=args.date or datetime.now(UTC).date().isoformat())
     if args.preview.page:
         options.writable("--page", args.preview.page)
-    chosen = command.variants(args.preview, lambda flags: options.job(night, pick=False, flags=flags))
+    chosen = variants.variants(args.preview, lambda flags: options.job(night, pick=False, flags=flags))
     log.to_stderr(chosen[0].job.config.log.format)
 
     def work() -> dict:
-        result = command.run(chosen, args.preview)
+        result = variants.run(chosen, args.preview)
         if args.preview.page:
             with atomic_writer(args.preview.page, f".{args.preview.page.name}.partial") as file:
                 file.write(screen.page(result).encode("utf-8", "replace"))

@@ -26,10 +26,10 @@ TABLES = {  # by the name of the schema, in dare_job.schemas if it names no modu
     "GROUPS": "Working table of the stage group",
     "ROUTES": "Working table of the stage route",
     "publish.gate.findings.ROWS": "Rows that failed a check: `OUT/_work/dt=D/gate/failing_rows.parquet`",
-    "data.paper.prepare.INTERACTIONS": "`data prepare`: interactions, beside the columns of the input",
-    "data.paper.prepare.USERS": "`data prepare`: users, beside the columns of the input",
-    "data.paper.prepare.ITEMS": "`data prepare`: items, beside the columns of the input",
-    "data.paper.prepare.CTR": "`data prepare`: `ctr/train.parquet`, `valid.parquet`, `test.parquet`",
+    "data.paper.conversion.INTERACTIONS": "`data prepare`: interactions, beside the columns of the input",
+    "data.paper.conversion.USERS": "`data prepare`: users, beside the columns of the input",
+    "data.paper.conversion.ITEMS": "`data prepare`: items, beside the columns of the input",
+    "data.paper.conversion.CTR": "`data prepare`: `ctr/train.parquet`, `valid.parquet`, `test.parquet`",
 }
 HIVE = {  # by the name of the schema: folder of the table, and the folders that are its partitions
     "KNOWLEDGE": ("knowledge", ("entity", "dt")),

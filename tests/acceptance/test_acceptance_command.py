@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dare_job.decode.sampling.distributions import DISTRIBUTIONS, enumerate_candidates
 from dare_job.decode.sampling.verify import Verifier
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.acceptance import command, measure
+from dare_job.evaluate.acceptance import measure, report
 from dare_job.evaluate.acceptance.report import draw_chart
 from dare_job.evaluate.acceptance.trees import SparseShape
 
@@ -154,7 +154,7 @@ def test_invalid_options(models, texts, option, value, message):
 
 
 def test_another_tokenizer_is_rejected_before_models_are_loaded(models, texts, monkeypatch):
-    monkeypatch.setattr(command.Target, "load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(report.Target, "load", lambda *_: pytest.fail("a model was loaded"))
     done = run("--model", models / "target", "--draft", models / "other", "--text", texts)
     assert isinstance(done.exception, ConfigError) and "has another vocabulary than" in str(done.exception)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dare_job.bench.beam import command, report
+from dare_job.bench.beam import compare, report
 from dare_job.bench.beam.measure import Generated
 from dare_job.bench.beam.methods import BEAM, DSBD, SEARCH, SINGLE, Grid, Way, ways
 from dare_job.bench.cli import app
@@ -99,6 +99,6 @@ def test_the_command_prints_its_figures(tmp_path):
     (("--thresholds", "nan"), "have no valid beams: beam.threshold is nan"),
     (("--work", __file__), "--work .* is a file"), (("--plot", "/"), "--svg / cannot be written")])
 def test_invalid_options_fail_before_training(args, message, monkeypatch):
-    monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
+    monkeypatch.setattr(compare.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(app, ["beam", *args], catch_exceptions=False)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from ctr_tables import source
 
-from dare_job.data.paper.prepare import CTR
+from dare_job.data.paper.conversion import CTR
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import source as sources
 from dare_job.schemas import INTERACTIONS, ITEMS, USERS

@@ -11,7 +11,7 @@ from paper_files import MOVIES, prepare, ratings, table, ten_million, text_file
 
 from dare_job.config.settings import HistorySettings
 from dare_job.data.history import user_histories, window_size
-from dare_job.data.paper import Options, command
+from dare_job.data.paper import Options, conversion
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr import examples, source
 from dare_job.observe import progress
@@ -77,8 +77,8 @@ def test_the_downstream_check_takes_labels_and_parts_as_they_are(result):
 
 def test_the_tables_have_their_schemas_and_nothing_else_is_left(result):
     out, *_ = result
-    names = {"interactions": command.INTERACTIONS, "users": command.USERS, "items": command.ITEMS,
-             **{f"ctr/{part}": command.CTR for part in PARTS}}
+    names = {"interactions": conversion.INTERACTIONS, "users": conversion.USERS, "items": conversion.ITEMS,
+             **{f"ctr/{part}": conversion.CTR for part in PARTS}}
     for name, schema in names.items():
         assert pq.read_schema(out / f"{name}.parquet").equals(schema)
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {
@@ -245,4 +245,4 @@ def test_filters_and_splits_that_leave_nothing_say_so(tmp_path, original, result
     begun.mkdir()
     shutil.copy(result[0] / "interactions.parquet", begun)
     with pytest.raises(DataError, match="the test part of the split by time is empty"):
-        command._Preparation(begun, Options(out, test_share=0.0), spark)._ctr()
+        conversion._Preparation(begun, Options(out, test_share=0.0), spark)._ctr()

@@ -15,7 +15,7 @@ import pytest
 from dare_job.config.settings import JobConfig
 from dare_job.data.input.preview_rows import Row
 from dare_job.errors import ConfigError, RowError
-from dare_job.evaluate.preview import PreviewOptions, command, decode, drafts, results, screen
+from dare_job.evaluate.preview import PreviewOptions, decode, drafts, results, screen, variants
 from dare_job.job import Job
 from dare_job.observe import redact
 from dare_job.schemas import KNOWLEDGE
@@ -42,7 +42,7 @@ def previewed(tmp_path_factory, write_tables):
     data = write_tables(folder / "input", events, [], items)
     jobs = [job(folder, data), job(folder, data, prompts={"user": "kar", "item": "kar"})]
     with redirect_stdout(io.StringIO()) as printed:
-        result = command.run([command.Variant(name, each) for name, each in zip("AB", jobs, strict=True)],
+        result = variants.run([variants.Variant(name, each) for name, each in zip("AB", jobs, strict=True)],
                              PreviewOptions(limit=2))
     return SimpleNamespace(result=result, printed=printed.getvalue(), folder=folder, jobs=jobs)
 
@@ -145,7 +145,7 @@ def test_same_texts_of_other_prompts_are_found():
 def test_checks_read_the_text_up_to_the_limit(previewed):
     task = decode.make_task(previewed.jobs[0])
     with redirect_stdout(io.StringIO()):
-        rows = command.input_rows.prompts(command.input_rows.choose(
+        rows = variants.input_rows.prompts(variants.input_rows.choose(
             previewed.jobs[0].config, date(2026, 1, 2), 2, []), previewed.jobs[0].config)
         written = decode.write(previewed.jobs[0], rows, lambda *values: None)
     for name, result in written.results.items():
@@ -155,19 +155,19 @@ def test_checks_read_the_text_up_to_the_limit(previewed):
 
 def test_unknown_names_and_two_comparisons_at_once_are_refused():
     with pytest.raises(ConfigError, match="one of them at a time"):
-        command.variants(PreviewOptions(models=("a",), prompts=("b",)), lambda flags: None)
+        variants.variants(PreviewOptions(models=("a",), prompts=("b",)), lambda flags: None)
     asked = []
 
     def make(flags, **prompts):
         asked.append(flags)
         return SimpleNamespace(config=JobConfig.model_validate({"prompts": prompts}))
 
-    command.variants(PreviewOptions(prompts=("kar", "once")), make)
+    variants.variants(PreviewOptions(prompts=("kar", "once")), make)
     assert asked[-1] == {"prompts.user": ("--prompts", "once"), "prompts.item": ("--prompts", "once")}
-    command.variants(PreviewOptions(prompts=("kar",)), partial(make, item=None))
+    variants.variants(PreviewOptions(prompts=("kar",)), partial(make, item=None))
     assert asked[-1] == {"prompts.user": ("--prompts", "kar")}
     with pytest.raises(ConfigError, match="write user:ID or item:ID"):
-        command.run([command.Variant(None, SimpleNamespace(config=None, space=None))],
+        variants.run([variants.Variant(None, SimpleNamespace(config=None, space=None))],
                     PreviewOptions(ids=("7",)))
 
 
@@ -181,7 +181,7 @@ def test_a_row_whose_prompt_cannot_be_tokenized_costs_no_other_row(previewed, mo
 
     monkeypatch.setattr(decode.loading, "make_request", fail)
     with redirect_stdout(io.StringIO()) as printed:
-        result = command.run([command.Variant(None, previewed.jobs[0])], PreviewOptions(limit=2))
+        result = variants.run([variants.Variant(None, previewed.jobs[0])], PreviewOptions(limit=2))
     rows = result["variants"][0]["rows"]
     assert [row["error"] for row in rows] == 2 * ["the prompt spells a control token"] + 2 * [None]
     assert "  no text: the prompt spells a control token" in printed.getvalue()

@@ -15,7 +15,7 @@ from dare_job.decode.trie_search.beams import Query
 from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.errors import ConfigError, ModelError
 from dare_job.recommend.vocabulary import Recommender
-from dare_job.training.align import command, teacher_paths
+from dare_job.training.align import alignment, teacher_paths
 from dare_job.training.align import teacher_paths as align_settings
 from dare_job.training.align.branches import MixedTopK, log_probabilities, search_engine, top_k_search
 from dare_job.training.align.objective import objective
@@ -205,7 +205,7 @@ def test_alpha_is_searched_on_the_same_teacher_paths(world, pair, tmp_path):
 @pytest.mark.slow
 def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
     whole = _align(world, pair, tmp_path / "whole")
-    kept, steps = command.objective, [0]
+    kept, steps = alignment.objective, [0]
 
     def dying(*arguments):
         steps[0] += 1
@@ -213,7 +213,7 @@ def test_a_killed_alignment_goes_on(world, pair, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return kept(*arguments)
 
-    monkeypatch.setattr(command, "objective", dying)
+    monkeypatch.setattr(alignment, "objective", dying)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         _align(world, pair, tmp_path / "killed")
     assert not (tmp_path / "killed").exists() and training_folder(tmp_path / "killed").is_dir()
@@ -243,7 +243,7 @@ def test_a_draft_without_a_tokenizer_is_refused_before_any_lesson(world, pair, t
     shutil.copytree(pair / "draft", draft)
     for path in draft.glob("token*"):
         path.unlink()
-    monkeypatch.setattr(command.teacher_paths, "make", lambda *_: pytest.fail("teacher paths were made"))
+    monkeypatch.setattr(alignment.teacher_paths, "make", lambda *_: pytest.fail("teacher paths were made"))
     with pytest.raises(ModelError, match="--draft .*draft: its tokenizer cannot be read"):
         _ran("recommender", "align", "--data", world.data, "--recommender", pair / "target", "--draft",
              draft, "--save",

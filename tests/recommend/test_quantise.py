@@ -15,8 +15,8 @@ from dare_job.cli import app
 from dare_job.embed import vectors as vector_files
 from dare_job.errors import ConfigError, DataError
 from dare_job.recommend.item_ids import ItemIds
-from dare_job.training.item_ids import command, quantiser
-from dare_job.training.item_ids.make_ids import make_ids
+from dare_job.training.item_ids import assign, quantiser
+from dare_job.training.item_ids.assign import make_ids
 from dare_job.training.item_ids.settings import Settings
 
 SMALL = Settings(levels=3, codes=8, inner=8, hidden=32, epochs=80, batch=64, rate=3e-3)
@@ -53,7 +53,7 @@ def test_collisions(rule):
     vectors[30:36] = vectors[24:30]  # the same items again
     ids, record = make_ids(list(map(str, range(60))), vectors, WIDE, rule)
     assert record["collided"] >= 6
-    assert command.count_collisions(ids.codes) == (record["collided"] if rule == "share" else 0)
+    assert assign.count_collisions(ids.codes) == (record["collided"] if rule == "share" else 0)
     assert ids.length == (4 if rule == "level" else 3)
 
 
@@ -63,20 +63,20 @@ def test_reassignment_changes_last_codes_alone(rows, seed):
     distances = np.random.default_rng(seed).random((len(rows), 6))
     if np.bincount(codes[:, 0]).max() > 6:
         with pytest.raises(ConfigError, match="--codes or --levels"):
-            command.reassigned(codes, distances)
+            assign.reassigned(codes, distances)
         return
-    found = command.reassigned(codes, distances)
-    assert command.count_collisions(found) == 0 and (found[:, 0] == codes[:, 0]).all()
+    found = assign.reassigned(codes, distances)
+    assert assign.count_collisions(found) == 0 and (found[:, 0] == codes[:, 0]).all()
     for prefix in range(3):
         rows = codes[:, 0] == prefix
-        if command.count_collisions(codes[rows]) == 0:
+        if assign.count_collisions(codes[rows]) == 0:
             assert (found[rows] == codes[rows]).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=18))
 def test_levels_number_those_that_share(rows):
-    found = command.with_collision_level(np.array(rows))
-    assert command.count_collisions(found) == 0 and (found[:, :2] == np.array(rows)).all()
+    found = assign.with_collision_level(np.array(rows))
+    assert assign.count_collisions(found) == 0 and (found[:, :2] == np.array(rows)).all()
     assert found[:, 2].max() == max(rows.count(row) for row in rows) - 1
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
 from dare_job.bench.profiles import data, train
-from dare_job.bench.sampling import acceptance, command, curve, measure, report, world
+from dare_job.bench.sampling import acceptance, compare, curve, measure, report, world
 from dare_job.bench.sampling.measure import Measured, Method, paths_tokens
 from dare_job.errors import ConfigError
 from dare_job.models import embedded_path
@@ -91,7 +91,7 @@ def test_a_target_that_is_missed_fails_the_command(found, monkeypatch, measured,
     rows = [{**row, "fewer_forwards": measured[0], "memory_bound": measured[1]} for row in found["rows"]]
     result = {**found, "targets": report.targets(rows, "cpu")}
     assert [one["met"] for one in result["targets"]] == [measured[0] >= 2, measured[1] >= 1.8]
-    monkeypatch.setattr(command, "run", lambda options: result)
+    monkeypatch.setattr(compare, "run", lambda options: result)
     done = invoke("--temperatures", "1")
     assert done.exit_code == code and json.loads(done.stdout.splitlines()[-1]) == result
     assert invoke("--temperatures", "1", "--quick").exit_code == 0
@@ -216,6 +216,6 @@ def test_this_machines_curve_is_read_as_it_was_measured():
     (("--rows", "0"), "--rows is 0; it must be at least 1"),
     (("--rows", "60", "--users", "60"), "must be left to learn from")])
 def test_what_cannot_be_is_refused_before_anything_is_trained(args, said, monkeypatch):
-    monkeypatch.setattr(command.world, "prepare", lambda *_: pytest.fail("it came to the models"))
+    monkeypatch.setattr(compare.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=said):
         CliRunner().invoke(app, ["sample", *args], catch_exceptions=False)

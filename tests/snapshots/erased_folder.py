@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dare_job import schemas
-from dare_job.publish.erase import command, subjects
+from dare_job.publish.erase import erasure, subjects
 from dare_job.publish.gate import findings
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.tables import chunk_files, published
@@ -163,7 +163,7 @@ def made(out: Path, days=DAYS, users=USERS) -> Path:
 
 
 def erase(out: Path, *names: str) -> dict:
-    return command.erase(out, subjects.parse(names))
+    return erasure.erase(out, subjects.parse(names))
 
 
 def values_of(out: Path) -> str:

@@ -23,7 +23,7 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
 from dare_job.prompts.sets import HistoryItem
-from dare_job.training.writer import command
+from dare_job.training.writer import train
 from dare_job.training.writer.settings import Options, Settings
 
 SYSTEM = "You write profiles."
@@ -61,7 +61,7 @@ def options(start, texts, to, **settings):
 
 
 def test_it_learns_to_write_the_texts_and_to_end_them(start, texts, tmp_path):
-    report = command.run(options(start, texts, tmp_path / "w"))
+    report = train.run(options(start, texts, tmp_path / "w"))
     assert report["texts"] == 28 and report["held_out"] == 4 and report["kind"] == "writer"
     assert report["training"]["validation"][-1] < 0.1 * report["training"]["validation"][0]
     tokenizer, target = AutoTokenizer.from_pretrained(tmp_path / "w"), Target.load(tmp_path / "w")
@@ -73,34 +73,34 @@ def test_it_learns_to_write_the_texts_and_to_end_them(start, texts, tmp_path):
 
 
 def test_a_killed_training_ends_with_the_same_weights(start, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_SAVE_EVERY_S", 0.0)
-    whole = command.run(options(start, texts, tmp_path / "whole", epochs=2))
+    monkeypatch.setattr(train, "_SAVE_EVERY_S", 0.0)
+    whole = train.run(options(start, texts, tmp_path / "whole", epochs=2))
     saves = []
 
-    def killed(self, *args, save=command.Checkpoint.save):
+    def killed(self, *args, save=train.Checkpoint.save):
         save(self, *args)
         saves.append(1)
         if len(saves) == 3:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(command.Checkpoint, "save", killed)
+        patch.setattr(train.Checkpoint, "save", killed)
         with pytest.raises(KeyboardInterrupt):
-            command.run(options(start, texts, tmp_path / "resumed", epochs=2))
+            train.run(options(start, texts, tmp_path / "resumed", epochs=2))
     assert not (tmp_path / "resumed").exists()
-    resumed = command.run(options(start, texts, tmp_path / "resumed", epochs=2))
+    resumed = train.run(options(start, texts, tmp_path / "resumed", epochs=2))
     assert resumed["training"]["validation"] == whole["training"]["validation"]
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed")]
     for one, other in zip(*(model.state_dict().values() for model in models), strict=True):
         assert torch.equal(one, other)
-    assert not command.training_folder(tmp_path / "resumed").exists()
+    assert not train.training_folder(tmp_path / "resumed").exists()
 
 
 def test_a_text_ends_as_the_chat_template_ends_it(start, texts, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(start)
     tokenizer.eos_token = next(token for token in sorted(tokenizer.get_vocab())
                                if token.isalpha() and token not in texts.read_text())
-    rows, _ = command.read_rows(texts, tokenizer, 256)
+    rows, _ = train.read_rows(texts, tokenizer, 256)
     assert {row.text[-1] for row in rows} == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
 
 
@@ -108,26 +108,26 @@ def test_a_text_ends_as_the_chat_template_ends_it(start, texts, tmp_path):
 def test_an_unusable_line_is_named(line, start, texts, tmp_path):
     texts.write_text(f"{texts.read_text()}{line}\n")
     with pytest.raises(DataError, match="texts.jsonl, line 33"):
-        command.run(options(start, texts, tmp_path / "w"))
+        train.run(options(start, texts, tmp_path / "w"))
 
 
 def test_what_cannot_be_trained_is_refused(start, texts, tmp_path):
     with pytest.raises(DataError, match="32 texts that fit --context; --held-out 20"):
-        command.run(options(start, texts, tmp_path / "w", held_out=20))
+        train.run(options(start, texts, tmp_path / "w", held_out=20))
     with pytest.raises(DataError, match="cannot be read"):
-        command.run(options(start, tmp_path / "none", tmp_path / "w"))
+        train.run(options(start, tmp_path / "none", tmp_path / "w"))
     with pytest.raises(ConfigError, match="--save .* is the folder of --base"):
-        command.run(options(start, texts, start))
+        train.run(options(start, texts, start))
     with pytest.raises(ConfigError, match="no chat template"):
-        command.read_rows(texts, tokenizer_with(None), 100)
+        train.read_rows(texts, tokenizer_with(None), 100)
 
 
 def test_rows_longer_than_the_context_are_left_out(texts):
     tokenizer = tokenizer_with(CHATML)
-    rows, left_out = command.read_rows(texts, tokenizer, 1000)
+    rows, left_out = train.read_rows(texts, tokenizer, 1000)
     longest = max(map(len, rows))
     assert (len(rows), left_out) == (32, 0)
-    assert command.read_rows(texts, tokenizer, longest - 1)[1] == sum(len(row) == longest for row in rows)
+    assert train.read_rows(texts, tokenizer, longest - 1)[1] == sum(len(row) == longest for row in rows)
 
 
 HISTORY = tuple(Film(title, title, year, genres) for title, year, genres in (

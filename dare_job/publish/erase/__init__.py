@@ -5,5 +5,5 @@
     mentions.py   where other files mention them: JSON, logs, pages, archives
     search.py     searches all files of a folder
     remove.py     removes what was found: snapshots, working files, logs, ids, reports
-    erase.py      the order of it all, under the lock of ``clean``
+    erasure.py    the order of it all, under the lock of ``clean``
 """

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
-from dare_job.bench.recommend import command, measure, report
+from dare_job.bench.recommend import compare, measure, report
 from dare_job.bench.recommend.compare import Options
 from dare_job.bench.recommend.measure import same
 from dare_job.decode.trie_search.search import TopKResult
@@ -96,6 +96,6 @@ def test_a_target_needs_data_and_drafts_a_target(tmp_path, monkeypatch):
     (("--k", "5,601"), "--k: 601 is more than the 594 ids of the recommender")])
 def test_invalid_options_fail_before_measuring(args, message, monkeypatch):
     monkeypatch.delenv("DARE_DATA", raising=False)
-    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(compare, "measure", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(app, ["recommend", *args], catch_exceptions=False)
