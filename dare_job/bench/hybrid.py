@@ -184,8 +184,8 @@ def two_dates(target: Target, tokenizer: PreTrainedTokenizerBase, options: Optio
                     previous_ids=previous[user]) for user in new]
 
 
-def _texts(target: Target, asked: dict[int, np.ndarray], tokens: int) -> dict[int, np.ndarray]:
+def _texts(target: Target, prompt_of: dict[int, np.ndarray], tokens: int) -> dict[int, np.ndarray]:
     """Return the texts of prompts, decoded without drafts."""
     engine = Engine(target, EngineSettings(max_new_tokens=tokens, batch_size=_FIRST_BATCH, nodes=0))
-    results = engine.run(Request(user, prompt) for user, prompt in asked.items())
+    results = engine.run(Request(user, prompt) for user, prompt in prompt_of.items())
     return {result.id: result.token_ids for result in results}

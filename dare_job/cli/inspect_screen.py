@@ -33,9 +33,9 @@ def show(facts: dict) -> None:
             console.print(f"\n{orphans['unknown']} of {orphans['of']} {name} of interactions are not in the "
                           f"table "
                           f"{name}, such as {_short(', '.join(orphans['examples']))}")
-        for one, other in list(orphans["alike"].items())[:1]:
-            console.print(f"ids are written differently: interactions has {_short(one)}, {name} has "
-                          f"{_short(other)}. {_remedy(name, one, other)}")
+        for id_, other in list(orphans["alike"].items())[:1]:
+            console.print(f"ids are written differently: interactions has {_short(id_)}, {name} has "
+                          f"{_short(other)}. {_remedy(name, id_, other)}")
     for prompt in facts["prompts"]:
         console.print(Text(f"\nprompt of {prompt['entity']}:{_short(prompt['id'])}", style="bold"))
         console.print(printable(prompt["prompt"] or prompt["error"]))
@@ -46,8 +46,8 @@ def show(facts: dict) -> None:
         console.print(facts["proposal"])
 
 
-def _remedy(table: str, one: str, other: str) -> str:
-    if unicodedata.normalize("NFC", one) != unicodedata.normalize("NFC", other):
+def _remedy(table: str, id_: str, other: str) -> str:
+    if unicodedata.normalize("NFC", id_) != unicodedata.normalize("NFC", other):
         return f"Read one of the two tables with a query that changes them: input.tables.{table}.query"
     return "They look alike, but encode accents in different ways (Unicode NFC, NFD): convert one of the " \
         "two files, for example with uconv -x nfc"

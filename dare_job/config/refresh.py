@@ -86,7 +86,7 @@ class RefreshSettings(Section):
         day, time, zone = _DEADLINE.fullmatch(self.deadline).groups()
         local = start.astimezone(ZoneInfo(zone))
         moment = datetime.strptime(f"{day or local.date()} {time}", "%Y-%m-%d %H:%M")
-        found = moment.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        if day is None and found <= start:
-            found = (moment + timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        return found
+        deadline = moment.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+        if day is None and deadline <= start:
+            deadline = (moment + timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+        return deadline

@@ -105,8 +105,8 @@ class PromptSettings(Section):
         name = getattr(self, entity)
         if name is None:
             return prompts.PromptSet("none", 1, {})
-        found = prompts.load(name, self.domain, entity, max_new_tokens)
-        return replace(found, compact=self.history == "compact" and entity == "user")
+        prompt_set = prompts.load(name, self.domain, entity, max_new_tokens)
+        return replace(prompt_set, compact=self.history == "compact" and entity == "user")
 
     @model_validator(mode="after")
     def _something_is_written(self):

@@ -147,14 +147,14 @@ def _without_proposal(settings: InputSettings, temporary: Path, error: DataError
     root = source.input_root(settings)
     if settings.tables.given() or root is None or source.detected(root) is not None:
         return error
-    found, unread = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    candidates, unread = guess.columns_found(unpack(root, temporary / "columns", source.detected))
     others = "".join(f". {reason}" for reason in unread[:SHOWN])
-    if not found:
+    if not candidates:
         return DataError(f"{error}{others}")
     tables = "; ".join(f"{name}: {', '.join(columns[:_MOST_COLUMNS])}"
                        f"{' and others' if len(columns) > _MOST_COLUMNS else ''}"
-                       for name, columns in list(found.items())[:SHOWN])
-    table = next(iter(found)) if len(found) == 1 and not unread else "FILE"
+                       for name, columns in list(candidates.items())[:SHOWN])
+    table = next(iter(candidates)) if len(candidates) == 1 and not unread else "FILE"
     return DataError(
         f"input.path = {settings.path}: no table has columns that are known as ids of users and items "
         f"(columns found: {tables}){others}. Name them in a file for --config, as "
@@ -172,15 +172,15 @@ def as_yaml(proposal: guess.Proposal) -> str:
 
 
 def _facts(config: JobConfig) -> dict:
-    with progress.doing("reading the input"), preview_rows.opened_without_spark(config) as found:
-        tables = {name: _table_facts(table) for name, table in found.tables.items()}
-        return {"path": config.input.path, "format": found.form,
+    with progress.doing("reading the input"), preview_rows.opened_without_spark(config) as opened:
+        tables = {name: _table_facts(table) for name, table in opened.tables.items()}
+        return {"path": config.input.path, "format": opened.form,
                 "tables": {name: table.as_dict() for name, table in tables.items()},
-                "orphans": _orphans(tables), "unused": _unused(found)}
+                "orphans": _orphans(tables), "unused": _unused(opened)}
 
 
-def _unused(found: InputSource) -> dict[str, list[str]]:
-    return {name: unused for name, table in found.tables.items() if (unused := table.unused())}
+def _unused(opened: InputSource) -> dict[str, list[str]]:
+    return {name: unused for name, table in opened.tables.items() if (unused := table.unused())}
 
 
 def _table_facts(table: Table) -> TableFacts:
@@ -277,14 +277,14 @@ def _uses(table: Table) -> dict[str, tuple[str, str]]:
 
 def _orphans(tables: dict[str, TableFacts]) -> dict[str, dict]:
     """Items and users of interactions that the other tables lack."""
-    events, found = tables["interactions"], {}
+    events, orphans = tables["interactions"], {}
     for name, key in (("items", "item_id"), ("users", "user_id")):
         if name in tables and tables[name].whole:
             known = tables[name].ids.get(key, set())
             unknown = sorted(events.ids.get(key, set()) - known)
-            found[name] = {"unknown": len(unknown), "of": len(events.ids.get(key, set())),
-                           "examples": unknown[:SHOWN], "alike": _alike(unknown, known)}
-    return found
+            orphans[name] = {"unknown": len(unknown), "of": len(events.ids.get(key, set())),
+                             "examples": unknown[:SHOWN], "alike": _alike(unknown, known)}
+    return orphans
 
 
 def _alike(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:

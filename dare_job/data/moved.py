@@ -90,8 +90,8 @@ class IdRows:
         place = np.repeat(np.arange(len(wanted)), end - first)  # of each candidate: rows of equal hash
         offset = np.arange(len(place)) - np.repeat(np.cumsum(end - first) - (end - first), end - first)
         rows = self._rows[first[place] + offset]
-        found = np.full(len(wanted), -1, np.int64)
+        numbers = np.full(len(wanted), -1, np.int64)
         for at, row, id_ in zip(place.tolist(), rows.tolist(), self._ids.take(rows).to_pylist(), strict=True):
             if id_ == wanted[at]:
-                found[at] = row
-        return found
+                numbers[at] = row
+        return numbers

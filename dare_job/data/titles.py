@@ -48,8 +48,8 @@ def named(text: str | None, titles: Iterable[str], values: Iterable[str] = ()) -
         return []
     keys = [key for key, _ in patterns]
     search = _compiled(tuple(pattern for _, pattern in patterns))
-    found = (keys[match.lastindex - 1] for match in search.finditer(_plain(text)))
-    return list(dict.fromkeys(found))
+    mentions = (keys[match.lastindex - 1] for match in search.finditer(_plain(text)))
+    return list(dict.fromkeys(mentions))
 
 
 def _patterns(titles: tuple[str, ...], values: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -312,8 +312,8 @@ def _report(console: Console, differences: Sequence[dict], rows: int, batches=_B
         drafted = "with and without" if any(nodes for _, nodes in batches) else "without"
         console.print(f"[green]equal[/green]{but}: {rows} rows, singly and batched, {drafted} drafts")
     if differences:
-        each = ", ".join(f"{one['rows_that_differ']} (batch {one['batch']}, {one['nodes']} nodes)"
-                         for one in _by_batch(differences, batches))
+        each = ", ".join(f"{group['rows_that_differ']} (batch {group['batch']}, {group['nodes']} nodes)"
+                         for group in _by_batch(differences, batches))
         console.print(f"{len({d['row'] for d in differences})} of {rows} rows have another text than "
                       f"generate's: {each}")
     for d in differences[:10]:

@@ -167,9 +167,10 @@ def _require_no_gguf(folder: Path, name: str, setting: str) -> None:
     """Raise ModelError for a folder that holds a model only in GGUF files, or no model of the hub."""
     if any((folder / config).is_file() for config in _CONFIGS):
         return
-    if found := sorted(folder.glob("*.gguf")):
-        raise ModelError(f"{setting} = {name} holds {len(found)} GGUF file{'s' * (len(found) > 1)} and no "
-                         f"config.json: name the file itself: {setting} = {found[0]}")
+    if gguf_files := sorted(folder.glob("*.gguf")):
+        raise ModelError(f"{setting} = {name} holds {len(gguf_files)} GGUF "
+                         f"file{'s' * (len(gguf_files) > 1)} and no config.json: name the file itself: "
+                         f"{setting} = {gguf_files[0]}")
     if not Path(name).expanduser().is_dir() and "://" not in name:
         raise ModelError(f"{setting} = {name} has no config.json on the hub, so it is no model of "
                          "transformers. If it has GGUF files, download one of them (hf download NAME FILE) "

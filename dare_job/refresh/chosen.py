@@ -89,8 +89,8 @@ def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
     rows = rows.where(to_write | current)
     shared = rows.groupBy("text_key").agg(F.min(free).alias("first"), F.count("*").alias("n"))
     shared = shared.where("n > 1 and first is not null").select("text_key", "first.*")
-    found = rows.where(to_write).join(shared, "text_key").where("entity_id != text_of")
-    write_parquet(found.select(*COPIES.names), target)
+    copies = rows.where(to_write).join(shared, "text_key").where("entity_id != text_of")
+    write_parquet(copies.select(*COPIES.names), target)
     return read_parquet(job.spark, target)
 
 

@@ -62,14 +62,14 @@ def read(file: Path, setting: str = "refresh.priority") -> Coefficients:
     """
     names = {field.name for field in fields(Coefficients)}
     try:
-        found = json.loads(Path(file).read_text("utf-8"))
+        content = json.loads(Path(file).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{setting}: {file} cannot be read as JSON: {error}; `dare-job lab refresh --save "
                           "FILE` writes such a file") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ConfigError(f"{setting}: {file} does not have \"format\": \"{FORMAT}\"; write it again with "
                           "`dare-job lab refresh --save FILE`")
-    values = found.get("coefficients")
+    values = content.get("coefficients")
     if not isinstance(values, dict) or set(values) != names or not all(
             isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number)
             and number >= 0 for number in values.values()):

@@ -114,8 +114,9 @@ def learned_coefficients(job: Job) -> Coefficients | None:
 
 def uses_vectors(job: Job) -> bool:
     """Whether the value of a user depends on the vectors of items."""
-    settings, found = job.config.refresh, learned_coefficients(job)
-    return settings.is_limited and (settings.priority == "value" or found is not None and found.distance > 0)
+    settings, coefficients = job.config.refresh, learned_coefficients(job)
+    return settings.is_limited and (
+        settings.priority == "value" or coefficients is not None and coefficients.distance > 0)
 
 
 def shown_entries(job: Job) -> int:
@@ -143,11 +144,11 @@ def _value(job: Job, entity: str) -> Column:
     impressions = F.when(impressions.isNotNull() & ~F.isnan(impressions), F.greatest(F.lit(0.0), impressions))
     unseen = F.coalesce(F.when(~void, F.col("unseen_interactions")), F.col("interactions"))
     missed = F.coalesce(impressions * new, unseen.cast("double"))
-    found, no_text = learned_coefficients(job), void.cast("double")
+    coefficients, no_text = learned_coefficients(job), void.cast("double")
     distance = F.coalesce(F.col("distance").cast("double"), F.lit(0.0))
-    if found is None:
+    if coefficients is None:
         return value(missed, _age(), no_text, distance)
-    return learned.value(missed, new, _age(), no_text, distance, found)
+    return learned.value(missed, new, _age(), no_text, distance, coefficients)
 
 
 def _distance() -> Column:

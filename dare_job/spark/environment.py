@@ -69,11 +69,11 @@ def worker_python(settings: SparkSettings, variables: Mapping[str, str]) -> tupl
 
 def _check_python(settings: SparkSettings, variables: Mapping[str, str]) -> None:
     name, python = worker_python(settings, variables)
-    found = shutil.which(python, path=variables.get("PATH"))
+    program = shutil.which(python, path=variables.get("PATH"))
     fix = f"unset it, or set it to {sys.executable}"
-    if found is None:
+    if program is None:
         raise ConfigError(f"{name}={python} is no program that can be run: {fix}")
-    if os.path.abspath(found) != os.path.abspath(sys.executable) and (problem := _python_problem(found)):
+    if os.path.abspath(program) != os.path.abspath(sys.executable) and (problem := _python_problem(program)):
         raise ConfigError(f"{name}={python} {problem}: {fix}")
 
 
@@ -113,15 +113,15 @@ def _check_arguments(settings: SparkSettings, variables: Mapping[str, str]) -> N
 
 def _named_master(words: list[str]) -> str | None:
     """The last master in arguments of spark-submit; None if they name none."""
-    found = None
+    master = None
     for option, value in zip(words, [*words[1:], ""], strict=True):
         if option == "--master":
-            found = value
+            master = value
         elif option.startswith("--master="):
-            found = option.partition("=")[2]
+            master = option.partition("=")[2]
         elif option == "--conf" and value.startswith("spark.master="):
-            found = found or value.partition("=")[2]
-    return found
+            master = master or value.partition("=")[2]
+    return master
 
 
 def _check_home(variables: Mapping[str, str]) -> None:

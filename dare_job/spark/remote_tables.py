@@ -147,11 +147,11 @@ def divide(pieces: Sequence[tuple[Any, int]], spark: SparkSession) -> list[list]
         Each with its bytes.
     """
     costs = [size + _FILE_COSTS_BYTES for _, size in pieces]
-    most = min(TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
+    max_bytes = min(TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
     tasks: list[list] = []
-    size = most
+    size = max_bytes
     for (piece, _), cost in zip(pieces, costs, strict=True):
-        if size >= most:
+        if size >= max_bytes:
             tasks.append([])
             size = 0
         tasks[-1].append(piece)

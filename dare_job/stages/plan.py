@@ -90,11 +90,12 @@ def run(job: Job) -> dict:
 
 def _warn_of_missing_prompts(job: Job, record: dict) -> None:
     """Warn if half of the users or items have no prompt, as of a wrong input."""
-    asked = {entity: record[entity] for entity in ENTITIES if getattr(job.config.prompts, entity) is not None}
-    users, items = asked.get("user"), asked.get("item")
+    records = {entity: record[entity] for entity in ENTITIES
+               if getattr(job.config.prompts, entity) is not None}
+    users, items = records.get("user"), records.get("item")
     if users and 2 * users["errors"] >= users["rows"]:
-        least = job.config.history.min_rating
-        rating = f", rated at least history.min_rating = {least:g}" if least is not None else ""
+        min_rating = job.config.history.min_rating
+        rating = f", rated at least history.min_rating = {min_rating:g}" if min_rating is not None else ""
         _LOG.warning("%d of %d users get no text: they have no interaction before the end of %s (--date) "
                      "with an item that has a title%s; `dare-job data inspect` compares the tables",
                      users["errors"], users["rows"], job.space.dt, rating)
@@ -105,8 +106,8 @@ def _warn_of_missing_prompts(job: Job, record: dict) -> None:
 
 def _learned(job: Job) -> dict:
     """Learned coefficients of the value, on which the choice of rows depends; empty without any."""
-    found = worth.learned_coefficients(job)
-    return {} if found is None else {"learned": vars(found)}
+    coefficients = worth.learned_coefficients(job)
+    return {} if coefficients is None else {"learned": vars(coefficients)}
 
 
 def _warn_of_wording(job: Job) -> None:

@@ -179,8 +179,8 @@ def numbers_of(folder: AnyPath, ids: Sequence[str], schema: pa.Schema = KNOWLEDG
     """Numbers of the rows with these ids, in the order of the folder's files. Reads only the ids."""
     wanted, numbers, first = pa.array(ids, pa.string()), {}, 0
     for batch in dataset(folder, schema).to_batches(columns=["entity_id"]) if len(ids) else ():
-        found = pc.is_in(batch["entity_id"], value_set=wanted).to_numpy(zero_copy_only=False).nonzero()[0]
-        numbers |= {batch["entity_id"][int(n)].as_py(): first + int(n) for n in found}
+        places = pc.is_in(batch["entity_id"], value_set=wanted).to_numpy(zero_copy_only=False).nonzero()[0]
+        numbers |= {batch["entity_id"][int(n)].as_py(): first + int(n) for n in places}
         first += batch.num_rows
     return numbers
 
@@ -202,8 +202,8 @@ def rows_at(folder: AnyPath, numbers: Sequence[int], columns: Sequence[str] = KN
         if inside:
             scanner = fragment.scanner(schema=schema, columns=list(columns), batch_size=1024,
                                        batch_readahead=1)
-            taken = scanner.take(pa.array([number - first for number in inside], pa.int64()))
-            rows |= zip(inside, taken.to_pylist(), strict=True)
+            table = scanner.take(pa.array([number - first for number in inside], pa.int64()))
+            rows |= zip(inside, table.to_pylist(), strict=True)
         first += count
     return [rows[number] for number in numbers]
 

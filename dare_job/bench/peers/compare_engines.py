@@ -112,10 +112,10 @@ def _run(engine: str, script: list, cpus: list[int], log: Path) -> None:
 
 def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:
     """Texts of ``generate``, of each row at the smallest batch size that has it; else of the first engine."""
-    found = [each for each in measured if each["dtype"] == dtype]
-    found = [each for each in found if each["method"] == GENERATE] or found
+    rows = [each for each in measured if each["dtype"] == dtype]
+    rows = [each for each in rows if each["method"] == GENERATE] or rows
     texts: dict[str, list[int]] = {}
-    for each in sorted(found, key=lambda each: each["batch"]):
+    for each in sorted(rows, key=lambda each: each["batch"]):
         texts = each["texts"] | texts
     return texts
 
@@ -131,7 +131,7 @@ def _targets(table: list[dict]) -> list[dict]:
     """Compare with the peers: strict drafts, autoregressive decoding, and at batch 32 the best peer."""
     speeds = {(row["engine"], row["method"], row["dtype"], row["batch"]): row["tokens_per_s"]
               for row in table}
-    found = []
+    targets = []
     for dtype in dict.fromkeys(row["dtype"] for row in table):
         for batches, method, peer, bound in _TARGETS:
             for batch in batches:
@@ -139,14 +139,14 @@ def _targets(table: list[dict]) -> list[dict]:
                 theirs = speeds.get((*peer, dtype, batch))
                 if ours and theirs:
                     name = f"{dtype}, batch {batch}: {method} over {' '.join(peer)}, at least"
-                    found.append(target_row(name, bound, ours / theirs, ours >= bound * theirs))
+                    targets.append(target_row(name, bound, ours / theirs, ours >= bound * theirs))
         others = [speed for (engine, _, kind, batch), speed in speeds.items()
                   if engine != "dare-job" and kind == dtype and batch == 32]
         ours = speeds.get(("dare-job", "dare strict", dtype, 32))
         if others and ours:
-            found.append(target_row(f"{dtype}, batch 32: dare strict over the best peer, at least", 1.0,
-                                    ours / max(others), ours >= max(others)))
-    return found
+            targets.append(target_row(f"{dtype}, batch 32: dare strict over the best peer, at least", 1.0,
+                                      ours / max(others), ours >= max(others)))
+    return targets
 
 
 def _processor() -> str:

@@ -144,9 +144,9 @@ class Sentences:
 
 
 def _genres(sentence: str) -> tuple[str, ...]:
-    found = {genre: match.start() for genre, pattern in _GENRES.items()
-             if (match := pattern.search(sentence))}
-    return tuple(sorted(found, key=found.__getitem__))
+    starts = {genre: match.start() for genre, pattern in _GENRES.items()
+              if (match := pattern.search(sentence))}
+    return tuple(sorted(starts, key=starts.__getitem__))
 
 
 class _Composer:
@@ -192,12 +192,12 @@ class _Composer:
 
         If more are equal, it says that no genre stands out. None if no recorded sentence names the genres.
         """
-        most = max(counts.values(), default=0)
-        leading = {genre for genre, count in counts.items() if count == most}
+        max_count = max(counts.values(), default=0)
+        leading = {genre for genre, count in counts.items() if count == max_count}
 
         def is_true(text: str, genres: tuple[str, ...]) -> bool:
-            return most > 1 and leading == {*genres} and all(
-                low <= most / films <= high
+            return max_count > 1 and leading == {*genres} and all(
+                low <= max_count / films <= high
                 for word, (low, high) in _QUANTITIES.items() if f" {word} " in text)
 
         if len(leading) > 2:
@@ -244,11 +244,11 @@ def groups(films: Sequence[Film], counts: Counter[str]) -> list[tuple[list[Film]
     pairs = [tuple(sorted((genre for genre in film.genres if counts[genre] > 1),
                           key=lambda genre: -counts[genre])[:_GENRES_OF_A_GROUP]) for film in newest_first]
     keys = [pair if pairs.count(pair) > 1 else pair[:1] for pair in pairs]
-    found: dict[tuple[str, ...], list[Film]] = {}
+    films_by_genres: dict[tuple[str, ...], list[Film]] = {}
     for film, key in zip(newest_first, keys, strict=True):
-        found.setdefault(key if keys.count(key) > 1 else (), []).append(film)
-    others = found.pop((), [])
-    ranked = sorted(found.items(), key=lambda group: (
+        films_by_genres.setdefault(key if keys.count(key) > 1 else (), []).append(film)
+    others = films_by_genres.pop((), [])
+    ranked = sorted(films_by_genres.items(), key=lambda group: (
         -len(group[1]), -sum(counts[genre] for genre in group[0]), ", ".join(group[0]).lower()))
     return [(films, list(genres)) for genres, films in ranked] + ([(others, [])] if ranked and others else [])
 
@@ -272,15 +272,15 @@ def _counted(genres: Sequence[tuple[str, int]], decades: Sequence[tuple[str, int
     """A sentence on the most frequent genres and decades; empty if there are none."""
     parts = []
     if genres:
-        (first, most), *others = genres
-        parts.append(_joined([f"{most} have the genre {first.lower()}",
+        (first, first_count), *others = genres
+        parts.append(_joined([f"{first_count} have the genre {first.lower()}",
                               *(f"{count} {genre.lower()}" for genre, count in others)]))
     if decades:
-        (first, most), *others = decades
-        parts.append(_joined([f"{'all' if most == films else most} are from the {first}",
+        (first, first_count), *others = decades
+        parts.append(_joined([f"{'all' if first_count == films else first_count} are from the {first}",
                               *(f"{count} from the {decade}" for decade, count in others)]))
-    said = f"Of the {films} films, {'; '.join(parts)}."
-    return [re.sub(rf"^Of the {films} films, ({films}|all) ", f"All {films} films ", said)] if parts else []
+    text = f"Of the {films} films, {'; '.join(parts)}."
+    return [re.sub(rf"^Of the {films} films, ({films}|all) ", f"All {films} films ", text)] if parts else []
 
 
 def sentences(text: str) -> list[str]:

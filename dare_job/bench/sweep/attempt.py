@@ -126,7 +126,7 @@ def _compared(target: Target, prompts: Sequence[np.ndarray], texts: Sequence[np.
     repeated = _decode(target, prompts, max(_BATCHES), RetrievalDrafter(DraftSettings(threads=1)),
                        (Index.build([_changed(text) for text in texts]),))
     for title, results in (("without drafts", undrafted), ("with drafts", [*drafted, repeated])):
-        for result in (result for one in results for result in one):
+        for result in (result for decoded in results for result in decoded):
             if result.error:
                 return {"outcome": "crash", "reason": f"{title}: {result.error}"}
             if not np.array_equal(result.token_ids, texts[result.id]):

@@ -91,9 +91,9 @@ def _value(key: str, value: Any, layers: int, count: int) -> Any:
         return shrink(value) if "model_type" in value else dict(value)
     if isinstance(value, list | tuple):
         if _by_layer(value, layers):
-            return [_value(key, one, 0, 0) for one in value[:count]]
-        if _INDEXES.fullmatch(key) and all(isinstance(one, int) for one in value):
-            return [one for one in value if one < count]
+            return [_value(key, entry, 0, 0) for entry in value[:count]]
+        if _INDEXES.fullmatch(key) and all(isinstance(entry, int) for entry in value):
+            return [entry for entry in value if entry < count]
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0 or _NO_SIZES.fullmatch(key):
         return value
@@ -112,7 +112,7 @@ def _ropes(parameters: Any) -> list[dict]:
     """Return the rotary parameters of all layers, or of each kind of layer."""
     if not isinstance(parameters, dict):
         return []
-    return [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
+    return [rope for rope in parameters.values() if isinstance(rope, dict)] or [parameters]
 
 
 def _shrink_rope(rope: dict, fields: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ def _shrink_rope(rope: dict, fields: Mapping[str, Any]) -> None:
         if key in ("short_factor", "long_factor"):
             rope[key] = value[:frequencies]
         elif key == "mrope_section":
-            parts = [one * frequencies // sum(value) for one in value]
+            parts = [section * frequencies // sum(value) for section in value]
             rope[key] = [frequencies - sum(parts[1:]), *parts[1:]]
         elif key == "original_max_position_embeddings":
             rope[key] = CONTEXT // 2

@@ -130,8 +130,8 @@ def _opened(files: Sequence[AnyPath]) -> tuple:
 def _review(raw: Raw) -> Raw:
     first = {"user_id": ("reviewerID", "user_id"), "item_id": ("parent_asin", "asin"),
              "rating": ("overall", "rating"), "timestamp": ("unixReviewTime", "timestamp", "sort_timestamp")}
-    found = {ours: pc.coalesce(*[raw.columns[name] for name in names]) for ours, names in first.items()}
-    return _in_seconds(Raw({**raw.columns, **found}, raw.lines, raw.raw, raw.problems))
+    columns = {ours: pc.coalesce(*[raw.columns[name] for name in names]) for ours, names in first.items()}
+    return _in_seconds(Raw({**raw.columns, **columns}, raw.lines, raw.raw, raw.problems))
 
 
 def _in_seconds(raw: Raw) -> Raw:

@@ -79,7 +79,7 @@ def _parsed(text: str) -> object:
         entries = re.findall(_ENTRY, text, re.DOTALL)
         return [re.sub(r"\\(.)", r"\1", entry[1:-1] if entry[0] == '"' else entry)
                 for entry in entries if entry != "NULL"]
-    divided = _ADJOINING.sub(lambda found: f"{found[1]}, " if found[1] else found[0], text)
+    divided = _ADJOINING.sub(lambda match: f"{match[1]}, " if match[1] else match[0], text)
     value = formats.parse_literal(divided)
     return value if isinstance(value, list | tuple | set | dict) else text
 

@@ -100,14 +100,15 @@ def write_checked(source: InputSource, into: AnyPath, max_reject_share: float, s
             counts[name] = TableCounts()
             continue
         if name == "interactions":
-            found = _write_interactions(table, into, max_reject_share, spark)
+            table_counts = _write_interactions(table, into, max_reject_share, spark)
         else:
             rows = _without_copies(_rows(table, spark), schema.names[0], table.settings.distinct)
-            found = _write(rows, schema, name, into, max_reject_share)
-        counts[name] = found
-        doubts.warn_of_mapping(table, found.written + found.broken, found.oldest, found.newest, found.met)
-        doubts.warn_of_encoding(table, found.odd, found.odd_file)
-        doubts.warn_of_headers(table, found.repeated, found.repeated_file)
+            table_counts = _write(rows, schema, name, into, max_reject_share)
+        counts[name] = table_counts
+        doubts.warn_of_mapping(table, table_counts.written + table_counts.broken, table_counts.oldest,
+                               table_counts.newest, table_counts.met)
+        doubts.warn_of_encoding(table, table_counts.odd, table_counts.odd_file)
+        doubts.warn_of_headers(table, table_counts.repeated, table_counts.repeated_file)
     for name in OF_TEXTS:
         if table := source.tables.get(name):
             rows = _without_copies(_rows(table, spark), TEXTS.names[0], False)
@@ -158,8 +159,8 @@ def _write_interactions(table: Table, into: AnyPath, max_share: float, spark: Sp
     rest = _in_tasks(table, spark, write, _REST).persist()
     try:
         checked = rest.withColumns({"reason": F.col("problem"), "broken": F.col("problem").isNotNull()})
-        found = checked.agg(*_aggregates()).first().asDict()
-        counts = _with_rejects(checked, found, table.name, into, max_share)
+        aggregates = checked.agg(*_aggregates()).first().asDict()
+        counts = _with_rejects(checked, aggregates, table.name, into, max_share)
     finally:
         rest.unpersist()
     if not counts.written:
@@ -213,11 +214,12 @@ def _aggregates() -> list[Column]:
     return [column.alias(name) for name, column in columns.items()]
 
 
-def _with_rejects(checked: DataFrame, found: dict, name: str, into: AnyPath, max_share: float) -> TableCounts:
-    """Write the rejected rows of a table; return its counts, by the aggregates ``found`` of its rows."""
-    rows, rejected, broken = (found[key] for key in ("rows", "rejected", "broken"))
-    others = {key: found[key] for key in ("oldest", "newest", "odd", "odd_file", "repeated",
-                                          "repeated_file", "met")}
+def _with_rejects(checked: DataFrame, aggregates: dict, name: str, into: AnyPath, max_share: float
+                  ) -> TableCounts:
+    """Write the rejected rows of a table; return its counts, by the ``aggregates`` of its rows."""
+    rows, rejected, broken = (aggregates[key] for key in ("rows", "rejected", "broken"))
+    others = {key: aggregates[key] for key in ("oldest", "newest", "odd", "odd_file", "repeated",
+                                               "repeated_file", "met")}
     counts = TableCounts(rows - rejected, broken, rejected - broken, **others)
     if rejected:
         invalid = checked.where(F.col("reason").isNotNull())
@@ -254,5 +256,5 @@ def _write_empty(folder: AnyPath, schema: pa.Schema) -> None:
 
 def hint(table: str, reason: str) -> str:
     """What to set where rows of a table are rejected for a reason; empty if no setting mends it."""
-    found = next((text for pattern, text in _HINTS if re.match(pattern, reason)), "")
-    return found.format(key=f"input.tables.{table}", column=reason.partition(" ")[0])
+    template = next((text for pattern, text in _HINTS if re.match(pattern, reason)), "")
+    return template.format(key=f"input.tables.{table}", column=reason.partition(" ")[0])

@@ -50,7 +50,7 @@ def clean(text: str) -> str:
     """One line of text without markup, entities, control characters and spaces at its ends."""
     for _ in range(2):
         if "&" in text:
-            text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
+            text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
     text = _repaired(text)
     if "<" in text:
         text = _TAG.sub(" ", text)
@@ -63,7 +63,7 @@ def _repaired(text: str) -> str:
     if _MISREAD.search(text) and not _TYPESET.search(text):
         with suppress(UnicodeError):
             text = b"".join(map(_byte, text)).decode("utf-8")
-    return _C1.sub(lambda found: found[0].encode("latin-1").decode("cp1252", "ignore") or " ", text)
+    return _C1.sub(lambda match: match[0].encode("latin-1").decode("cp1252", "ignore") or " ", text)
 
 
 def _byte(letter: str) -> bytes:

@@ -53,22 +53,22 @@ def _check_left_out(table: Table) -> None:
 
 def _check_columns(table: Table, file: FileInfo) -> None:
     """Check one file. Columns other than ids and times may be missing where another file has them."""
-    path, types, found = file.path, file.types, file.columns
-    lacking = [ours for ours in COLUMNS[table.name] if (theirs := table.column(ours)) not in (None, *found)
+    path, types, columns = file.path, file.types, file.columns
+    lacking = [ours for ours in COLUMNS[table.name] if (theirs := table.column(ours)) not in (None, *columns)
                and (theirs != ours or ours not in _OPTIONAL) and not _may_lack(table, ours, theirs)]
     if lacking:
         missing = ", ".join(str(table.column(ours)) for ours in lacking)
-        raise DataError(f"{path} has no column {missing} (columns found: {', '.join(found)}); "
+        raise DataError(f"{path} has no column {missing} (columns found: {', '.join(columns)}); "
                         f"{_advice(table, file, lacking)}")
     named = [*table.attribute_names().values(), *table.settings.where]
     missing = [name for name in named if name not in table.columns]
-    shown = table.shown(found) if table.shows_all else ()
+    shown = table.shown(columns) if table.shows_all else ()
     if repeated := file.repeated & {*named, *map(table.column, COLUMNS[table.name]), *shown}:
         raise DataError(f"{path} has several columns {min(repeated)}: give each a name of its own, or "
                         f"name them all in {table.key}.header")
     if missing and not table.may_lack_keys:
         raise DataError(f"{path} has no column {missing[0]}, which {table.key} names (columns found: "
-                        f"{', '.join(found)})")
+                        f"{', '.join(columns)})")
     nested = [theirs for ours in COLUMNS[table.name] if (kind := types.get(theirs := table.column(ours)))
               and pa.types.is_nested(kind)]
     if nested:
@@ -114,15 +114,15 @@ def _require(file: FileInfo, columns: Sequence[str]) -> None:
         raise DataError(f"{file.path} has no column {missing[0]} (columns found: {', '.join(file.types)})")
 
 
-def _similar(ours: str, theirs: str, found: Sequence[str]) -> str | None:
+def _similar(ours: str, theirs: str, columns: Sequence[str]) -> str | None:
     """The column that is probably meant: one nearly named so, else one that is probably ours."""
-    named = _nearest(theirs, found) if theirs != ours else None
-    return named or column_for(ours, found) or _nearest(ours, found)
+    named = _nearest(theirs, columns) if theirs != ours else None
+    return named or column_for(ours, columns) or _nearest(ours, columns)
 
 
-def _nearest(name: str, found: Iterable[str]) -> str | None:
+def _nearest(name: str, columns: Iterable[str]) -> str | None:
     """The column whose name differs least, in any case and composition; None if all differ much."""
-    plain = {_composed(each).lower(): each for each in sorted(found)}
+    plain = {_composed(each).lower(): each for each in sorted(columns)}
     near = difflib.get_close_matches(_composed(name).lower(), plain, n=1)
     return plain[near[0]] if near else None
 

@@ -37,12 +37,12 @@ def header(file: AnyPath, form: Form) -> list[str]:
 def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
     """Names, which may have line breaks in quotes, and how many lines they and what is before them take."""
     place, form = header_place(lines, form.separator), replace(form, spaced=True)
-    fields, taken = None, 1
+    fields, line_count = None, 1
     if form.quotes != "none" and '"' in lines[place]:
-        fields, taken = _complete(lines[:place + _MOST_LINES], place, iter(()), form)
+        fields, line_count = _complete(lines[:place + _MOST_LINES], place, iter(()), form)
     if not fields:
-        fields, taken = _fields(lines[place], form), 1
-    return [re.sub(r"\s*\n\s*", " ", name.strip()) for name in fields], place + taken
+        fields, line_count = _fields(lines[place], form), 1
+    return [re.sub(r"\s*\n\s*", " ", name.strip()) for name in fields], place + line_count
 
 
 def header_place(lines: Sequence[str], *separators: str) -> int:
@@ -109,9 +109,9 @@ def _split(names: list[str], lines: Sequence[str], numbers: np.ndarray, separato
     parts = pc.split_pattern(pa.array(lines, pa.string()), separator)
     counts = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
     starts, flat, wrong = np.cumsum(counts) - counts, pc.list_flatten(parts), counts != len(names)
-    found = {name: _null_if_empty(flat.take(pa.array(starts + place, mask=wrong)))
-             for place, name in enumerate(names) if columns is None or name in columns}
-    return Raw(found, numbers, lines.__getitem__, _wrong_count(counts, wrong, len(names)))
+    arrays = {name: _null_if_empty(flat.take(pa.array(starts + place, mask=wrong)))
+              for place, name in enumerate(names) if columns is None or name in columns}
+    return Raw(arrays, numbers, lines.__getitem__, _wrong_count(counts, wrong, len(names)))
 
 
 def _null_if_empty(column: pa.Array) -> pa.Array:
@@ -134,11 +134,11 @@ def _records(first: int, lines: list[str], blocks: Iterator[tuple[int, list[str]
     numbers, rows, raws, at = [], [], [], 0
     while at < len(lines):
         if lines[at].strip():
-            row, taken = _record_at(lines, at, blocks, form, count)
+            row, line_count = _record_at(lines, at, blocks, form, count)
             numbers.append(first + at)
             rows.append(row)
-            raws.append("\n".join(lines[at:at + taken]))
-            at += taken
+            raws.append("\n".join(lines[at:at + line_count]))
+            at += line_count
         else:
             at += 1
     return np.array(numbers, np.int64), rows, raws
@@ -156,32 +156,32 @@ def _record_at(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]
         spaced, of_spaced = _complete(lines, at, blocks, replace(form, spaced=True))
         if len(spaced or ()) == count:
             return spaced, of_spaced
-    row, taken = _complete(lines, at, blocks, form)
-    if len(row or ()) != count and any('\\"' in line for line in lines[at:at + taken]):
+    row, line_count = _complete(lines, at, blocks, form)
+    if len(row or ()) != count and any('\\"' in line for line in lines[at:at + line_count]):
         escaped, of_escaped = _complete(lines, at, blocks, replace(form, quotes="escaped"))
         if len(escaped or ()) == count:
             return escaped, of_escaped
     if row:
-        return row, taken
+        return row, line_count
     fields = lines[at].split(form.separator)
     if len(fields) == count:
         return [(_quoted_fields([field.strip(" ")], form) or [field])[0] for field in fields], 1
-    return _fields(lines[at], form, None if taken == 1 and row is not None else "none"), 1
+    return _fields(lines[at], form, None if line_count == 1 and row is not None else "none"), 1
 
 
 def _complete(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]], form: Form
               ) -> tuple[list[str] | None, int]:
     """Fields of a record, as ``_quoted_fields``, and how many lines were read of it."""
-    taken, row = 1, _quoted_fields(lines[at:at + 1], form)
-    while row is None and taken < _MOST_LINES:
-        if at + taken == len(lines):
+    line_count, row = 1, _quoted_fields(lines[at:at + 1], form)
+    while row is None and line_count < _MOST_LINES:
+        if at + line_count == len(lines):
             lines += next(blocks, (0, []))[1]
-        if at + taken == len(lines):
+        if at + line_count == len(lines):
             break
-        taken += 1
-        if '"' in lines[at + taken - 1]:
-            row = _quoted_fields(lines[at:at + taken], form)
-    return row, taken
+        line_count += 1
+        if '"' in lines[at + line_count - 1]:
+            row = _quoted_fields(lines[at:at + line_count], form)
+    return row, line_count
 
 
 def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
@@ -189,11 +189,11 @@ def _quoted_fields(lines: list[str], form: Form) -> list[str] | None:
     if form.quotes == "escaped":  # \N is no value; the backslash must not be taken from it
         lines = [_null_mark(form.separator).sub(r"\\\\N", line) for line in lines]
     try:
-        found = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
-                                **_dialect(form)))
+        records = list(csv.reader([line + "\n" for line in lines[:-1]] + lines[-1:], strict=True,
+                                  **_dialect(form)))
     except csv.Error as error:
         return None if "unexpected end" in str(error) else []
-    return found[0] if len(found) == 1 else []
+    return records[0] if len(records) == 1 else []
 
 
 @cache
@@ -225,6 +225,6 @@ def _batch(names: list[str], fitting: tuple, numbers: np.ndarray, raws: list[str
            columns: Sequence[str] | None) -> Raw:
     rows, problems = fitting
     values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    found = {name: _null_if_empty(pa.array(column, pa.string()))
-             for name, column in zip(names, values, strict=True) if columns is None or name in columns}
-    return Raw(found, numbers, raws.__getitem__, problems)
+    arrays = {name: _null_if_empty(pa.array(column, pa.string()))
+              for name, column in zip(names, values, strict=True) if columns is None or name in columns}
+    return Raw(arrays, numbers, raws.__getitem__, problems)

@@ -48,17 +48,17 @@ def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
     if not path.exists():
         entries = root.iterdir() if root.is_dir() else ()
         beside = sorted(entry.name for entry in entries if not hidden(entry.name))
-        found = f" (found: {', '.join(beside)})" if beside else ""
-        raise DataError(f"{key} = {text}: {path} does not exist{found}")
-    found = _files_of(path, text or "")
-    if not found:
+        note = f" (found: {', '.join(beside)})" if beside else ""
+        raise DataError(f"{key} = {text}: {path} does not exist{note}")
+    files = _files_of(path, text or "")
+    if not files:
         names = _names(path)
         if names and (other := other_format(first_bytes(path / names[0], 100))):
             raise DataError(f"{path} has no file that can be read: {names[0]} is {other}")
         such = f": {', '.join(names[:5])} have no known suffix, such as .csv. If they are text, name them " \
             f"by a pattern: {key} = {path}/*" if names else ""
         raise DataError(f"{path} has no file that can be read{such}")
-    return found
+    return files
 
 
 def locate(root: AnyPath, text: str | None) -> AnyPath:
@@ -74,9 +74,9 @@ def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
         raise DataError(f"{key} = {text}: a pattern at a URL must be relative to input.path")
     anchor = Path(text).anchor
     base = Path(anchor) if anchor else root
-    found = sorted(base.glob(text[len(anchor):]), key=str)
+    matched = sorted(base.glob(text[len(anchor):]), key=str)
     fixed = str(base / _before_wildcard(text[len(anchor):]))
-    names = [path for path in found if not any(map(hidden, str(path)[len(fixed):].strip("/").split("/")))]
+    names = [path for path in matched if not any(map(hidden, str(path)[len(fixed):].strip("/").split("/")))]
     for path in names:
         _refuse_part_of_lake(path, key)
     outside = 0 if anchor else len(str(root))
@@ -90,8 +90,8 @@ def _files_of(path: AnyPath, name: str) -> list[Found]:
     """A file, or the data files of a folder, with the columns that the folders in its ``name`` give."""
     if not path.is_dir():
         return [(path, _partition(name))]
-    given = _partition(f"{name}/")
-    return [(file, given | columns) for file, columns in files_below(path)]
+    partition = _partition(f"{name}/")
+    return [(file, partition | columns) for file, columns in files_below(path)]
 
 
 def _before_wildcard(pattern: str) -> str:
@@ -139,7 +139,7 @@ def _names(folder: AnyPath) -> list[str]:
         for name in names:
             _refuse_lake_below(folder, name.split("/"))
         return [name for name in names if not any(map(hidden, name.split("/")))]
-    found, seen = [], set()
+    files, seen = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
         place = os.stat(parent)
         if (place.st_dev, place.st_ino) in seen:
@@ -149,8 +149,8 @@ def _names(folder: AnyPath) -> list[str]:
         inside = os.path.relpath(parent, folder)
         _refuse_lake_below(folder, [*inside.split(os.sep), *folders, *names])
         folders[:] = [name for name in folders if not hidden(name)]
-        found += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not hidden(name)]
-    return sorted(name.replace(os.sep, "/") for name in found)
+        files += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not hidden(name)]
+    return sorted(name.replace(os.sep, "/") for name in files)
 
 
 def _unreadable(error: OSError) -> None:
@@ -226,11 +226,11 @@ def named_table(folder: AnyPath, name: str) -> AnyPath | None:
         There are several, such as a file and a folder of one name.
     """
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    found = [entry for entry in entries if _is_table(entry, name)]
-    if len(found) > 1:
-        raise DataError(f"{folder} has both {found[0].name} and {found[1].name}; say which is the table: "
-                        f"input.tables.{name}.path={found[0].name}")
-    return found[0] if found else None
+    tables = [entry for entry in entries if _is_table(entry, name)]
+    if len(tables) > 1:
+        raise DataError(f"{folder} has both {tables[0].name} and {tables[1].name}; say which is the table: "
+                        f"input.tables.{name}.path={tables[0].name}")
+    return tables[0] if tables else None
 
 
 def named_alike(folder: AnyPath, name: str) -> list[str]:

@@ -208,8 +208,8 @@ def _parquet(piece: Piece, columns: Sequence[str] | None) -> Iterator[Raw]:
             groups = list(range(piece.start, piece.end))
             # in Parquet a dot divides names of nested columns, so that columns are chosen by their position
             for batch in file.iter_batches(_ROWS, row_groups=groups, columns=_leaves(file, wanted)):
-                found = {name: batch.column(batch.schema.names.index(name)) for name in wanted}
-                yield Raw(found, np.arange(line, line + len(batch)), _Row(found),
+                arrays = {name: batch.column(batch.schema.names.index(name)) for name in wanted}
+                yield Raw(arrays, np.arange(line, line + len(batch)), _Row(arrays),
                           pa.nulls(len(batch), pa.string()))
                 line += len(batch)
     except (pa.ArrowException, OSError) as error:
@@ -288,12 +288,12 @@ def _objects(kept: list[tuple[int, str]], columns: Sequence[str] | None,
                       for record in records], pa.string())
     names = list(dict.fromkeys(name for record in records if record for name in record)) \
         if columns is None else columns
-    found = {}
+    arrays = {}
     for name in names:
-        given = [(record or {}).get(name, partition.get(name)) for record in records]
+        entries = [(record or {}).get(name, partition.get(name)) for record in records]
         in_words = ours.get(name) == "title"
-        found[name] = pa.array([_json_text(value, in_words) for value in given], pa.string())
-    return Raw(found, np.array(numbers, np.int64), lines.__getitem__, wrong)
+        arrays[name] = pa.array([_json_text(value, in_words) for value in entries], pa.string())
+    return Raw(arrays, np.array(numbers, np.int64), lines.__getitem__, wrong)
 
 
 def _wrong_value(record: dict, ours: Mapping[str, str]) -> str | None:

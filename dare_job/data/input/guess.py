@@ -64,10 +64,10 @@ _NO_ATTRIBUTE = re.compile(r"url|image|img|link|poster|email|phone|address|passw
                            r"created|updated|(^|_)id$|(?-i:[a-z]Id$)", re.IGNORECASE)
 
 
-def column_for(ours: str, found: Iterable[str]) -> str | None:
+def column_for(ours: str, columns: Iterable[str]) -> str | None:
     """The column that is probably ours; None if none is."""
     plain: dict[str, str] = {}
-    for name in found:
+    for name in columns:
         plain.setdefault(_plain(name), name)
     return next((plain[key] for alias in _NAMES[ours] if (key := _plain(alias)) in plain), None)
 
@@ -105,8 +105,8 @@ def propose(root: AnyPath) -> Proposal | None:
     tables: dict = {"interactions": interactions}
     unread = {"interactions": [other for other in events if other != name]}
     for table, key, theirs in (("items", "item_id", item), ("users", "user_id", user)):
-        if found := _describing(rest, key, theirs):
-            tables[table], unread[table] = _entities(found[0], rest[found[0]], key, theirs), found[1:]
+        if sources := _describing(rest, key, theirs):
+            tables[table], unread[table] = _entities(sources[0], rest[sources[0]], key, theirs), sources[1:]
     others = [f"{table}: {other} has {_HAS[table]}, too, and is not read" for table, names in unread.items()
               for other in names]
     for note in others:
@@ -139,8 +139,8 @@ def doubt_of_times(settings: InteractionSettings, info: FileInfo) -> str | None:
 def columns_found(root: AnyPath) -> tuple[dict[str, list[str]], list[str]]:
     """Columns of each file and folder that could be a table, and why others cannot be read."""
     unread: list[str] = []
-    found = _candidates(files.single_subfolder(root), unread)
-    return {name: list(info.types) for name, info in found}, unread
+    candidates = _candidates(files.single_subfolder(root), unread)
+    return {name: list(info.types) for name, info in candidates}, unread
 
 
 def _candidates(folder: AnyPath, unread: list[str] | None = None) -> Iterable[tuple[str, FileInfo]]:
@@ -279,8 +279,8 @@ def _described(info: FileInfo, key: str, theirs: str) -> dict[str, str | None]:
 
 def _entities(name: str, info: FileInfo, key: str, theirs: str) -> EntitySettings:
     columns = _described(info, key, theirs)
-    given = "attributes" in info.types and holds_attributes(info.types["attributes"])
-    listed = attribute_columns(info, columns.values()) if key == "item_id" and not given else None
+    has_attributes = "attributes" in info.types and holds_attributes(info.types["attributes"])
+    listed = attribute_columns(info, columns.values()) if key == "item_id" and not has_attributes else None
     return EntitySettings(path=name, columns=_renamed(columns), attributes=listed or None)
 
 
@@ -317,7 +317,7 @@ def time_format(column: pa.Array) -> str | None:
     number, problem = values.numbers(column, "timestamp")
     if 2 * problem.null_count > len(problem):
         largest = pc.max(number).as_py() or 0
-        return next((unit for least, unit in _UNITS if largest >= least), None)
+        return next((unit for threshold, unit in _UNITS if largest >= threshold), None)
     texts = _texts(column)
     fits = {form: sum(_parses(text, form) for text in texts) for form in (None, *_TIME_FORMATS)}
     best = max(fits, key=fits.get)

@@ -60,12 +60,12 @@ class KnownSet:
 def known_sets() -> dict[str, KnownSet]:
     """All ready-made mappings by name."""
     folder = resources.files("dare_job.data.input") / "known"
-    found = {}
+    sets = {}
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         name, data = file.name.removesuffix(".yaml"), yaml.safe_load(file.read_text("utf-8"))
-        found[name] = KnownSet(name, data["about"], data["files"], InputTables.model_validate(data["tables"]),
-                               data.get("derive", {}))
-    return found
+        sets[name] = KnownSet(name, data["about"], data["files"], InputTables.model_validate(data["tables"]),
+                              data.get("derive", {}))
+    return sets
 
 
 def matches(folder: AnyPath, pattern: str) -> Iterator[AnyPath]:
@@ -98,15 +98,15 @@ def recbole_tables(folder: AnyPath) -> dict[str, Table]:
     DataError
         A header has no column of users, items or titles.
     """
-    found = {}
+    tables = {}
     for name, suffix in (("interactions", "inter"), ("users", "user"), ("items", "item")):
         files = list(matches(folder, f"*.{suffix}"))
         if not files:
             continue
         form = Form("delimited", "\t", quotes="none")
-        found[name] = Table(name, _recbole_settings(name, files[0], header(files[0], form)),
-                            tuple(open_file(file, form, {}) for file in files))
-    return found
+        tables[name] = Table(name, _recbole_settings(name, files[0], header(files[0], form)),
+                             tuple(open_file(file, form, {}) for file in files))
+    return tables
 
 
 def _recbole_settings(name: str, file: AnyPath, columns: list[str]) -> TableSettings:

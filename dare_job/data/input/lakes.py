@@ -68,12 +68,12 @@ def _delta(path: AnyPath) -> tuple[FileInfo, ...]:
                         "Delta reads: use a query, or rewrite it (REORG TABLE ... APPLY (PURGE))")
     actions = table.get_add_actions(flatten=True)
     rows = (actions if hasattr(actions, "to_pylist") else _arrow(actions)).to_pylist()
-    found = []
+    data_files = []
     for row in sorted(rows, key=lambda row: row["path"]):
         partition = {key.removeprefix("partition."): None if value is None else str(value)
                      for key, value in row.items() if key.startswith("partition.")}
-        found.append(formats.open_file(path / unquote(row["path"]), _PARQUET, partition))
-    return tuple(found) or (_empty(path, [field.name for field in table.schema().fields]),)
+        data_files.append(formats.open_file(path / unquote(row["path"]), _PARQUET, partition))
+    return tuple(data_files) or (_empty(path, [field.name for field in table.schema().fields]),)
 
 
 def _arrow(table):

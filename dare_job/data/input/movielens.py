@@ -55,11 +55,11 @@ _OF_USERS = {"attributes": ["gender", "age", "occupation"]}
 
 def is_movielens(folder: AnyPath) -> bool:
     """Whether a folder has a file of MovieLens; other sets have a ratings.csv or movies.csv, too."""
-    found = [mark for mark in MARKS if (folder / mark).exists()]
-    if any(not mark.endswith(".csv") for mark in found):
+    marks = [mark for mark in MARKS if (folder / mark).exists()]
+    if any(not mark.endswith(".csv") for mark in marks):
         return True
     return any(({"movieId"} if mark in _ITEMS else {"userId", "movieId"})
-               <= {*header(folder / mark, Form("delimited"))} for mark in found)
+               <= {*header(folder / mark, Form("delimited"))} for mark in marks)
 
 
 def tables(folder: AnyPath) -> dict[str, Table]:
@@ -78,12 +78,12 @@ def tables(folder: AnyPath) -> dict[str, Table]:
     if (folder / "u.data").exists() or (folder / "u.item").exists():
         return _tables_100k(_require(folder, "u.data", "u.item"))
     _require(folder, "movies.dat")
-    found = {"interactions": _interactions_1m(folder), "items": _table(
+    by_name = {"interactions": _interactions_1m(folder), "items": _table(
         "items", folder / "movies.dat", _fields("::", "item_id", "title", "genres"), _movies, **_OF_MOVIES)}
     if (folder / "users.dat").exists():
         fields = _fields("::", "user_id", "gender", "age", "occupation", "zip")
-        found["users"] = _table("users", folder / "users.dat", fields, _users_1m, **_OF_USERS)
-    return found
+        by_name["users"] = _table("users", folder / "users.dat", fields, _users_1m, **_OF_USERS)
+    return by_name
 
 
 def _fields(separator: str, *names: str) -> Form:
@@ -97,10 +97,10 @@ def _table(name: str, file: AnyPath, form: Form, derive=None, **settings) -> Tab
 
 def _movies_csv(file: AnyPath) -> Table:
     table = _table("items", file, Form("delimited"), _movies, columns={"item_id": "movieId"}, **_OF_MOVIES)
-    found = table.files[0].types
+    types = table.files[0].types
     for name in ("movieId", "title", "genres"):
-        if name not in found:
-            raise DataError(f"{file} has no column {name} (columns found: {', '.join(found)})")
+        if name not in types:
+            raise DataError(f"{file} has no column {name} (columns found: {', '.join(types)})")
     return table
 
 
@@ -115,13 +115,13 @@ def _require(folder: AnyPath, *names: str) -> AnyPath:
 
 def _tables_100k(folder: AnyPath) -> dict[str, Table]:
     items = _fields("|", "item_id", "title", "released", "video", "url", *GENRES_100K)
-    found = {"interactions": _table("interactions", folder / "u.data", _fields("\t", *RATING_FIELDS),
-                                    rating_range=RANGE),
-             "items": _table("items", folder / "u.item", items, _movies_100k, **_OF_MOVIES)}
+    by_name = {"interactions": _table("interactions", folder / "u.data", _fields("\t", *RATING_FIELDS),
+                                      rating_range=RANGE),
+               "items": _table("items", folder / "u.item", items, _movies_100k, **_OF_MOVIES)}
     if (folder / "u.user").exists():
         fields = _fields("|", "user_id", "age", "gender", "occupation", "zip")
-        found["users"] = _table("users", folder / "u.user", fields, _users_100k, **_OF_USERS)
-    return found
+        by_name["users"] = _table("users", folder / "u.user", fields, _users_100k, **_OF_USERS)
+    return by_name
 
 
 def _movies(raw: Raw) -> Raw:

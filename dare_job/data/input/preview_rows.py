@@ -124,9 +124,9 @@ def _choose(source: InputSource, config: JobConfig, day: date, count: int, ids: 
     _warn_of_broken_rows(past, config)
     users = list(dict.fromkeys([*able, *ids["user"]]))
     known = sample.entities(source.tables.get("users"), 0, seed, users)
-    found = {user: histories.get(user, []) for user in users if user in histories or user in known}
+    chosen_histories = {user: histories.get(user, []) for user in users if user in histories or user in known}
     described = list(dict.fromkeys([*[name for name in items if name in titled][:count], *ids["item"]]))
-    return Chosen(known, found, items, described)
+    return Chosen(known, chosen_histories, items, described)
 
 
 def _warn_of_broken_rows(past: sample.Interactions, config: JobConfig) -> None:

@@ -85,22 +85,22 @@ def batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 def interactions(source: InputSource, end_s: int, n: int, seed: int, named: Sequence[str]) -> Interactions:
     """Interactions before ``end_s`` of n users, chosen by hash, and of the users in ``named``."""
-    smallest, found, kept = _SmallestHashes(n, seed), Interactions(), []
+    smallest, past, kept = _SmallestHashes(n, seed), Interactions(), []
     names = pa.array(named, pa.string())
     for raw in batches(source.tables["interactions"]):
         batch = raw.filter(pc.is_null(raw["problem"])).select(["user_id", "item_id", "rating", "timestamp"])
-        found.rows, found.broken = found.rows + len(raw), found.broken + len(raw) - len(batch)
+        past.rows, past.broken = past.rows + len(raw), past.broken + len(raw) - len(batch)
         batch = batch.filter(pc.less(batch["timestamp"], end_s))
         new = smallest.of(batch["user_id"])
         smallest.add(new)
         kept.append((batch, new))
         if len(kept) > _NARROWED_AFTER:
             kept = [_narrowed(kept, smallest, names)]
-    found.complete = smallest.complete
+    past.complete = smallest.complete
     for row in _narrowed(kept, smallest, names)[0].to_pylist() if kept else ():
-        found.events.setdefault(row["user_id"], []).append((row["timestamp"], row["item_id"], row["rating"]))
-    found.events = {user: found.events[user] for user in smallest.ordered(found.events)}
-    return found
+        past.events.setdefault(row["user_id"], []).append((row["timestamp"], row["item_id"], row["rating"]))
+    past.events = {user: past.events[user] for user in smallest.ordered(past.events)}
+    return past
 
 
 def _narrowed(parts: list[tuple], smallest: _SmallestHashes, names: pa.Array) -> tuple:
@@ -116,7 +116,7 @@ def entities(table: Table | None, n: int, seed: int, named: Sequence[str]) -> di
 
     As in the run, the first row of an id counts, and the id is dropped if that row is broken.
     """
-    smallest, found = _SmallestHashes(n, seed), {}
+    smallest, by_name = _SmallestHashes(n, seed), {}
     names = pa.array(named, pa.string())
     for batch in batches(table) if table else ():
         ids = pc.fill_null(batch.column(0), "")
@@ -126,10 +126,10 @@ def entities(table: Table | None, n: int, seed: int, named: Sequence[str]) -> di
         wanted = smallest.keeps(hashes) | pc.is_in(ids, names).to_numpy(zero_copy_only=False)
         rows = batch.filter(pa.array(wanted & known.to_numpy(zero_copy_only=False)))
         for name, row in zip(rows.column(0).to_pylist(), rows.to_pylist(), strict=True):
-            if name not in found:
-                found[name] = None if row["problem"] else Entity(row.get("title"),
-                                                                 dict(row["attributes"] or ()))
-    return {name: found[name] for name in smallest.ordered(found) if found[name] is not None}
+            if name not in by_name:
+                by_name[name] = None if row["problem"] else Entity(row.get("title"),
+                                                                   dict(row["attributes"] or ()))
+    return {name: by_name[name] for name in smallest.ordered(by_name) if by_name[name] is not None}
 
 
 def history(events: list[Event], titled: set[str], settings: HistorySettings

@@ -39,11 +39,11 @@ class InputSource:
 
     def identity(self) -> list[list]:
         """[name, bytes, modification time in ns or version] of each file, for a fingerprint."""
-        found = [(file.name, file.path) for table in self.tables.values() for file in table.files]
-        found += [(f"ids of {name}: {ids.path}", paths.path(ids.path)) for name, table in self.tables.items()
-                  for ids in table.settings.ids.values()]
-        versions = paths.file_versions(path for _, path in found)
-        return sorted([name, *version] for (name, _), (_, *version) in zip(found, versions, strict=True))
+        entries = [(file.name, file.path) for table in self.tables.values() for file in table.files]
+        entries += [(f"ids of {name}: {ids.path}", paths.path(ids.path))
+                    for name, table in self.tables.items() for ids in table.settings.ids.values()]
+        versions = paths.file_versions(path for _, path in entries)
+        return sorted([name, *version] for (name, _), (_, *version) in zip(entries, versions, strict=True))
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def input_root(settings: InputSettings) -> AnyPath | None:
 
 def _source(settings: InputSettings, places: _Places) -> InputSource:
     inside = replace(places, root=places.root and files.single_subfolder(places.root))
-    found = _recognized(settings, places, inside)
-    return InputSource(found.form, {name: replace(table, settings=_with_places(table, places, inside))
-                                    for name, table in found.tables.items()})
+    source = _recognized(settings, places, inside)
+    return InputSource(source.form, {name: replace(table, settings=_with_places(table, places, inside))
+                                     for name, table in source.tables.items()})
 
 
 def _with_places(table: Table, places: _Places, inside: _Places) -> TableSettings:
@@ -221,24 +221,24 @@ def _usual_tables(places: _Places, own: Mapping[str, TableSettings]) -> dict[str
         return {"interactions": _table("interactions", _merged(InteractionSettings(),
                                                                own.get("interactions")),
                                        folder, places)}
-    found = _named_tables(places, own, CONTRACT)
-    if "interactions" not in found:
+    tables = _named_tables(places, own, CONTRACT)
+    if "interactions" not in tables:
         raise DataError(f"{folder} has no interactions.parquet (a file or a folder of Parquet files)")
-    return found
+    return tables
 
 
 def _named_tables(places: _Places, own: Mapping[str, TableSettings], names: Iterable[str]
                   ) -> dict[str, Table]:
     """Those tables that the folder has under their usual names."""
     folder = places.root
-    found = {name: files.named_table(folder, name) for name in names} if folder and folder.is_dir() else {}
-    for name, path in found.items():
+    entries = {name: files.named_table(folder, name) for name in names} if folder and folder.is_dir() else {}
+    for name, path in entries.items():
         if path is not None and (others := files.named_alike(folder, name)):
             _LOG.warning("%s: only %s is read, not %s; a pattern names several files: "
                          "input.tables.%s.path='%s*%s'", folder, path.name, ", ".join(others), name, name,
                          path.suffix)
     return {name: _table(name, _merged(getattr(InputTables(), name), own.get(name)), path, places)
-            for name, path in found.items() if path is not None}
+            for name, path in entries.items() if path is not None}
 
 
 def _merged(settings: TableSettings, own: TableSettings | None) -> TableSettings:
@@ -267,8 +267,8 @@ def mapped_tables(tables: Mapping[str, TableSettings], places: _Places) -> dict[
 def _mapped(name: str, table: TableSettings, places: _Places) -> Table:
     folder = places.root or Path.cwd()
     if table.query:
-        found = files.files_below(places.queries[name]) if name in places.queries else []
-        return Table(name, table, _files(table, found))
+        query_files = files.files_below(places.queries[name]) if name in places.queries else []
+        return Table(name, table, _files(table, query_files))
     if table.path is not None or not folder.is_dir():
         path = files.locate(folder, table.path)
         if files.lake_format(path) is None and table.format not in ("delta", "iceberg"):
@@ -290,7 +290,7 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
     return Table(name, settings, _files(settings, files.find(path, None, f"input.tables.{name}.path")))
 
 
-def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo, ...]:
+def _files(settings: TableSettings, entries: list[files.Found]) -> tuple[FileInfo, ...]:
     """The files, by path in natural order, and a file that a link repeats once.
 
     Empty ones among others are left out, with a warning.
@@ -302,7 +302,7 @@ def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo,
         return formats.open_file(file, form, partition)
 
     different: dict[tuple, files.Found] = {}
-    for each in sorted(found, key=_natural):
+    for each in sorted(entries, key=_natural):
         different.setdefault(_identity(each), each)
     opened_files = list(map(info, different.values()))
     empty = [file.path for file in opened_files if not file.types and file.path.suffix != ".parquet"
@@ -314,15 +314,15 @@ def _files(settings: TableSettings, found: list[files.Found]) -> tuple[FileInfo,
     return tuple(opened_files)
 
 
-def _identity(found: files.Found) -> tuple:
+def _identity(entry: files.Found) -> tuple:
     """Equal for a file and links to it that have the same columns of folders."""
-    file, partition = found
+    file, partition = entry
     return (os.path.realpath(file) if paths.is_local(file) else str(file), *partition.items())
 
 
-def _natural(found: files.Found) -> list[str | int]:
+def _natural(entry: files.Found) -> list[str | int]:
     """A key that sorts part-9 before part-10: text and numbers in turn."""
-    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", str(found[0])))]
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", str(entry[0])))]
 
 
 def tables_of_pair(reviews: AnyPath, metadata: AnyPath) -> InputSource:

@@ -212,9 +212,9 @@ class Table:
 
         Rows with a problem stay, to be rejected.
         """
-        asked, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
+        where, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
         kept, places = pa.array(np.ones(len(raw), bool)), []
-        for name, allowed in asked.items():
+        for name, allowed in where.items():
             column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
             self._check_booleans(name, column, piece)
             places.append(values.places(column, allowed))
@@ -222,7 +222,7 @@ class Table:
         if not places:
             return raw, 0
         bits, before = 0 if tracked else -1, 0
-        for place, allowed in zip(places, asked.values(), strict=True):
+        for place, allowed in zip(places, where.values(), strict=True):
             for number in pc.unique(place.filter(kept)).drop_null().to_pylist() if tracked else ():
                 bits |= 1 << before + number
             before += len(allowed)
@@ -236,9 +236,9 @@ class Table:
     def _check_booleans(self, name: str, column: pa.Array, piece: Piece) -> None:
         """Refuse booleans that are compared with other text: YAML reads NO as false."""
         if other := values.beside_booleans(column, self.settings.where[name]):
-            asked = next(value for value in self.settings.where[name] if isinstance(value, bool))
+            boolean = next(value for value in self.settings.where[name] if isinstance(value, bool))
             raise DataError(f"{piece.file}: column {name} has text, such as {other}, and "
-                            f"{self.key}.where names {values.as_text(asked)}; YAML reads NO, yes and on "
+                            f"{self.key}.where names {values.as_text(boolean)}; YAML reads NO, yes and on "
                             f"as booleans: write such words in quotes")
 
     def _column(self, raw: Raw, ours: str) -> pa.Array:
@@ -246,16 +246,16 @@ class Table:
         return raw.columns[name] if name in raw.columns else pa.nulls(len(raw), pa.string())
 
     def _ids(self, raw: Raw, ours: str) -> tuple[pa.Array, list[pa.Array]]:
-        found, problem = values.ids(self._column(raw, ours), ours)
-        missing = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(found), ""), True)
+        ids, problem = values.ids(self._column(raw, ours), ours)
+        missing = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(ids), ""), True)
         problems = [problem, values.problem_where(missing, f"{ours} is missing")]
         if ours in self.settings.ids:
             translation = self.settings.ids[ours]
             theirs, others = _translation(translation.path, translation.column, translation.to)
-            found = others.take(pc.index_in(found, theirs))
+            ids = others.take(pc.index_in(ids, theirs))
             file = paths.path(translation.path).name
-            problems.append(values.problem_where(pc.is_null(found), f"{ours} is not in {file}"))
-        return found, problems
+            problems.append(values.problem_where(pc.is_null(ids), f"{ours} is not in {file}"))
+        return ids, problems
 
     def _interactions(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
         (users, of_users), (items, of_items) = self._ids(raw, "user_id"), self._ids(raw, "item_id")
@@ -294,8 +294,8 @@ class Table:
 
     def _entities(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
         ours, *others = COLUMNS[self.name]
-        found, problems = self._ids(raw, ours)
-        columns = [found]
+        ids, problems = self._ids(raw, ours)
+        columns = [ids]
         for name in others:
             text, problem = values.texts(self._column(raw, name), name)
             columns.append(clean_texts(values.without_missing(text)))
@@ -303,9 +303,9 @@ class Table:
         return [*columns, self._attributes(raw)], problems
 
     def _texts(self, raw: Raw) -> tuple[list[pa.Array], list[pa.Array]]:
-        found, problems = self._ids(raw, "entity_id")
+        ids, problems = self._ids(raw, "entity_id")
         text, problem = values.texts(self._column(raw, "knowledge"), "knowledge")
-        return [found, text], [*problems, problem]
+        return [ids, text], [*problems, problem]
 
     def _attributes(self, raw: Raw) -> pa.Array:
         if self.asked is None:

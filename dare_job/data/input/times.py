@@ -39,23 +39,23 @@ def seconds(column: pa.Array, name: str, time: str | None, zone: str) -> values.
     if values.is_text(kind):
         return _text_times(column, name, time, zone)
     if pa.types.is_integer(kind):
-        found = _whole_seconds(column.cast(pa.int64(), safe=False), time)
-        return found, _date_problem(found, name, time)
+        instants = _whole_seconds(column.cast(pa.int64(), safe=False), time)
+        return instants, _date_problem(instants, name, time)
     number, problem = values.numbers(column, name)
-    found = _in_seconds(number, time)
-    return found, pc.coalesce(problem, _date_problem(found, name, time))
+    instants = _in_seconds(number, time)
+    return instants, pc.coalesce(problem, _date_problem(instants, name, time))
 
 
-def _date_problem(found: pa.Array, name: str, time: str | None) -> pa.Array:
+def _date_problem(number: pa.Array, name: str, time: str | None) -> pa.Array:
     """Where a number is a date without separators, such as 20260131, or has an hour, too, as 2026013110.
 
     As seconds these would be of August 1970, or of the years 2033 to 2036.
     """
     if time is not None:
-        return values.no_problem(found)
-    with_hour = pc.greater(found, 1_990_010_000)
-    date_part = pc.if_else(with_hour, pc.divide(found, 100), found)
-    month, day, hour = _digits(date_part, 100, 10_000), _digits(date_part, 1, 100), _digits(found, 1, 100)
+        return values.no_problem(number)
+    with_hour = pc.greater(number, 1_990_010_000)
+    date_part = pc.if_else(with_hour, pc.divide(number, 100), number)
+    month, day, hour = _digits(date_part, 100, 10_000), _digits(date_part, 1, 100), _digits(number, 1, 100)
     fits = reduce(pc.and_, (
         pc.greater(date_part, 19_000_100), pc.less(date_part, 21_001_232), pc.greater(month, 0),
         pc.less(month, 13), pc.greater(day, 0), pc.less(day, 32),
@@ -63,9 +63,9 @@ def _date_problem(found: pa.Array, name: str, time: str | None) -> pa.Array:
     return values.problem_where(pc.fill_null(fits, False), f"{name} is a date such as 20260131, not seconds")
 
 
-def _digits(found: pa.Array, low: int, high: int) -> pa.Array:
+def _digits(number: pa.Array, low: int, high: int) -> pa.Array:
     """The decimal digits of numbers from ``low`` up to below ``high``."""
-    return pc.subtract(pc.divide(found, low), pc.multiply(pc.divide(found, high), high // low))
+    return pc.subtract(pc.divide(number, low), pc.multiply(pc.divide(number, high), high // low))
 
 
 def _instants(column: pa.Array, zone: str) -> pa.Array:
@@ -96,9 +96,9 @@ def _whole_seconds(number: pa.Array, time: str | None) -> pa.Array:
 
 def _in_seconds(number: pa.Array, time: str | None) -> pa.Array:
     """Seconds of numbers of a unit; those of far too large numbers are of a year that no one has."""
-    found = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
+    whole = pc.floor(pc.divide(number, float(UNITS[time or "s"])))
     far = pa.scalar(2.0**62)
-    return pc.if_else(pc.less(pc.abs(found), far), found, far).cast(pa.int64())
+    return pc.if_else(pc.less(pc.abs(whole), far), whole, far).cast(pa.int64())
 
 
 def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> values.Checked:
@@ -115,9 +115,9 @@ def _text_times(column: pa.Array, name: str, unit: str | None, zone: str) -> val
         return number, _date_problem(number, name, unit)
     if unit:
         return number, values.problem_where(pc.is_valid(rest), f"{name} is not a number")
-    found = _parsed(rest, iso_time, zone)
-    return pc.coalesce(number, found), pc.coalesce(_date_problem(number, name, unit), values.problem_where(
-        pc.and_(pc.is_valid(rest), pc.is_null(found)), f"{name} is neither a number nor a date as "
+    instants = _parsed(rest, iso_time, zone)
+    return pc.coalesce(number, instants), pc.coalesce(_date_problem(number, name, unit), values.problem_where(
+        pc.and_(pc.is_valid(rest), pc.is_null(instants)), f"{name} is neither a number nor a date as "
         f"2026-01-31 10:00:00"))
 
 
@@ -138,17 +138,17 @@ def _formatted(column: pa.Array, name: str, form: str, zone: str) -> values.Chec
             raise ValueError("digits are missing")  # strptime takes 2023111 as 2023-11-01
         return moment
 
-    found = _parsed(text, parse, zone)
-    broken = pc.and_(pc.is_valid(text), pc.is_null(found))
-    return found, values.problem_where(broken, f"{name} is not of the format {form}")
+    instants = _parsed(text, parse, zone)
+    broken = pc.and_(pc.is_valid(text), pc.is_null(instants))
+    return instants, values.problem_where(broken, f"{name} is not of the format {form}")
 
 
 def _parsed(text: pa.Array, parse: Callable[[str], datetime], zone: str) -> pa.Array:
     """Seconds; each different text is parsed once."""
     encoded = text.dictionary_encode()
     offset = ZoneInfo(zone) if zone != "UTC" else UTC
-    found = [_instant(value, parse, offset) for value in encoded.dictionary.to_pylist()]
-    return pa.array(found, pa.int64()).take(encoded.indices)
+    instants = [_instant(value, parse, offset) for value in encoded.dictionary.to_pylist()]
+    return pa.array(instants, pa.int64()).take(encoded.indices)
 
 
 def _instant(value: str, parse: Callable[[str], datetime], zone) -> int | None:

@@ -60,8 +60,8 @@ def ids(column: pa.Array, name: str) -> Checked:
 def _ids_of_bytes(column: pa.Array) -> pa.Array:
     """Bytes as text, or in hexadecimal where they are none or another id would be the same without blanks."""
     def text(value: bytes) -> str:
-        found = as_text(value)
-        return found if found.strip(_BLANK) == found.rstrip(" ") else value.hex()
+        decoded = as_text(value)
+        return decoded if decoded.strip(_BLANK) == decoded.rstrip(" ") else value.hex()
 
     encoded = column.dictionary_encode()
     return pa.array(map(text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
@@ -71,8 +71,8 @@ def _text_ids(column: pa.Array, name: str) -> Checked:
     text, broken = utf8(column)
     text, problem = pc.utf8_trim(text, _BLANK), problem_where(broken, f"{name} is not UTF-8")
     if pc.any(pc.match_substring_regex(text, _FLOAT)).as_py():
-        found = pc.extract_regex(text, _FLOAT)
-        whole, exponent = pc.struct_field(found, "whole"), pc.struct_field(found, "exponent")
+        parts = pc.extract_regex(text, _FLOAT)
+        whole, exponent = pc.struct_field(parts, "whole"), pc.struct_field(parts, "exponent")
         number = pc.if_else(pc.equal(whole, ""), pa.scalar(None, pa.string()), whole).cast(pa.float64())
         inexact = pc.or_kleene(pc.not_equal(exponent, ""), pc.greater_equal(pc.abs(number), 2.0**53))
         problem = pc.coalesce(problem, problem_where(inexact, _inexact(name)))
@@ -155,13 +155,13 @@ def _python(column: pa.Array) -> list:
     try:
         return column.to_pylist()
     except (OverflowError, ValueError):
-        found = []
+        objects = []
         for value in column:
             try:
-                found.append(value.as_py())
+                objects.append(value.as_py())
             except (OverflowError, ValueError):
-                found.append(None)
-        return found
+                objects.append(None)
+        return objects
 
 
 def as_text(value: object) -> str:
@@ -234,10 +234,10 @@ def utf8(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     try:
         return raw.cast(pa.string()), pa.array(np.zeros(len(raw), bool))
     except pa.ArrowInvalid:
-        given = raw.to_pylist()
-        texts = [None if value is None else _decoded(value) for value in given]
-        broken = [value is not None and text is None for value, text in zip(given, texts, strict=True)]
-        texts = [value.hex() if bad else text for value, text, bad in zip(given, texts, broken, strict=True)]
+        binary = raw.to_pylist()
+        texts = [None if value is None else _decoded(value) for value in binary]
+        broken = [value is not None and text is None for value, text in zip(binary, texts, strict=True)]
+        texts = [value.hex() if bad else text for value, text, bad in zip(binary, texts, broken, strict=True)]
         return pa.array(texts, pa.string()), pa.array(broken, pa.bool_())
 
 
@@ -278,19 +278,19 @@ def places(column: pa.Array, allowed: Sequence[Value]) -> pa.Array:
     """(N,) places in ``allowed`` of the text, number or boolean that equals each value; null: none does."""
     column = plain(column)
     if pa.types.is_boolean(column.type):
-        asked = [_TRUTHS.get(as_text(value).lower()) for value in allowed]
-        return pc.index_in(column, pa.array(asked, pa.bool_()), skip_nulls=True)
+        booleans = [_TRUTHS.get(as_text(value).lower()) for value in allowed]
+        return pc.index_in(column, pa.array(booleans, pa.bool_()), skip_nulls=True)
     text = _trimmed(column)
-    found = [pc.index_in(text, pa.array(map(as_text, allowed), pa.string()), skip_nulls=True)]
+    indexes = [pc.index_in(text, pa.array(map(as_text, allowed), pa.string()), skip_nulls=True)]
     if any(isinstance(value, bool) for value in allowed):
         truths = pa.array([*_TRUTHS.values()]).take(pc.index_in(pc.utf8_lower(text), pa.array([*_TRUTHS])))
-        asked = [value if isinstance(value, bool) else None for value in allowed]
-        found.append(pc.index_in(truths, pa.array(asked, pa.bool_()), skip_nulls=True))
+        booleans = [value if isinstance(value, bool) else None for value in allowed]
+        indexes.append(pc.index_in(truths, pa.array(booleans, pa.bool_()), skip_nulls=True))
     if any(type(value) in (int, float) for value in allowed):
-        asked = [float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
-                 for value in allowed]  # a larger float equals several integers
-        found.append(pc.index_in(numbers(text, "")[0], pa.array(asked, pa.float64()), skip_nulls=True))
-    return pc.coalesce(*found)
+        floats = [float(value) if type(value) in (int, float) and abs(value) < 2**53 else None
+                  for value in allowed]  # a larger float equals several integers
+        indexes.append(pc.index_in(numbers(text, "")[0], pa.array(floats, pa.float64()), skip_nulls=True))
+    return pc.coalesce(*indexes)
 
 
 def beside_booleans(column: pa.Array, allowed: Sequence[Value]) -> str | None:

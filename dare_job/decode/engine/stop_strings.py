@@ -101,12 +101,12 @@ def _bytes_of_characters() -> dict[str, int]:
 @numba.njit(cache=True)
 def follow(state, token, stop):
     """Read a token: the state after it, and whether a stop string ends in it."""
-    found = False
+    stopped = False
     if token + 1 < len(stop.starts):
         for i in range(stop.starts[token], stop.starts[token + 1]):
             state = stop.following[state, stop.content[i]]
-            found |= stop.complete[state]
-    return state, found
+            stopped |= stop.complete[state]
+    return state, stopped
 
 
 @numba.njit(cache=True)
@@ -125,7 +125,7 @@ def length_until_stop(prompt, text, stop):
     if len(stop.following):
         state = state_after(prompt, stop)
         for i in range(len(text)):
-            state, found = follow(state, text[i], stop)
-            if found:
+            state, stopped = follow(state, text[i], stop)
+            if stopped:
                 return i + 1
     return len(text)

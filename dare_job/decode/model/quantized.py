@@ -48,18 +48,18 @@ METHODS = {
 
 def settings(config: PreTrainedConfig) -> dict | None:
     """The quantization settings of a configuration; None if its weights are not quantized."""
-    found = (getattr(config, "quantization_config", None)
-             or getattr(config.get_text_config(decoder=True), "quantization_config", None))
-    return found if found is None or isinstance(found, dict) else found.to_dict()
+    quantization = (getattr(config, "quantization_config", None)
+                    or getattr(config.get_text_config(decoder=True), "quantization_config", None))
+    return quantization if quantization is None or isinstance(quantization, dict) else quantization.to_dict()
 
 
 def method(config: PreTrainedConfig) -> Method | None:
     """The quantization method of a configuration; None if its weights are not quantized."""
-    found = settings(config)
-    if found is None:
+    quantization = settings(config)
+    if quantization is None:
         return None
-    name = "bitsandbytes" if found.get("load_in_8bit") or found.get("load_in_4bit") else str(
-        found.get("quant_method"))
+    name = "bitsandbytes" if quantization.get("load_in_8bit") or quantization.get("load_in_4bit") else str(
+        quantization.get("quant_method"))
     return METHODS.get(name) or Method(name, on_cpu="unknown")
 
 

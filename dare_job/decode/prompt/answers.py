@@ -27,8 +27,8 @@ def answer(tokenizer, token_ids, opened: bool) -> str | None:
         inside |= len(_ends(ids, opening)) > 0
     text = tokenizer.decode(ids, skip_special_tokens=True)
     for opening, closing in THINKING_TAGS:
-        _, found, rest = text.rpartition(closing)
-        text, inside = rest, (inside and not found) or opening in rest
+        _, tag, rest = text.rpartition(closing)
+        text, inside = rest, (inside and not tag) or opening in rest
     return None if inside else text
 
 

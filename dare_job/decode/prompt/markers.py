@@ -28,9 +28,9 @@ class TurnMarkers:
     def __init__(self, gaps: Iterable[str], controls: Iterable[str], normalize: Callable[[str], str] = str):
         spellings = sorted(map(re.escape, filter(None, controls)), key=len, reverse=True)
         control = re.compile("|".join(spellings) or r"(?!)")
-        found = {marker for gap in gaps for marker in _markers(control.sub("\n", gap))}
+        markers = {marker for gap in gaps for marker in _markers(control.sub("\n", gap))}
         self._normalize = normalize
-        self._broken = [(_pattern(marker), _with_space(marker)) for marker in sorted(found)]
+        self._broken = [(_pattern(marker), _with_space(marker)) for marker in sorted(markers)]
 
     def break_up(self, prompt: str) -> str:
         """The prompt with a space inside of each marker; a prompt without markers stays as it is."""

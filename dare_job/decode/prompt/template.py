@@ -173,11 +173,11 @@ class Renderer:
         """
         system, user, answer = ({"role": role, "content": f"\ue000{role}\ue001"}
                                 for role in ("system", "user", "assistant"))
-        found = []
+        gaps = []
         for messages in ([user], [system, user], [user, answer, user]) if self.template else ():
             with suppress(*_FAILURES):
-                found += re.split("\ue000.*?\ue001", self._apply(messages))
-        return found
+                gaps += re.split("\ue000.*?\ue001", self._apply(messages))
+        return gaps
 
     def _front(self) -> str:
         """System text and examples without a template: paragraphs before the prompt."""

@@ -129,8 +129,8 @@ class PromptEncoder:
 
 def _normalizer(tokenizer) -> Callable[[str], str]:
     """What the tokenizer does to a text first, with spaces where SentencePiece writes U+2581."""
-    found = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-    return (lambda text: found.normalize_str(text).replace("\u2581", " ")) if found else str
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return (lambda text: normalizer.normalize_str(text).replace("\u2581", " ")) if normalizer else str
 
 
 def control_tokens(tokenizer, template: str | None) -> dict[int, str]:
@@ -140,9 +140,9 @@ def control_tokens(tokenizer, template: str | None) -> dict[int, str]:
     Other added tokens, such as runs of spaces, are ordinary text.
     """
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    found = {token: str(entry.content) for token, entry in added.items()
-             if entry.special or (template and entry.content.strip() and entry.content in template)}
-    found |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    tokens = {token: str(entry.content) for token, entry in added.items()
+              if entry.special or (template and entry.content.strip() and entry.content in template)}
+    tokens |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
     if tokenizer.unk_token_id not in (tokenizer.eos_token_id, tokenizer.bos_token_id):
-        found.pop(tokenizer.unk_token_id, None)
-    return found
+        tokens.pop(tokenizer.unk_token_id, None)
+    return tokens

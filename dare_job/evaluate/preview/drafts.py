@@ -44,13 +44,13 @@ class Previous:
 def read_previous(job: Job, task: Task, rows: Sequence[Row],
                   max_texts: int = MAX_TEXTS) -> dict[str, Previous]:
     """Previous texts by entity type, where there are any; up to ``max_texts`` are indexed."""
-    found = {}
+    by_entity = {}
     for entity in ENTITIES:
         folder = published.previous_folder(job, entity)
         wanted = {row.entity_id for row in rows if row.entity == entity}
         if folder and wanted and (previous := _read(folder, wanted, task, max_texts)):
-            found[entity] = previous
-    return found
+            by_entity[entity] = previous
+    return by_entity
 
 
 def _read(folder: AnyPath, wanted: set[str], task: Task, max_texts: int) -> Previous | None:
@@ -72,11 +72,11 @@ def _read(folder: AnyPath, wanted: set[str], task: Task, max_texts: int) -> Prev
         for tokens in [batch] if kept else tokenize_batches(
                 [batch], task.model, task.config.model.trust_remote_code):
             for name, ids in zip(tokens["entity_id"].to_pylist(), tokens["token_ids"], strict=True):
-                one = np.asarray(ids.values, np.int32)
-                if len(one) and not 0 <= one.min() <= one.max() < size:
+                token_ids = np.asarray(ids.values, np.int32)
+                if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < size:
                     continue
-                own |= {name: one} if name in wanted else {}
-                texts += [one] if len(texts) < max_texts else []
+                own |= {name: token_ids} if name in wanted else {}
+                texts += [token_ids] if len(texts) < max_texts else []
     return Previous(own, Index.build(texts), texts) if texts else None
 
 

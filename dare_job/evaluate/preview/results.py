@@ -52,12 +52,12 @@ def _row_result(row: Row, rows: Sequence[Row], written: Written, texts: dict, co
     result = written.results.get(name)
     if result is None:
         return shown
-    found = titles.named(texts[name], row.titles, row.values)
+    named = titles.named(texts[name], row.titles, row.values)
     return shown | {
         "error": result.error, "text": texts[name], "tokens": len(result.token_ids),
         "prompt_tokens": result.prompt_tokens, "finish_reason": result.finish_reason,
-        "cut_off": is_cut_off(result, config.decode.max_new_tokens), "gates": failing[name], "named": found,
-        "own": _is_own(row, rows, texts[name], len(found))}
+        "cut_off": is_cut_off(result, config.decode.max_new_tokens), "gates": failing[name], "named": named,
+        "own": _is_own(row, rows, texts[name], len(named))}
 
 
 def _is_own(row: Row, rows: Sequence[Row], text: str, named: int) -> bool:
@@ -84,9 +84,9 @@ def _failing_gates(rows: Sequence[Row], written: Written, config: JobConfig) -> 
         prompts = [prompt_of[name] for name in chosen]
         checked = checks.Texts(_knowledge(chosen, prompts, written, config), written.numbers)
         script = content.main_script(pa.array(prompts, pa.string()))
-        found = checks.failing_texts(checked, config.gates, script)
-        found["same_text"] = content.SameTexts().add(checked.text, checked.prompts), checked.tokens
-        for check, (failed, _) in found.items():
+        by_check = checks.failing_texts(checked, config.gates, script)
+        by_check["same_text"] = content.SameTexts().add(checked.text, checked.prompts), checked.tokens
+        for check, (failed, _) in by_check.items():
             for place in np.flatnonzero(failed):
                 failing[chosen[place]].append(check)
     return failing
@@ -165,15 +165,15 @@ def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
     """
     of = [row for row in texts if row["entity"] == entity]
     counts = Counter(check for row in of for check in row["gates"])
-    found = []
+    findings = []
     for check, rows in counts.items():
         setting = CHECKS[check][1]
         limit = config.gates.limit(check)
         above, few = limit is not None and rows > limit * len(of), rows < MIN_FAILING_ROWS
-        found.append({"entity": entity, "check": check, "rows": rows, "of": len(of), "share": rows / len(of),
-                      "setting": setting, "limit": limit, "over": above and not few,
-                      "few": above and few})
-    return found
+        findings.append({"entity": entity, "check": check, "rows": rows, "of": len(of),
+                         "share": rows / len(of), "setting": setting, "limit": limit,
+                         "over": above and not few, "few": above and few})
+    return findings
 
 
 def _speed(rate: Rate | None) -> dict | None:

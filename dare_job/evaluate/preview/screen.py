@@ -49,12 +49,12 @@ def show_text(row: Row, prompt: str, result: Result, text: str, limit: int, vari
         console.print(table)
     else:
         console.print(left, right, sep="\n")
-    found = titles.named(text, row.titles, row.values)
+    named = titles.named(text, row.titles, row.values)
     facts = [f"finish reason: {result.finish_reason}", f"{result.prompt_tokens} prompt tokens",
              f"{len(result.token_ids)} tokens"]
     if results.is_cut_off(result, limit):
         facts.append(f"decode.max_new_tokens = {limit} would cut it off")
-    facts.append(f"names {', '.join(found)}" if found else "names no title or attribute of its row")
+    facts.append(f"names {', '.join(named)}" if named else "names no title or attribute of its row")
     console.print(Text(f"{', '.join(facts)}\n", style="italic"))
 
 
@@ -127,8 +127,8 @@ def comparison(summaries: list[dict]) -> tuple[list[str], list[list[str]]]:
         lines.append([
             each["name"], ", ".join(f"{count} {reason}" for reason, count in each["finish_reasons"].items()),
             number(each["median_tokens"]), f"{each['cut_off']} of {each['texts']}",
-            ", ".join(f"{one['check']} {one['rows']} of {one['of']} {one['entity']}s"
-                      for one in each["gates"]) or "none",
+            ", ".join(f"{gate['check']} {gate['rows']} of {gate['of']} {gate['entity']}s"
+                      for gate in each["gates"]) or "none",
             number(plain and plain["tokens_per_s"]), number(drafted and drafted["tokens_per_s"]),
             "–" if share is None else f"{share:.0%}"])
     return columns, lines

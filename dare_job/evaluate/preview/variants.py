@@ -127,8 +127,8 @@ def _preview(variant: Variant, rows: Sequence[Row], later: dict[decode.Name, lis
     for row in able:
         if error := written.failed.get((row.entity, row.entity_id)):
             show(screen.show_error, row, error)
-    found = results.row_results(rows, written, texts, config)
-    summary = results.summary(name, found, written, config)
+    row_results = results.row_results(rows, written, texts, config)
+    summary = results.summary(name, row_results, written, config)
     if later is None:
         screen.show_summary(summary)
-    return {"summary": summary, "advice": results.advice(summary), "rows": found}
+    return {"summary": summary, "advice": results.advice(summary), "rows": row_results}

@@ -53,8 +53,8 @@ def run(options_: Options) -> dict:
     chosen = options.quick(options_) if options_.quick else options_
     began = time.perf_counter()
     if chosen.nights:
-        found, report = published_nights.run(chosen.nights, chosen.encoder, chosen.seed)
-        _save(chosen, found, report["rankings"])
+        coefficients, report = published_nights.run(chosen.nights, chosen.encoder, chosen.seed)
+        _save(chosen, coefficients, report["rankings"])
         return {"nights": report, "seconds": round(time.perf_counter() - began, 1)}
     prompt_set = prompts.load(prompts.SAMPLE)
     days = Days(chosen.history_days, chosen.history_days + chosen.train_days,
@@ -69,23 +69,24 @@ def run(options_: Options) -> dict:
               len(vectors), time.perf_counter() - began)
     scorer = Scorer(world, nights, vectors, days, chosen.clicks)
     scorer.train(list(chosen.models), chosen.seeds, chosen.training)
-    found, report = _learn(nights, vectors, scorer, days, prompt_set.max_history, chosen.seed)
-    policies = [*simple(nights), *valued(nights, prompt_set.max_history, found), hindsight(nights, vectors)]
+    coefficients, report = _learn(nights, vectors, scorer, days, prompt_set.max_history, chosen.seed)
+    policies = [*simple(nights), *valued(nights, prompt_set.max_history, coefficients),
+                hindsight(nights, vectors)]
     result = {"world": {"users": chosen.users, "items": chosen.items, "shown": len(world.shown.user),
                         "clicks": round(float(world.shown.click.mean()), 4), "texts": len(vectors),
                         "days": [days.train, days.replay, days.end], "seed": chosen.seed},
               "unit": chosen.unit, "seeds": chosen.seeds, "samples": chosen.samples,
               **_compare(nights, vectors, scorer, days, policies, chosen), "learned": report}
-    _save(chosen, found, report["rankings"])
+    _save(chosen, coefficients, report["rankings"])
     if chosen.input:
-        result["real"] = real.run(chosen.input, chosen.encoder, found, chosen.seed)
+        result["real"] = real.run(chosen.input, chosen.encoder, coefficients, chosen.seed)
     return result | {"seconds": round(time.perf_counter() - began, 1)}
 
 
-def _save(chosen: Options, found: learned.Coefficients, rankings: dict) -> None:
+def _save(chosen: Options, coefficients: learned.Coefficients, rankings: dict) -> None:
     if chosen.save:
         with atomic_writer(chosen.save, f".{chosen.save.name}.partial") as file:
-            file.write(learned.document(found, rankings).encode())
+            file.write(learned.document(coefficients, rankings).encode())
 
 
 def _learn(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, max_history: int,
@@ -101,10 +102,11 @@ def _learn(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, max_
     sums = np.bincount(place, moved, minlength=nights.text.size)
     score_moved = np.where(shown > 0, sums / np.maximum(shown, 1), np.nan).reshape(nights.text.shape)
     rows = learn.movements(nights, vectors, replayed, days.train, max_history, score_moved)
-    found = learn.coefficients(rows.part(rows.night < days.replay))
+    coefficients = learn.coefficients(rows.part(rows.night < days.replay))
     held_out = rows.part(rows.night >= days.replay)
-    return found, {"coefficients": vars(found), "rows": int((rows.night < days.replay).sum()),
-                   "held_out_rows": len(held_out.night), "rankings": learn.rankings(held_out, found)}
+    return coefficients, {"coefficients": vars(coefficients), "rows": int((rows.night < days.replay).sum()),
+                          "held_out_rows": len(held_out.night),
+                          "rankings": learn.rankings(held_out, coefficients)}
 
 
 def _compare(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, policies: list[Policy],
@@ -124,21 +126,21 @@ def _compare(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, po
             by_model.setdefault(model, {})[key] = scores[:, test]
     measured = {model: bootstrap(scorer.rows.label[test], scorer.user[test], sets, chosen.samples,
                                      chosen.seed) for model, sets in by_model.items()}
-    gaps = {model: interval(found[FULL, None] - found[FROZEN, None]) for model, found in measured.items()}
+    gaps = {model: interval(auc[FULL, None] - auc[FROZEN, None]) for model, auc in measured.items()}
     rows = [{"policy": name, "share": share, **_cost(nights, vectors, scorer, replayed, days),
-             "models": {model: _against(found, (name, share)) for model, found in measured.items()}}
+             "models": {model: _against(auc, (name, share)) for model, auc in measured.items()}}
             for (name, share), replayed in served.items()]
     return {"label_rows": int(test.sum()), "rows": rows,
             "counts": {model: {"gap": gap[0], "gap_ci95": list(gap[1:]), "above_0": gap[1] > 0}
                        for model, gap in gaps.items()}}
 
 
-def _against(found: dict[tuple, np.ndarray], key: tuple) -> dict:
+def _against(auc: dict[tuple, np.ndarray], key: tuple) -> dict:
     """AUC of a policy, over frozen texts, below full refresh, and as a share of the gap; and ours over it."""
-    own, full, frozen = found[key], found[FULL, None], found[FROZEN, None]
+    own, full, frozen = auc[key], auc[FULL, None], auc[FROZEN, None]
     gap = full - frozen
-    ours = {name: _finite(found[name, key[1]] - own)
-            for name in OURS if key[1] is not None and (name, key[1]) in found and name != key[0]}
+    ours = {name: _finite(auc[name, key[1]] - own)
+            for name in OURS if key[1] is not None and (name, key[1]) in auc and name != key[0]}
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (own - frozen) / gap
     return {"auc": _finite(own), "over_frozen": _finite(own - frozen), "below_full": _finite(full - own),

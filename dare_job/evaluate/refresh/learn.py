@@ -71,12 +71,12 @@ def coefficients(moved: Moved) -> Coefficients:
     seen = np.isfinite(moved.scores)
     rows, target = (moved.part(seen), "scores") if seen.any() else (moved, "text")
     distance = getattr(rows, target)
-    found = fit(rows.known | {"age": learned.aged(rows.known["age_days"])},
-                distance / max(float(distance.mean()), 1e-12), FEATURES)
-    return Coefficients(**found, no_text=sum(found.values()))
+    weights = fit(rows.known | {"age": learned.aged(rows.known["age_days"])},
+                  distance / max(float(distance.mean()), 1e-12), FEATURES)
+    return Coefficients(**weights, no_text=sum(weights.values()))
 
 
-def rankings(moved: Moved, found: Coefficients) -> dict:
+def rankings(moved: Moved, weights: Coefficients) -> dict:
     """``ranking`` of each priority by how far texts moved, and by how far scores moved."""
     known = {name: column for name, column in moved.known.items() if name != "new"}
     movement = moved.known | {"missed": np.zeros(len(moved.night))}
@@ -86,7 +86,7 @@ def rankings(moved: Moved, found: Coefficients) -> dict:
                   "share of new history": moved.known["new"], "distance of vectors": known["distance"],
                   "value": value.value(**known),
                   "value without vectors": value.value(**known | {"distance": 0.0}),
-                  "value, learned": learned.value(**movement, coefficients=found)}
+                  "value, learned": learned.value(**movement, coefficients=weights)}
     seen = np.isfinite(moved.scores)
     return {name: {"text": ranking(priority, moved.text, moved.night),
                    "scores": ranking(priority[seen], moved.scores[seen], moved.night[seen])}
@@ -115,8 +115,8 @@ def fit(features: Mapping[str, np.ndarray], moved: np.ndarray, names: Sequence[s
     matrix = np.column_stack([*(column / size for column, size in zip(columns, scale, strict=True)),
                               np.ones(len(moved))])
     weights, _ = nnls(matrix, moved)
-    found = {name: float(weight / size) for name, weight, size in zip(names, weights, scale, strict=False)}
-    return found | {"constant": float(weights[-1])}
+    by_name = {name: float(weight / size) for name, weight, size in zip(names, weights, scale, strict=False)}
+    return by_name | {"constant": float(weights[-1])}
 
 
 def ranking(priority: np.ndarray, moved: np.ndarray, group: np.ndarray) -> dict[str, float]:

@@ -34,7 +34,7 @@ def run(out: str, encoder: str, seed: int) -> tuple[Coefficients, dict]:
 
     Returns
     -------
-    found, report
+    coefficients, report
         Coefficients, and ``rows, held_out_rows, nights, rankings`` (by how far texts moved).
 
     Raises
@@ -51,10 +51,12 @@ def run(out: str, encoder: str, seed: int) -> tuple[Coefficients, dict]:
     nights = np.unique(moved.night)
     last = nights[-max(1, round(HELD_OUT * len(nights))):]
     held_out = np.isin(moved.night, last)
-    found = learn.coefficients(moved.part(~held_out))
-    rankings = {name: each["text"] for name, each in learn.rankings(moved.part(held_out), found).items()}
-    return found, {"nights": len(nights), "rows": int((~held_out).sum()),
-                   "held_out_rows": int(held_out.sum()), "coefficients": vars(found), "rankings": rankings}
+    coefficients = learn.coefficients(moved.part(~held_out))
+    rankings = {name: each["text"]
+                for name, each in learn.rankings(moved.part(held_out), coefficients).items()}
+    return coefficients, {"nights": len(nights), "rows": int((~held_out).sum()),
+                          "held_out_rows": int(held_out.sum()), "coefficients": vars(coefficients),
+                          "rankings": rankings}
 
 
 def _with_distances(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,8 +103,8 @@ def rewritten(out: str, seed: int = 0) -> pd.DataFrame:
 def _with_texts(rows: pd.DataFrame, *folders: AnyPath) -> pd.DataFrame:
     ids = rows["entity_id"].tolist()
     texts = [published.rows_by_id(folder, ids, ["entity_id", "knowledge"]) for folder in folders]
-    return rows.assign(**{name: [found[id_]["knowledge"] for id_ in ids]
-                          for name, found in zip(("before", "after"), texts, strict=True)})
+    return rows.assign(**{name: [by_id[id_]["knowledge"] for id_ in ids]
+                          for name, by_id in zip(("before", "after"), texts, strict=True)})
 
 
 def _of_night(seed: int, number: int, *folders: AnyPath) -> pd.DataFrame:
@@ -131,8 +133,8 @@ def _of_night(seed: int, number: int, *folders: AnyPath) -> pd.DataFrame:
 
 def _shown(settings: dict) -> int:
     """Entries of a history that a user's prompt shows at most, by the settings of a run."""
-    name, most = settings["prompts"]["user"], settings["history"]["max_items"]
-    return min(most, prompts.load(name).max_history) if name in prompts.set_names() else most
+    name, max_items = settings["prompts"]["user"], settings["history"]["max_items"]
+    return min(max_items, prompts.load(name).max_history) if name in prompts.set_names() else max_items
 
 
 def _moved(rows: pd.DataFrame, encoder: str) -> Moved:

@@ -21,7 +21,7 @@ _SHOWN = 20  # interactions that a text knows
 _MAX_CHANGES = 10  # of a user: the last active days
 
 
-def run(data: str, encoder: str, found: Coefficients, seed: int) -> dict:
+def run(data: str, encoder: str, coefficients: Coefficients, seed: int) -> dict:
     """Rank the changes of texts between active days by each priority.
 
     Raises
@@ -33,7 +33,7 @@ def run(data: str, encoder: str, found: Coefficients, seed: int) -> dict:
     moved = changes(read.interactions, read.items, encoder, seed)
     users = read.interactions["user_id"].nunique()
     return {"users": users, "users_with_changes": len(np.unique(moved.user)), "changes": len(moved.user),
-            "rankings": {name: each["text"] for name, each in learn.rankings(moved, found).items()}}
+            "rankings": {name: each["text"] for name, each in learn.rankings(moved, coefficients).items()}}
 
 
 def changes(interactions: pd.DataFrame, items: pd.DataFrame, encoder: str, seed: int) -> Moved:

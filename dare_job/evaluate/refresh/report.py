@@ -19,8 +19,8 @@ def show(result: dict, console: Console) -> None:
     console.print("Ranking of changed texts on nights that nothing was learned from: Spearman correlation "
                   "with the movement, and share of all movement in the first 30 %")
     table = Table("priority", "texts", "caught", "CTR scores", "caught")
-    for name, found in result["learned"]["rankings"].items():
-        table.add_row(name, *_rank(found["text"]), *_rank(found["scores"]))
+    for name, ranking in result["learned"]["rankings"].items():
+        table.add_row(name, *_rank(ranking["text"]), *_rank(ranking["scores"]))
     console.print(table)
     if "real" in result:
         real = result["real"]
@@ -31,8 +31,8 @@ def show(result: dict, console: Console) -> None:
 def _show_rankings(title: str, rankings: dict, console: Console) -> None:
     console.print(title)
     table = Table("priority", "texts", "caught")
-    for name, found in rankings.items():
-        table.add_row(name, *_rank(found))
+    for name, ranking in rankings.items():
+        table.add_row(name, *_rank(ranking))
     console.print(table)
 
 
@@ -40,17 +40,17 @@ def _policies(result: dict, model: str) -> Table:
     table = Table("budget", "policy", "rows per night", "tokens", "text distance", "AUC", "below full",
                   "95 % interval", "share of the gap", "value over it")
     for row in result["rows"]:
-        found = row["models"][model]
-        loss, low, high = found["below_full"]
-        ours = found["ours_over"].get("value")
+        measures = row["models"][model]
+        loss, low, high = measures["below_full"]
+        ours = measures["ours_over"].get("value")
         table.add_row(
             "" if row["share"] is None else f"{100 * row['share']:.0f} % of {result['unit']}", row["policy"],
             f"{row['rows_per_night']:.0f}", f"{row['tokens_per_night']:.0f}", f"{row['distance_shown']:.4f}",
-            f"{found['auc'][0]:.4f}", f"{loss:.4f}", f"{low:.4f} to {high:.4f}",
-            "" if found["share_of_gap"][0] is None else f"{100 * found['share_of_gap'][0]:.0f} %",
+            f"{measures['auc'][0]:.4f}", f"{loss:.4f}", f"{low:.4f} to {high:.4f}",
+            "" if measures["share_of_gap"][0] is None else f"{100 * measures['share_of_gap'][0]:.0f} %",
             f"{ours[0]:+.4f} ({ours[1]:+.4f} to {ours[2]:+.4f})" if ours else "")
     return table
 
 
-def _rank(found: dict[str, float]) -> tuple[str, str]:
-    return f"{found['spearman']:.3f}", f"{100 * found['caught']:.0f} %"
+def _rank(ranking: dict[str, float]) -> tuple[str, str]:
+    return f"{ranking['spearman']:.3f}", f"{100 * ranking['caught']:.0f} %"

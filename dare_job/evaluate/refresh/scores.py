@@ -86,17 +86,17 @@ class Scorer:
         if self._fresh is None:
             self._fresh = self._predicted(fresh, np.arange(len(fresh)))
         rows = np.flatnonzero(text != fresh)
-        found = {name: scores.copy() for name, scores in self._fresh.items()}
+        predictions = {name: scores.copy() for name, scores in self._fresh.items()}
         for name, scores in self._predicted(text, rows).items() if len(rows) else ():
-            found[name][:, rows] = scores
-        return found
+            predictions[name][:, rows] = scores
+        return predictions
 
     def _predicted(self, text: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
         data, places = tensors(self.rows, self._inputs(text)), torch.from_numpy(rows)
-        found: dict[str, list[np.ndarray]] = {}
+        predictions: dict[str, list[np.ndarray]] = {}
         for name, network in self._models:
-            found.setdefault(name, []).append(predicted(network, data, places)[1])
-        return {name: np.stack(scores) for name, scores in found.items()}
+            predictions.setdefault(name, []).append(predicted(network, data, places)[1])
+        return {name: np.stack(scores) for name, scores in predictions.items()}
 
     def _inputs(self, text: np.ndarray) -> Inputs:
         return Inputs("texts", {"user": Side((text + 1).astype(np.int32), self._vectors)})
@@ -167,11 +167,11 @@ def bootstrap(label: np.ndarray, user: np.ndarray, scores: Mapping[str, np.ndarr
     users = int(place.max()) + 1
     rng = np.random.default_rng(seed)
     drawn = [np.ones(users), *(rng.multinomial(users, np.full(users, 1 / users)) for _ in range(samples))]
-    found = {}
+    auc = {}
     for name, by_training in scores.items():
         measures = [WeightedAuc(label, score) for score in by_training]
-        found[name] = np.array([np.mean([measure(count[place]) for measure in measures]) for count in drawn])
-    return found
+        auc[name] = np.array([np.mean([measure(count[place]) for measure in measures]) for count in drawn])
+    return auc
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:

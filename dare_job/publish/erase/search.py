@@ -196,19 +196,19 @@ def _strings(column: pa.Array) -> Iterator[pa.Array]:
 
 def texts_of(out: Path, subjects: Subjects) -> set[str]:
     """The texts and prompts in rows of the entities that no row of another entity has."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for path, column, entity in _texts(out):
         for batch in tables.batches(path, [*tables.id_columns(pq.read_schema(path)), column]):
             mine = batch.filter(tables.owned(batch, entity, subjects))
-            found.update(mine[column].drop_null().to_pylist())
-    found.discard("")
-    for path, column, entity in _texts(out) if found else ():
-        known = pa.array(sorted(found), pa.string())
+            texts.update(mine[column].drop_null().to_pylist())
+    texts.discard("")
+    for path, column, entity in _texts(out) if texts else ():
+        known = pa.array(sorted(texts), pa.string())
         for batch in tables.batches(path, [*tables.id_columns(pq.read_schema(path)), column]):
             same = batch.filter(pc.is_in(batch[column], value_set=known))
             others = same.filter(pc.invert(tables.owned(same, entity, subjects)))
-            found.difference_update(others[column].to_pylist())
-    return found
+            texts.difference_update(others[column].to_pylist())
+    return texts
 
 
 def _texts(out: Path) -> Iterator[tuple[Path, str, str | None]]:

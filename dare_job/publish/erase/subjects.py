@@ -78,7 +78,7 @@ def parse(names: Sequence[str], file: Path | None = None) -> Subjects:
         ids[entity].add(identifier)
     if not any(ids.values()):
         raise ConfigError("nothing to erase: name at least one user:ID or item:ID, or a file with --ids FILE")
-    return Subjects({entity: frozenset(found) for entity, found in ids.items()})
+    return Subjects({entity: frozenset(identifiers) for entity, identifiers in ids.items()})
 
 
 def _as_read(identifier: str) -> str:

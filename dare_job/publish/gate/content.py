@@ -63,10 +63,10 @@ _MIN_LETTERS, _MIN_SHARE = 8, 0.5  # fewer letters have no script; a text has mo
 
 def matches(text: pa.Array, patterns: Iterable[str]) -> np.ndarray:
     """(N,) bool: the text matches one of the patterns, upper or lower case."""
-    found = np.zeros(len(text), np.bool_)
+    matched = np.zeros(len(text), np.bool_)
     for pattern in patterns:
-        found |= pc.match_substring_regex(text, pattern, ignore_case=True).to_numpy(zero_copy_only=False)
-    return found
+        matched |= pc.match_substring_regex(text, pattern, ignore_case=True).to_numpy(zero_copy_only=False)
+    return matched
 
 
 def refusals(text: pa.Array, more: Sequence[str]) -> np.ndarray:

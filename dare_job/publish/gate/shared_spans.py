@@ -29,8 +29,8 @@ class SharedSpans:
         0 below RUN + _KEPT - 1, of which some are not seen. Rows with the prompt of an earlier row of the
         batch are left out, since they have the same text.
         """
-        found, stops = words(texts.to_pylist())
-        hashes, starts = _spans(found), np.concatenate([[0], stops[:-1]])
+        all_words, stops = words(texts.to_pylist())
+        hashes, starts = _spans(all_words), np.concatenate([[0], stops[:-1]])
         rows = np.searchsorted(stops, np.arange(len(hashes)), side="right")
         inside = np.arange(len(hashes)) + RUN <= stops[rows] if len(hashes) else np.zeros(0, bool)
         first = ~pd.Series(prompts.to_pylist()).duplicated().to_numpy()
@@ -48,9 +48,9 @@ class SharedSpans:
         return np.isin(hashes, self._seen, assume_unique=False) | (rows[first][back] < rows)
 
 
-def _spans(found: pa.Array) -> np.ndarray:
+def _spans(all_words: pa.Array) -> np.ndarray:
     """Hashes of all spans of RUN words, uint64 (W - RUN + 1,)."""
-    encoded = found.dictionary_encode()
+    encoded = all_words.dictionary_encode()
     names = encoded.dictionary.to_numpy(zero_copy_only=False)
     of_words = pd.util.hash_array(names, categorize=False)[encoded.indices.to_numpy(zero_copy_only=False)]
     count = max(0, len(of_words) - RUN + 1)

@@ -99,8 +99,8 @@ def render(out: AnyPath, dates: list[str]) -> str:
 
     with_page = {page.parent.name[3:] for page in out.glob("reports/dt=*/index.html")}
     folders = [nights.folder(out, ENTITIES[0], dt) for dt in dates[-LISTED:]]
-    found = paths.map_paths(lambda folder: nights.read_any(out, folder.name[3:]), folders)
-    rows = [_row(night, status, night.dt in with_page) for night, status in found if night.manifests
+    listed_nights = paths.map_paths(lambda folder: nights.read_any(out, folder.name[3:]), folders)
+    rows = [_row(night, status, night.dt in with_page) for night, status in listed_nights if night.manifests
             or "damaged" in status]
     has_cost = any(row.cost is not None for row in rows)
     return render_template("dates.html", out=out, rows=rows[::-1], charts=_charts(rows), has_cost=has_cost,

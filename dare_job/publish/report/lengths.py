@@ -42,17 +42,17 @@ class Lengths:
 
 def of(out: AnyPath, night: Night, before: Night | None, collected: list[Collected]) -> list[Lengths]:
     """The lengths of each entity type with generated texts."""
-    found = []
+    lengths = []
     limit = (night.first("new_tokens") or [None, None])[1]
     for part in collected:
         if not part.lengths.any():
             continue
         old = _of_date(nights.folder(out, part.entity, before.dt), before.dt) if before else np.zeros(1, int)
         cut_off = part.finished["length"] / part.fresh
-        found.append(Lengths(
+        lengths.append(Lengths(
             part.entity, int(part.lengths.sum()), _median(part.lengths), len(part.lengths) - 1, cut_off,
             limit, _median(old) if old.any() else None, _chart(part, old, limit, before and before.dt)))
-    return found
+    return lengths
 
 
 def _of_date(folder: AnyPath, dt: str) -> np.ndarray:

@@ -79,18 +79,18 @@ def choose(out: AnyPath, night: Night, collected: list[Collected]) -> list[Shown
     of_carried = min(carried, max(CARRIED, ROWS - generated))
     shown = []
     for rows, total in zip(wanted, (min(generated, ROWS - of_carried), of_carried), strict=True):
-        for part, taken in zip(collected, shares([len(each) for each in rows], total), strict=True):
-            shown += _shown(out, night, part, rows[collected.index(part)][:taken])
+        for part, count in zip(collected, shares([len(each) for each in rows], total), strict=True):
+            shown += _shown(out, night, part, rows[collected.index(part)][:count])
     return shown
 
 
 def shares(available: Sequence[int], total: int) -> list[int]:
     """Divide ``total`` evenly; if one has less than an even share, the others take the rest."""
-    taken = dict.fromkeys(range(len(available)), 0)
-    for left, place in zip(range(len(available), 0, -1), sorted(taken, key=lambda n: available[n]),
+    counts = dict.fromkeys(range(len(available)), 0)
+    for left, place in zip(range(len(available), 0, -1), sorted(counts, key=lambda n: available[n]),
                            strict=True):
-        taken[place] = min(available[place], -(-(total - sum(taken.values())) // left))
-    return [taken[place] for place in range(len(available))]
+        counts[place] = min(available[place], -(-(total - sum(counts.values())) // left))
+    return [counts[place] for place in range(len(available))]
 
 
 def summary(shown: list[Shown]) -> str:

@@ -109,8 +109,8 @@ class PagedForward:
         if not self._record or (epilogue, pages) in cache.prepared:
             return
         cache.prepared.add((epilogue, pages))
-        most = min(cache.slots * (nodes + 1), _MAX_PREPARED)
-        shapes = [Bucket(count, width, width, pages, False) for count in ladder(most)] if nodes else []
+        max_count = min(cache.slots * (nodes + 1), _MAX_PREPARED)
+        shapes = [Bucket(count, width, width, pages, False) for count in ladder(max_count)] if nodes else []
         shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(min(cache.slots, _MAX_PREPARED))]
         for bucket in shapes[: _MAX_GRAPHS // 2]:
             if time.perf_counter() > end or not self._record:

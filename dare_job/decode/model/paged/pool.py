@@ -190,10 +190,10 @@ class PagedCache(Cache):
 
     def on_device(self, places: np.ndarray) -> torch.Tensor:
         """Copy an array to the device without waiting for it."""
-        found = torch.from_numpy(places)
+        tensor = torch.from_numpy(places)
         if self.device.type == "cuda":
-            found = found.pin_memory()
-        return found.to(self.device, non_blocking=True)
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def _widen(self, pages: int) -> None:
         """Make the table wide enough for rows of this many pages."""
