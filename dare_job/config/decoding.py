@@ -88,9 +88,11 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         "texts, where the group has too few). Once a text exceeds it, verification switches back to strict, "
         "so that relaxed texts do not run on. null: no limit")
     reproducible: bool = Field(
-        False, description="Relaxed rules: make a text independent of its batch and partition. The draft "
-        "budget of a row is fixed (decode.nodes auto: 16) and all of its previous text is verified "
-        "(decode.score auto); a change of decode.batch_size makes no text stale")
+        False, description="Make a text independent of its batch and partition, where the rule or rounding "
+        "makes it depend on them: relaxed rules, bfloat16 and float16. The draft budget of a row is fixed "
+        "(decode.nodes auto: 16) and all of its previous text is verified (decode.score auto). On a GPU, "
+        "bfloat16 and float16 passes have one shape, so those with few rows take as long as full ones. "
+        "Relaxed rules: a change of decode.batch_size makes no text stale")
     refresh_nights: NotNegative = Field(
         0, description="Relaxed rules: a row that has relaxed tokens is generated again with the strict "
         "rule on one date in N, which depends on its id. 0: never")

@@ -224,6 +224,9 @@ def make_engine(task: Task, mode: str | None = None, batch_size: int | None = No
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": _score(task, mode),
         "nodes": 0 if undrafted else _nodes(task, rule)})
     target = loaded.target
+    if target.paged is not None:
+        rounds = task.config.model.dtype != "float32"
+        target.paged.fixed_nodes = settings.nodes if verify.reproducible and rounds else None
     if decode.mode == "beam":
         return engines.make_beam_engine(task, target, settings, undrafted)
     numbers = loaded.numbers if decode.end_loops else None
@@ -246,26 +249,32 @@ def sampling_settings(task: Task) -> Sampling:
     return Sampling(Warp(**values_for(Warp, sample)), task.config.seed, distribution, rule)
 
 
+def _reproducible(task: Task, rule: str) -> bool:
+    """Whether a text must not depend on its batch, and would: by its drafts, or by rounding."""
+    config = task.config
+    return config.verify.reproducible and (rule != "strict" or config.model.dtype != "float32")
+
+
 def _nodes(task: Task, rule: str) -> int:
     """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
-    decode, verify = task.config.decode, task.config.verify
+    decode = task.config.decode
     if decode.nodes != "auto":
         return decode.nodes
-    if decode.mode == "sample" or (verify.reproducible and rule != "strict"):
+    if decode.mode == "sample" or _reproducible(task, rule):
         return engines.default_nodes(task.config.drafter)
     return max_row_nodes(decode.batch_size)
 
 
 def _score(task: Task, mode: str) -> str:
     """``decode.score``, or its replacement if text must not depend on batch composition or timing."""
-    decode, verify = task.config.decode, task.config.verify
+    decode = task.config.decode
     if mode not in ("dare", "sample") or decode.mode == "beam":
         return "never"
     if decode.score != "auto":
         return decode.score
     if mode == "sample":
         return "never"
-    return "always" if verify.reproducible and verify.rule != "strict" else "auto"
+    return "always" if _reproducible(task, task.config.verify.rule) else "auto"
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ def test_texts_are_those_of_generate(name, cached, monkeypatch):
     model, texts = tiny(name), prompts()
     expected = [generate(model, text) for text in texts]
     target = Target(model)
-    assert target.llama is not None and target.prepacked is None
+    assert target.llama is not None and target.linear_layers is None
     for nodes in (0, 12):
         assert_written(write(target, texts, oracle(expected), nodes=nodes), expected)
 
@@ -64,7 +64,7 @@ def test_the_models_own_weights_are_freed_and_come_back_for_comparison(tied, mon
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral-window", "mixtral"])
 def test_other_models_run_their_own_code(name):
     target = Target(tiny(name))
-    assert target.llama is None and target.prepacked is not None
+    assert target.llama is None and target.linear_layers is not None
 
 
 class OwnLlama(LlamaForCausalLM):

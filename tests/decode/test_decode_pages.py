@@ -10,6 +10,7 @@ from decode_models import VOCABULARY, assert_written, generate, oracle, prompts,
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import support
 from dare_job.decode.model.masks import level_of_trees
+from dare_job.decode.model.paged import forward
 from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder
 from dare_job.decode.model.paged.inputs import Bucket, round_up_queries
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
@@ -215,3 +216,43 @@ def test_a_forward_that_cannot_be_recorded_only_costs_speed(caplog, monkeypatch)
     assert tried == [True, False] and not target.paged.records
     assert caplog.text.count("LlamaForCausalLM cannot be recorded as a CUDA graph") == 2
     assert "and more lines" not in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_with_a_fixed_shape_logits_do_not_depend_on_the_other_rows(dtype, monkeypatch):
+    """To the last bit, beside other prompts, trees and texts, and in another slot."""
+    monkeypatch.setattr(forward, "PROMPT_TOKENS", 256)
+    target, rng = paged(tiny("llama", dtype=dtype)), np.random.default_rng(3)
+    target.paged.fixed_nodes = 7
+    prompt, tokens = rng.integers(0, VOCABULARY, 19), rng.integers(0, VOCABULARY, (1, 7)).astype(np.int32)
+    parents = np.array([[ROOT, 0, 0, 2, ROOT, 4, 1]], np.int32)
+    outcomes = []
+    for neighbours, slot in ((0, 0), (2, 0), (3, 2)):
+        lengths = rng.integers(3, 40, neighbours + 1)
+        lengths[slot] = len(prompt)
+        ids = rng.integers(0, VOCABULARY, (len(lengths), lengths.max()))
+        ids[slot, : len(prompt)] = prompt
+        sizes = rng.integers(0, 8, len(lengths)).astype(np.int32)
+        sizes[slot] = 7
+        drafted = rng.integers(0, VOCABULARY, (len(lengths), 7)).astype(np.int32)
+        drafted[slot] = tokens
+        drafts = DraftBatch(drafted, np.repeat(parents, len(lengths), 0), sizes, None, None)
+        tree = build(ids[:, 0], drafts, np.full(len(lengths), 99))
+        cache = target.new_cache(4)
+        read = target.prefill(cache, np.arange(len(lengths)), ids, lengths)[slot]
+        logits = target.forward(cache, tree, lengths)[tree.starts[slot] : tree.starts[slot + 1]]
+        outcomes.append(torch.cat((read[None], logits)))
+        assert len({bucket for bucket, _ in cache.graphs}) == 1
+    assert torch.equal(outcomes[0][1:], outcomes[1][1:]) and torch.equal(outcomes[0][1:], outcomes[2][1:])
+    assert torch.equal(outcomes[0], outcomes[1]) and torch.equal(outcomes[0], outcomes[2])
+
+
+def test_a_fixed_shape_changes_no_text(monkeypatch):
+    monkeypatch.setattr(forward, "PROMPT_TOKENS", 256)
+    model, texts = tiny("qwen2-window"), prompts()
+    expected = [generate(model, prompt) for prompt in texts]
+    target = paged(model)
+    target.paged.fixed_nodes = 15
+    for batch_size, nodes in ((3, 15), (5, 4)):
+        results = write(target, texts, oracle(expected), batch_size=batch_size, nodes=nodes)
+        assert_written(results, expected)

@@ -36,11 +36,11 @@ def test_the_target_prepacks_its_model_except_for_comparison():
     model = tiny("mistral-window", tie_word_embeddings=True)
     linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
     target = Target(model)
-    assert len(target.prepacked) == len(linear) and all("forward" in vars(layer) for layer in linear)
+    assert len(target.linear_layers) == len(linear) and all("forward" in vars(layer) for layer in linear)
     with target.as_transformers():
         assert not any("forward" in vars(layer) for layer in linear)
     again = Target(model)
-    assert len(again.prepacked) == len(linear)
+    assert len(again.linear_layers) == len(linear)
     with target.as_transformers():
         assert not any("forward" in vars(layer) for layer in linear)
     assert all("forward" in vars(layer) for layer in linear)
@@ -51,7 +51,7 @@ def test_unsupported_layers_are_unchanged(monkeypatch):
     expected = [generate(model, text) for text in texts]
     monkeypatch.setattr(prepacked, "MAX_BYTES", 1000)
     target = Target(model)
-    assert len(target.prepacked) == 0
+    assert len(target.linear_layers) == 0
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
     monkeypatch.setattr(prepacked, "TYPICAL_ROWS", "none")  # makes the operator fail, as on another build

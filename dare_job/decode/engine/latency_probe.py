@@ -200,7 +200,7 @@ def _key(target: Target, settings: EngineSettings) -> str:
     config = {k: v for k, v in target.model.config.to_dict().items() if not k.startswith("_name")}
     limits = [settings.batch_size, settings.nodes, settings.depth, settings.rule, settings.k]
     key = [_FORMAT_VERSION, config, str(target.dtype), device_name(target.device), torch.get_num_threads(),
-            torch.__version__, transformers.__version__, len(target.prepacked or ()),
+            torch.__version__, transformers.__version__, len(target.linear_layers or ()),
             target.llama is not None, target.packed,
             target.paged is not None, limits, *([] if target.drafts == "tree" else [target.drafts])]
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -73,7 +73,7 @@ class ChainTarget(Target):
         if self._has_attention and not any(len(shape or ()) > 3 for shape in self._shapes.entries):
             self.fused = tree_attention.enable(model)
         self._recurrences = recurrence.find(model)
-        self.prefix_cache, self.prepacked = NoPrefixes(), PrepackedLayers(model)
+        self.prefix_cache, self.linear_layers = NoPrefixes(), PrepackedLayers(model)
         self.grouped = not support.pads(model)
         if check:
             self._check()

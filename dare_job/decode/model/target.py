@@ -13,6 +13,7 @@ from dare_job.decode.model import alibi, loading, masks, selfcheck, support, tre
 from dare_job.decode.model.cache import TreeCache, entry_bytes
 from dare_job.decode.model.llama_forward import LlamaForward
 from dare_job.decode.model.masks import Level
+from dare_job.decode.model.merged import MergedProjections
 from dare_job.decode.model.paged.attention import READS_PAGES
 from dare_job.decode.model.paged.forward import Epilogue, PagedForward
 from dare_job.decode.model.paged.inputs import round_up_queries
@@ -47,8 +48,8 @@ class Target:
         Whether trees of different sizes run without padding (``PaddedLayout``).
     llama : LlamaForward, optional
         Faster forward passes of Llama-like models on a CPU.
-    prepacked : PrepackedLayers, optional
-        Linear layers with prepacked weights, of other models on a CPU.
+    linear_layers : PrepackedLayers or MergedProjections, optional
+        Of other models: with prepacked weights on a CPU, merged on CUDA.
     supports_logits_to_keep : bool
         Whether the model can compute the logits of selected columns only.
     paged : PagedForward, optional
@@ -72,7 +73,7 @@ class Target:
     max_prefill_tokens = 4096
     fused = packed = False
     llama: LlamaForward | None = None
-    prepacked: PrepackedLayers | None = None
+    linear_layers: PrepackedLayers | MergedProjections | None = None
     paged: PagedForward | None = None
     spare_cache: TreeCache | PagedCache | None = None
 
@@ -92,7 +93,8 @@ class Target:
         cuda = self.device.type == "cuda"
         if self.packed and self.traits.window is None:
             self.llama = selfcheck.llama_forward(self)
-        self.prepacked = None if self.llama else PrepackedLayers(model)
+        if self.llama is None:
+            self.linear_layers = MergedProjections(model) if cuda else PrepackedLayers(model)
         if cuda:  # cuDNN's attention builds a plan for each new shape
             torch.backends.cuda.enable_cudnn_sdp(False)
         if self.packed and (cuda and READS_PAGES if paged is None else paged):
@@ -180,7 +182,7 @@ class Target:
     @contextmanager
     def as_transformers(self):
         """Run ``model`` with its original attention and linear layers, for comparison."""
-        linear = self.llama.restored() if self.llama else self.prepacked.off()
+        linear = self.llama.restored() if self.llama else self.linear_layers.off()
         with tree_attention.original(self.model, self._original_attention), linear:
             yield self.model
 

@@ -67,11 +67,20 @@ class PagedForward:
         Compile chains of small operations (``fusion``).
     keep_logits : bool
         Whether the model can compute the logits of selected queries only.
+
+    Attributes
+    ----------
+    fixed_nodes : int, optional
+        Give all passes one shape: that of all slots with so many draft nodes, and that of the largest part of
+        prompts. Then the logits of a row do not depend on the other rows of its batch, if a matrix product of
+        one shape computes all its rows alike; passes with few rows take as long as full ones. None: a shape
+        as large as needed.
     """
 
     def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool, keep_logits: bool = False):
         self._model, self._traits, self._keep_logits = model, traits, keep_logits
         self._record, self._fuse = record, fuse
+        self.fixed_nodes: int | None = None
 
     @property
     def records(self) -> bool:
@@ -96,7 +105,8 @@ class PagedForward:
             On the device, with padding, valid until the next pass.
         """
         cache.require(np.arange(len(level.lengths)), level.lengths + level.first + np.diff(level.starts))
-        recorded = self._find(cache, Bucket.of(level, self._traits, cache.table.shape[1]), epilogue)
+        bucket = Bucket.of(level, self._traits, cache.table.shape[1])
+        recorded = self._find(cache, self._fixed(bucket, cache.slots), epilogue)
         recorded.inputs.fill(level, cache, parents, strict)
         if recorded.graph is None:
             return self._run(recorded.inputs, cache, epilogue)
@@ -109,6 +119,9 @@ class PagedForward:
         if not self._record or (epilogue, pages) in cache.prepared:
             return
         cache.prepared.add((epilogue, pages))
+        if self.fixed_nodes is not None:
+            self._find(cache, self._fixed(Bucket(1, 1, 1, pages, False), cache.slots), epilogue)
+            return
         max_count = min(cache.slots * (nodes + 1), _MAX_PREPARED)
         shapes = [Bucket(count, width, width, pages, False) for count in ladder(max_count)] if nodes else []
         shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(min(cache.slots, _MAX_PREPARED))]
@@ -144,7 +157,8 @@ class PagedForward:
                      columns: np.ndarray, wanted: np.ndarray) -> torch.Tensor:
         """Run the model over tokens (T,) of some rows; return the logits of those that are wanted."""
         total = len(tokens)
-        padded = next(size for size in _PROMPT_SIZES if size >= total)
+        fixed = self.fixed_nodes is not None
+        padded = PROMPT_TOKENS if fixed else next(size for size in _PROMPT_SIZES if size >= total)
         distinct, first, counts = np.unique(rows, return_index=True, return_counts=True)
         slot = slots[distinct]
         places = np.zeros((4, padded), np.int64)  # tokens, positions, lines, first column that is seen
@@ -161,10 +175,10 @@ class PagedForward:
             {kind: torch.zeros((1, 1, 1, 1), dtype=self._model.dtype, device=cache.device)
              for kind in self._traits.kinds},
             {CHUNKED: low} if chunked else {}, {SLIDING: self._traits.window or 0},
-            int(max(counts.max(), padded - total)))
+            padded if fixed else int(max(counts.max(), padded - total)))
         chosen = np.flatnonzero(wanted)
         options = {}
-        if self._keep_logits:  # a padded number of them, so that few shapes occur
+        if self._keep_logits and not fixed:  # a padded number of them, so that few shapes occur
             kept = np.zeros(round_up_queries(max(len(chosen), 1)), np.int64)
             kept[: len(chosen)] = chosen
             options["logits_to_keep"] = cache.on_device(kept)
@@ -172,10 +186,19 @@ class PagedForward:
         logits = self._logits(ids, positions, split, cache, **options)
         return logits[: len(chosen)] if options else logits[cache.on_device(chosen)]
 
+    def _fixed(self, bucket: Bucket, slots: int) -> Bucket:
+        """Return the bucket of ``fixed_nodes``, if it is set and holds this one; else this one."""
+        if self.fixed_nodes is None:
+            return bucket
+        width = round_up_power(self.fixed_nodes + 1)
+        largest = Bucket(round_up_queries(slots * (self.fixed_nodes + 1)), width, width, bucket.pages,
+                         self._traits.window is not None)
+        return largest if largest.holds(bucket) else bucket
+
     def _find(self, cache: PagedCache, bucket: Bucket, epilogue: Epilogue) -> _Recorded:
         """Return a recorded shape: this one, or a slightly larger one, or this one after recording it."""
         key = bucket, epilogue
-        if key not in cache.graphs and self._record:
+        if key not in cache.graphs and self._record and self.fixed_nodes is None:
             larger = [known for known, other in cache.graphs if other is epilogue and known.holds(bucket)
                       and known.queries <= max(8, _MAX_WASTE * bucket.queries)]
             if larger:

@@ -14,6 +14,8 @@ from functools import lru_cache, partial
 
 import torch
 
+from dare_job.decode.model.merged import Gated
+
 _LOG = logging.getLogger("dare_job")
 _ROTARY = "apply_rotary_pos_emb"
 
@@ -27,23 +29,31 @@ def fused(model: torch.nn.Module) -> Iterator[None]:
         return
     originals = [(scope, getattr(scope, _ROTARY)) for scope in scopes]
     try:
-        for module in modules:
-            module.forward = partial(_compiled(type(module).forward), module)
+        for module, own in modules.items():
+            forward = type(module).forward if own is None else type(own).__call__
+            module.forward = partial(_compiled(forward), own or module)
         for scope, function in originals:
             setattr(scope, _ROTARY, _compiled(function))
         yield
     finally:
-        for module in modules:
-            vars(module).pop("forward", None)
+        for module, own in modules.items():
+            del module.forward
+            if own is not None:
+                module.forward = own
         for scope, function in originals:
             setattr(scope, _ROTARY, function)
 
 
-def _compilable(model: torch.nn.Module) -> tuple[list, list]:
-    """Return norms and gated feed-forwards with their original code, and Python modules with rotary code."""
-    modules = [module for module in model.modules() if "forward" not in vars(module)
+def _compilable(model: torch.nn.Module) -> tuple[dict[torch.nn.Module, Gated | None], list]:
+    """Return norms and gated feed-forwards with their forward function, and Python modules with rotary code.
+
+    A forward function that other code replaced is left alone, unless it is that of merged projections; None:
+    not replaced.
+    """
+    modules = {module: vars(module).get("forward") for module in model.modules()
+               if isinstance(vars(module).get("forward"), Gated | None)
                and (type(module).__name__.endswith("RMSNorm") or hasattr(module, "gate_proj")
-                    and hasattr(module, "up_proj") and hasattr(module, "act_fn"))]
+                    and hasattr(module, "up_proj") and hasattr(module, "act_fn"))}
     names = {type(module).__module__ for module in model.modules()}
     return modules, [sys.modules[name] for name in sorted(names) if hasattr(sys.modules[name], _ROTARY)]
 
