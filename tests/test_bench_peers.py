@@ -62,13 +62,21 @@ def test_an_engine_that_cannot_be_installed_says_how_to_go_on(tmp_path, monkeypa
     assert environments.python_of("dare-job", tmp_path) == Path(sys.executable)
 
 
+def test_on_cuda_vllm_is_that_of_an_environment_that_the_user_has(tmp_path, monkeypatch):
+    assert environments.python_of("vllm", tmp_path, "cuda") == Path(sys.executable)
+    monkeypatch.setenv("DARE_VLLM_PYTHON", "/opt/vllm/bin/python")
+    assert environments.python_of("vllm", tmp_path, "cuda") == Path("/opt/vllm/bin/python")
+    variables = environments.variables("vllm", Path("p"), [0, 1], "cuda")
+    assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0" and "VLLM_CPU_KVCACHE_SPACE" not in variables
+
+
 @pytest.mark.release
 def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
     rng, file, results = np.random.default_rng(0), tmp_path / "task.json", tmp_path / "results.jsonl"
     prompts = {str(n): rng.integers(3, 200, 20 + n) for n in range(4)}
     rows = task.Rows(prompts, {"0": rng.integers(3, 200, 9)}, [rng.integers(3, 200, 30)], (0,))
     task.write(file, rows, resolve("embedded"), tmp_path, batches=[(2, 4)], repeats=1, threads=1,
-               max_new_tokens=12, repetition_penalty=None)
+               device="cpu", max_new_tokens=12, repetition_penalty=None)
     for method in ("generate", "plain", "resd", "dare strict"):
         done = subprocess.run([sys.executable, SCRIPT, file, results, method, "float32"], capture_output=True,
                               text=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})

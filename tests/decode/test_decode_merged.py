@@ -47,6 +47,15 @@ def test_a_weight_is_a_view_of_the_merged_one():
     assert not torch.allclose(logits(model), before)
 
 
+def test_a_merged_model_is_saved_with_its_own_weights(tmp_path):
+    model = tiny("qwen2")
+    expected = {name: weight.clone() for name, weight in model.state_dict().items()}
+    MergedProjections(model)
+    model.save_pretrained(tmp_path)
+    saved = type(model).from_pretrained(tmp_path).state_dict()
+    assert saved.keys() == expected.keys() and all(torch.equal(saved[name], expected[name]) for name in saved)
+
+
 def test_a_layer_called_alone_or_with_other_values_computes_its_own_product():
     model = tiny("qwen2")
     attention = model.model.layers[0].self_attn

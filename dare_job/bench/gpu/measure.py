@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> dict:
     transformers.logging.set_verbosity_error()
     names, batches = options.shapes.split(","), _numbers(options.batches)
     device, budget = loading.device(options.device), Budget(options.seconds)
-    recorded = _recorded(options, names[0], max(2 * min(batches[-1], 64), *batches, 4))
+    recorded = _recorded(options, names[0], max(2 * batches[-1], 4))
     result = {"label": replay.label(recorded), "small": options.small, "machine": machine.describe(device)}
     print(json.dumps(result["machine"]))
     limits, meter = machine.ceilings(device, options.small), Meter(device)

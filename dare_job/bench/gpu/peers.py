@@ -1,4 +1,4 @@
-"""``generate`` and ``generate_batch`` of transformers on the same prompts and number of tokens.
+"""``generate`` and ``generate_batch`` of transformers, and vLLM, on the same prompts.
 
 Also compares the texts of strict decoding with those of ``generate`` on this device, in float32.
 """
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig
 
+from dare_job.bench.gpu import vllm_peer
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.shapes import TINY, tiny
 from dare_job.bench.measured import timed
@@ -23,10 +24,10 @@ _WARM_UP = 8  # tokens
 
 def step_ms(target: Target, task, batch: int) -> float:
     """Milliseconds per token of ``generate``, estimated from a few tokens."""
-    ids = _ids(target, task, batch)
+    ids, mask = _padded_prompts(target, task, batch)
     with target.as_transformers() as model:
-        _generate(model, ids, 2)
-        return 1e3 * timed(lambda: _generate(model, ids, _WARM_UP), target.device)[1] / _WARM_UP
+        _generate(model, ids, 2, mask)
+        return 1e3 * timed(lambda: _generate(model, ids, _WARM_UP, mask), target.device)[1] / _WARM_UP
 
 
 def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
@@ -35,13 +36,13 @@ def generate(target: Target, task, meter: Meter) -> tuple[float, float | None]:
     Raises
     ------
     RuntimeError
-        The number of generated tokens differs from that of the recorded texts.
+        The number of generated tokens is not that of the longest text.
     """
-    ids, new = _ids(target, task, len(task.requests)), len(task.texts[0])
+    (ids, mask), new = _padded_prompts(target, task, len(task.requests)), task.longest
     with target.as_transformers() as model:
-        _generate(model, ids, _WARM_UP)
+        _generate(model, ids, _WARM_UP, mask)
         (out, seconds, _), joules = meter.joules(
-            lambda: timed(lambda: _generate(model, ids, new), target.device))
+            lambda: timed(lambda: _generate(model, ids, new, mask), target.device))
     if out.shape[1] != ids.shape[1] + new:
         raise RuntimeError(f"generate wrote {out.shape[1] - ids.shape[1]} tokens, not {new}")
     return seconds, joules
@@ -55,9 +56,9 @@ def generate_batch(target: Target, task, meter: Meter) -> tuple[float, None]:
     Raises
     ------
     RuntimeError
-        A text is missing, or its number of tokens differs from that of the recorded texts.
+        A text is missing, or its number of tokens is not that of the longest text.
     """
-    new = len(task.texts[0])
+    new = task.longest
     with target.as_transformers() as model:
         before = model.config._attn_implementation
         try:
@@ -79,7 +80,7 @@ def _batching(target: Target, task) -> ContinuousBatchingConfig:
     if target.device.type == "cuda":
         return ContinuousBatchingConfig()
     count = len(task.requests)
-    pages = -(-(len(task.requests[0].prompt_ids) + len(task.texts[0])) // 32)
+    pages = -(-(max(len(request.prompt_ids) for request in task.requests) + task.longest) // 32)
     # transformers 5.17 calls it block_size.
     size = "page_size" if "page_size" in ContinuousBatchingConfig.__dataclass_fields__ else "block_size"
     return ContinuousBatchingConfig(**{size: 32}, num_blocks=2 * count * (pages + 1), max_batch_tokens=256,
@@ -92,8 +93,13 @@ def _greedy(model, new: int):
     return config
 
 
-def _ids(target: Target, task, count: int) -> torch.Tensor:
-    return _on(target.device, np.stack([request.prompt_ids for request in task.requests[:count]]))
+def _padded_prompts(target: Target, task, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return prompts padded on the left, int64 (count, P), and their mask."""
+    prompts = [request.prompt_ids for request in task.requests[:count]]
+    longest = max(map(len, prompts))
+    mask = np.stack([np.arange(longest) >= longest - len(prompt) for prompt in prompts])
+    ids = np.stack([np.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
+    return _on(target.device, ids), _on(target.device, mask)
 
 
 def _on(device: torch.device, prompts: np.ndarray) -> torch.Tensor:
@@ -101,10 +107,12 @@ def _on(device: torch.device, prompts: np.ndarray) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _generate(model, ids: torch.Tensor, new: int) -> torch.Tensor:
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
+def _generate(model, ids: torch.Tensor, new: int, mask: torch.Tensor | None = None) -> torch.Tensor:
+    mask = torch.ones_like(ids) if mask is None else mask
+    return model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False)
 
 
+WAYS = {"generate": generate, "generate_batch": generate_batch, "vllm": vllm_peer.generate}
 _NEW = 40
 _PROMPTS = (5, 17, 1, 30, 9, 22, 11)
 _CASES = ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31))  # batch size, draft nodes

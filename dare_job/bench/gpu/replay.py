@@ -1,8 +1,9 @@
 """Replay at full cost: recorded texts are generated again and every forward pass is run.
 
 Weights are random, so the recorded texts decide which draft tokens are accepted; drafting, forward passes,
-verification and the cache are those of the job. Beside it, on the same prompts and number of tokens: the
-engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers.
+verification and the cache are those of the job. Beside it, on the same prompts: the
+engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of transformers, and vLLM without
+drafts where it is installed. These write as many tokens in each text as the longest one has, and all count.
 """
 
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
     steps = sum(result.target_steps for result in results)
     drafting = sum(result.retrieval_ms for result in results) / 1e3
     return {"way": "budgeted" if draft_budget else "drafted" if nodes else "plain", "nodes": nodes,
-            **_rates(task, seconds, joules),
+            **_rates(task, task.tokens, seconds, joules),
             "accepted_per_step": round(sum(r.accepted_tokens for r in results) / max(1, steps), 3),
             "drafting_share": round(drafting / seconds, 4), "first_run_s": round(first_s, 2),
             "recorded_meanwhile": new_graphs,
@@ -95,8 +96,8 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
     rows, repeats, max_queries = [], 2 if small else 5, 32 if small else 2048
     for number, batch in enumerate(batches):
         share = max(0.0, until - budget.spent) / (len(batches) - number)
-        whole = len(task.texts[0])
-        part = task.part(max(4, 2 * batch) if batch < 128 else batch, whole)
+        whole = task.longest
+        part = task.part(max(4, 2 * batch), whole)
         context = prompt + whole // 2
         plain_ms = step_ms(target, batch, 1, context, repeats)
         generate_ms = peers.step_ms(target, part, batch)
@@ -126,18 +127,18 @@ def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: Draf
     yield engine_row(target, task, batch, 0, meter)
     yield engine_row(target, task, batch, nodes, meter)
     yield engine_row(target, task, batch, draft_budget.nodes, meter, draft_budget)
-    once = task.part(batch, len(task.texts[0]))
-    for way, call in (("generate", peers.generate), ("generate_batch", peers.generate_batch)):
+    once = task.part(batch, task.longest)
+    for way, call in peers.WAYS.items():
         release(target.device)
         try:
             seconds, joules = call(target, once, meter)
         except Exception as error:  # a peer that does not run here is reported and ends nothing
             yield {"way": way, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
             continue
-        yield {"way": way, "nodes": 0, **_rates(once, seconds, joules)}
+        yield {"way": way, "nodes": 0, **_rates(once, once.longest * len(once.texts), seconds, joules)}
 
 
-def _rates(task: Task, seconds: float, joules: float | None) -> dict:
+def _rates(task: Task, tokens: int, seconds: float, joules: float | None) -> dict:
     return {"texts": len(task.texts), "seconds": round(seconds, 3),
-            "tokens_per_s": round(task.tokens / seconds, 1),
-            "joules_per_token": None if joules is None else round(joules / task.tokens, 4)}
+            "tokens_per_s": round(tokens / seconds, 1),
+            "joules_per_token": None if joules is None else round(joules / tokens, 4)}

@@ -26,9 +26,8 @@ class RecordedTarget:
     def __init__(self, target: Target, requests: list[Request], texts: list[np.ndarray]):
         """texts int32 (tokens,) of the requests, whose prompts differ from each other."""
         self._target = target
-        longest = max(map(len, texts))
-        self._texts = np.stack([np.pad(text, (0, longest - len(text)), mode="edge") for text in texts])
-        self._prompts = np.array([len(request.prompt_ids) for request in requests])
+        self._texts, _ = _padded(texts)
+        self._prompts = length_of(requests)
         self._numbers = {request.prompt_ids.tobytes(): number for number, request in enumerate(requests)}
         self._slots = np.zeros(0, np.int64)  # the text of each slot of the cache
         self.spare_cache: TreeCache | None = None
@@ -127,31 +126,61 @@ class Task:
 
     @classmethod
     def of(cls, recorded: Recorded, prompt: int, vocabulary: int) -> "Task":
-        rng, pool = np.random.default_rng(1), Index.build(recorded.old)
-        prompts = rng.integers(2, vocabulary, (len(recorded.new), prompt)).astype(np.int32)
-        return cls([Request(i, ids, (pool,)) for i, ids in enumerate(prompts)], recorded.new, pool)
+        """Make prompts of ``prompt`` tokens on average, and cut the texts: both have ragged lengths.
+
+        A prompt has 0.4 to 1.6 times the average, of which the first eighth is the same for all, as the
+        instructions of a prompt set are. A text has a third to all of the recorded tokens.
+        """
+        rng, pool, count = np.random.default_rng(1), Index.build(recorded.old), len(recorded.new)
+        lengths = rng.integers(max(1, round(0.4 * prompt)), round(1.6 * prompt) + 1, count)
+        shared = rng.integers(2, vocabulary, prompt // 8)
+        own = [rng.integers(2, vocabulary, length - len(shared)) for length in lengths]
+        prompts = [np.concatenate((shared, ids)).astype(np.int32) for ids in own]
+        texts = [text[: rng.integers(-(-len(text) // 3), len(text) + 1)] for text in recorded.new]
+        return cls([Request(i, ids, (pool,), max_new_tokens=len(text))
+                    for i, (ids, text) in enumerate(zip(prompts, texts, strict=True))], texts, pool)
 
     def part(self, count: int, tokens: int) -> "Task":
         """The first ``count`` texts, cut to so many tokens."""
-        requests = [replace(request, max_new_tokens=tokens) for request in self.requests[:count]]
-        return Task(requests, [text[:tokens] for text in self.texts[:count]], self.pool)
+        texts = [text[:tokens] for text in self.texts[:count]]
+        requests = [replace(request, max_new_tokens=len(text))
+                    for request, text in zip(self.requests, texts, strict=False)]
+        return Task(requests, texts, self.pool)
 
     @property
     def tokens(self) -> int:
         return sum(map(len, self.texts))
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return max(map(len, self.texts))
+
+
+def length_of(requests: list[Request]) -> np.ndarray:
+    """Return the tokens of each prompt, int64 (R,)."""
+    return np.array([len(request.prompt_ids) for request in requests])
+
+
+def _padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows padded with their last token, (R, L), and their lengths (R,)."""
+    lengths = np.array([len(row) for row in rows])
+    longest = lengths.max()
+    return np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]), lengths
+
 
 def accepted(task: Task, nodes: int) -> float:
     """Accepted tokens per step with this number of draft tokens, counted without a model on a few texts."""
-    texts = np.stack(task.texts[:_SAMPLE])
-    requests, rows = task.requests[: len(texts)], np.arange(len(texts))
-    prompt, drafter = len(requests[0].prompt_ids), RetrievalDrafter(DraftSettings(depth=DEPTH))
-    context = np.concatenate((np.stack([request.prompt_ids for request in requests]), texts), 1)
-    known, length = np.ones(len(texts), np.int64), texts.shape[1]
+    requests, rows = task.requests[:_SAMPLE], np.arange(len(task.texts[:_SAMPLE]))
+    texts, length = _padded(task.texts[:_SAMPLE])
+    context, _ = _padded([np.concatenate((request.prompt_ids, text))
+                          for request, text in zip(requests, task.texts, strict=False)])
+    prompts, drafter = length_of(requests), RetrievalDrafter(DraftSettings(depth=DEPTH))
+    known = np.ones(len(texts), np.int64)
     total = steps = 0
-    while len(active := rows[known[rows] < length]):
-        ends = known[active] + prompt
-        depths = (length - known[active] - 1).astype(np.int32)
+    while len(active := rows[known < length]):
+        ends = known[active] + prompts[active]
+        depths = (length[active] - known[active] - 1).astype(np.int32)
         budgets = np.where(depths > 0, nodes, 0).astype(np.int32)
         drafts = drafter.draft([requests[row] for row in active], context[active], ends.astype(np.int32),
                                budgets, depths)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dare_job.bench.cli import command
 from dare_job.bench.gpu import machine
@@ -17,6 +16,7 @@ from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.peers import environments, task
 from dare_job.cli import options as night_options
 from dare_job.config.options import option
+from dare_job.decode.model import loading
 from dare_job.errors import InfrastructureError
 from dare_job.job import Job
 
@@ -26,7 +26,8 @@ GENERATE = "generate"
 _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
     "transformers": (GENERATE, "prompt lookup"), "dare-job": ("plain", "resd", "dare strict", "dare relaxed")}
-_SCRIPT = {"vllm": "vllm_cpu.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py", "dare-job": "own.py"}
+_SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py",
+           "dare-job": "own.py"}
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
             "equal_to_generate", "rows", "tokens")
@@ -48,13 +49,15 @@ def run(options: Options) -> dict:
 
     Runs each engine in an environment of its own, which the first call installs, with the same prompts,
     limits and number of threads. vLLM's suffix drafts, resd and dare are given the texts of the date before.
-    Speeds include the prompts. The last line is one JSON object.
+    Speeds include the prompts. The last line is one JSON object. With model.device=cuda, vLLM is the one of
+    this environment, or of the interpreter that DARE_VLLM_PYTHON names, and llama.cpp is left out.
     """
     job = night_options.job(options, pick=False)
     with work_folder(options.work) as work:
         work.mkdir(parents=True, exist_ok=True)
         rows = task.read(job, max(options.rows), options.pool)
-        measured = _measure(job, rows, options, work)
+        place = loading.device(job.config.model.device)
+        measured = _measure(job, rows, options, work, place.type)
     table = [_row(each, measured) for each in measured]
     texts = _reference(measured, options.dtypes[0])
     copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
@@ -69,14 +72,19 @@ def run(options: Options) -> dict:
     return {"rows": table, "targets": targets, "copied_share": round(float(copied), 3),
             "changed_texts": changed, "texts": len(texts), "pool": len(rows.pool), "threads": options.threads,
             "model": job.config.model.name, "processor": _processor(),
-            "machine": machine.describe(torch.device("cpu"))}
+            "machine": machine.describe(place)}
 
 
-def _measure(job: Job, rows: task.Rows, options: Options, work: Path) -> list[dict]:
+def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: str) -> list[dict]:
     """Return the results of all engines, methods and types."""
-    cpus, measured = sorted(os.sched_getaffinity(0))[:options.threads], []
+    cpus, measured = sorted(os.sched_getaffinity(0)), []
+    if device == "cpu":
+        cpus = cpus[:options.threads]
     for engine in options.engines:
-        python = environments.python_of(engine, work)
+        if device == "cuda" and engine in environments.ON_CPUS:
+            _LOG.warning("%s is measured on a CPU only", engine)
+            continue
+        python = environments.python_of(engine, work, device)
         for dtype in options.dtypes:
             for method in _METHODS[engine]:
                 sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
@@ -85,12 +93,14 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path) -> list[di
                     continue
                 file, results = work / "task.json", work / "results.jsonl"
                 task.write(file, rows, job.model_path, work, batches=sizes, repeats=options.repeats,
-                           threads=options.threads, max_new_tokens=job.config.decode.max_new_tokens,
+                           device=device, threads=options.threads,
+                           max_new_tokens=job.config.decode.max_new_tokens,
                            repetition_penalty=job.config.decode.repetition_penalty)
                 results.unlink(missing_ok=True)
                 _LOG.info("%s, %s, %s", engine, method, dtype)
                 script = [python, _SCRIPTS / _SCRIPT[engine], file, results, method, dtype]
-                _run(engine, script, cpus, work / f"{engine}.log")
+                _run(script, environments.variables(engine, python, cpus, device), cpus,
+                     work / f"{engine}.log")
                 for line in results.read_text(encoding="utf-8").splitlines():
                     each = json.loads(line)
                     ids = list(rows.prompts)[:each["rows"]]
@@ -101,12 +111,12 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path) -> list[di
     return measured
 
 
-def _run(engine: str, script: list, cpus: list[int], log: Path) -> None:
+def _run(script: list, variables: dict[str, str], cpus: list[int], log: Path) -> None:
     with log.open("w", encoding="utf-8") as file:
-        done = subprocess.run(list(map(str, script)), env=environments.variables(engine, script[0], cpus),
-                              stdout=file, stderr=file, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+        done = subprocess.run(list(map(str, script)), env=variables, stdout=file, stderr=file,
+                              preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     if done.returncode:
-        raise InfrastructureError(f"{engine} ended with exit code {done.returncode}: "
+        raise InfrastructureError(f"{log.stem} ended with exit code {done.returncode}: "
                                   f"{log.read_text(encoding='utf-8', errors='replace').strip()[-800:]}")
 
 

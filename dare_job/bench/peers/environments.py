@@ -15,10 +15,15 @@ _PACKAGES = {
     "llama.cpp": ("torch==2.13.0", "xllamacpp==2026.10.11549", "gguf>=0.17", "safetensors", "numpy")}
 _REMOVED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # builds for CUDA, which prevent the import
 _DONE = "complete"
+ON_CPUS = ("llama.cpp",)  # engines that are measured on a CPU only
+INTERPRETER = "DARE_VLLM_PYTHON"  # variable that names the interpreter of an environment with vLLM on CUDA
 
 
-def python_of(engine: str, work: Path) -> Path:
+def python_of(engine: str, work: Path, device: str = "cpu") -> Path:
     """Return the interpreter of an engine; the first call installs it.
+
+    On CUDA nothing is installed: vLLM is that of the interpreter named by ``DARE_VLLM_PYTHON``, by default
+    this one.
 
     Raises
     ------
@@ -27,6 +32,8 @@ def python_of(engine: str, work: Path) -> Path:
     """
     if engine not in _PACKAGES:
         return Path(sys.executable)
+    if device == "cuda":
+        return Path(os.environ.get(INTERPRETER, sys.executable))
     packages = _PACKAGES[engine]
     folder = work.absolute() / f"environment-{engine}-{digest(packages)[:8]}"
     python = folder / "bin" / "python"
@@ -40,16 +47,18 @@ def python_of(engine: str, work: Path) -> Path:
     return python
 
 
-def variables(engine: str, python: Path, cpus: list[int]) -> dict[str, str]:
+def variables(engine: str, python: Path, cpus: list[int], device: str = "cpu") -> dict[str, str]:
     """Environment variables of an engine's process, which may use these processors."""
     common = os.environ | {"OMP_NUM_THREADS": str(len(cpus)), "HF_HUB_OFFLINE": "1"}
     if engine != "vllm":
         return common
+    common |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
+               "VLLM_NO_USAGE_STATS": "1"}
+    if device == "cuda":
+        return common
     openmp = python.parent.parent / "lib" / "libiomp5.so"  # vLLM advises to load it first
     return common | {"LD_PRELOAD": str(openmp), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cpus)),
-                     "VLLM_CPU_KVCACHE_SPACE": "4",
-                     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
-                     "VLLM_NO_USAGE_STATS": "1"}
+                     "VLLM_CPU_KVCACHE_SPACE": "4"}
 
 
 def _call(engine: str, command: list[str]) -> None:

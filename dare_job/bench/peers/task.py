@@ -47,7 +47,7 @@ class Options(night_options.Night):
     batch: tuple[int, ...] = option("Batch sizes.", (1, 8, 32), parse=ints)
     rows: tuple[int, ...] = option("Numbers of users, one for each batch size.", (8, 32, 64), parse=ints)
     pool: int = option("Maximum number of texts of the previous date that are offered as drafts.", 2000)
-    threads: int = option("Threads and processors of each engine.", 1)
+    threads: int = option("Threads and processors of each engine, on a CPU.", 1)
     dtypes: tuple[str, ...] = option(
         "Floating-point types of the weights.", ("float32",), parse=chosen(_DTYPES))
     work: Path | None = option("Folder that keeps environments, converted models and latency curves. "

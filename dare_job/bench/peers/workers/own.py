@@ -23,7 +23,7 @@ class Engine:
         torch.set_num_threads(task["threads"])
         self._task, self._method = task, _NAMES.get(method, method)
         warm_up()
-        self._target = Target.load(task["model"], dtype=dtype, device="cpu")
+        self._target = Target.load(task["model"], dtype=dtype, device=task["device"])
         pool = Index.build([np.array(text, np.int32) for text in task["pool"]])
         self._requests = {row["id"]: self._request(row, pool) for row in task["rows"]}
         self._learned: dict[int, Learned] = {}

@@ -1,4 +1,4 @@
-"""vLLM on a CPU: plain, n-gram drafts, and suffix drafts warmed by the earlier texts."""
+"""vLLM: plain, n-gram drafts, and suffix drafts warmed by the earlier texts."""
 
 import harness
 from arctic_inference.suffix_decoding import SuffixDecodingCache
