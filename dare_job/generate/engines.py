@@ -76,7 +76,11 @@ def make_drafter(task: Task, target: Target) -> Drafter:
     """A new drafter for an engine with this target, from the section ``drafter`` of the task's settings."""
     drafter = task.config.drafter
     if drafter.model is not None:
-        return ModelDrafter(load_draft_model(task), drafter.tree, target.vocabulary)
+        draft = load_draft_model(task)
+        token_bytes = [model.cache_bytes[0] for model in (target, draft)]
+        for model, size in zip((target, draft), token_bytes, strict=True):  # both hold the same tokens
+            model.memory_share = size / max(1, sum(token_bytes))
+        return ModelDrafter(draft, drafter.tree, target.vocabulary)
     decode = task.config.decode
     weight = None if decode.blend_lambda == "learned" else decode.blend_lambda
     return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, pseudo_count=weight,

@@ -10,7 +10,7 @@ from decode_models import VOCABULARY, assert_written, generate, oracle, prompts,
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import support
 from dare_job.decode.model.masks import level_of_trees
-from dare_job.decode.model.paged import forward
+from dare_job.decode.model.paged import forward, pool
 from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder
 from dare_job.decode.model.paged.inputs import Bucket, round_up_queries
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
@@ -195,7 +195,7 @@ def test_a_model_with_its_own_attention_uses_dynamic_shapes(caplog):
 
     model.model.forward = wrong
     target = Target(model, paged=True)
-    assert target.paged is None and "different logits over pages" in caplog.text
+    assert target.paged is None and "over pages (it gives different logits)" in caplog.text
     assert_written(write(target, prompts(), oracle(expected)), expected)
 
 
@@ -256,3 +256,26 @@ def test_a_fixed_shape_changes_no_text(monkeypatch):
     for batch_size, nodes in ((3, 15), (5, 4)):
         results = write(target, texts, oracle(expected), batch_size=batch_size, nodes=nodes)
         assert_written(results, expected)
+
+
+def test_a_target_and_its_draft_model_share_the_memory(monkeypatch):
+    cuda, free = torch.device("cuda"), pool._ACTIVATION_BYTES + 1000 * PAGE * 400
+    monkeypatch.setattr(pool, "_free_bytes", lambda device: free)
+    alone = pool.affordable_pages(cuda, 400)
+    assert alone == 900
+    shares = [pool.affordable_pages(cuda, 300, 0.75), pool.affordable_pages(cuda, 100, 0.25)]
+    assert shares == [alone, alone]  # of 300 and 100 bytes a token: as many pages for each
+    assert pool.affordable_pages(torch.device("cpu"), 400) is None
+
+
+@torch.inference_mode()
+def test_a_pool_that_grows_keeps_its_entries_and_no_old_memory():
+    cache = PagedCache([(1, 4, 4)] * 2, 2, torch.float32, "cpu")
+    cache.reserve(3)
+    for stack in cache._stacks:
+        stack.normal_()
+    before = [values.clone() for values in cache.entries(0, 3)]
+    cache.reserve(5 * PAGE)
+    assert all(torch.equal(*pair) for pair in zip(cache.entries(0, 3), before, strict=True))
+    assert all(view.untyped_storage().data_ptr() in {stack.untyped_storage().data_ptr()
+                                                      for stack in cache._stacks} for view in cache._pools)

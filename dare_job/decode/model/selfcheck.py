@@ -221,13 +221,14 @@ def enable_paged(target, paged) -> None:
     target.paged = paged
     try:
         equal = _equal_logits(target, _logits_of_uneven_trees(target), expected)
+        problem = None if equal else "it gives different logits"
     except MODEL_ERRORS as error:
         if failures.is_out_of_memory(error) or failures.is_device_failure(error):
             raise
-        equal = False
-    if not equal:
-        _LOG.warning("%s gives different logits over pages: continuing without them, slower",
-                     type(target.model).__name__)
+        problem = f"{type(error).__name__}: {error}".split("\n")[0]
+    if problem:
+        _LOG.warning("%s does not run over pages (%s): continuing without them, slower",
+                     type(target.model).__name__, problem)
         target.paged = None
 
 

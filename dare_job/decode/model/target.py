@@ -56,12 +56,14 @@ class Target:
         Forward passes over pages. None: shapes follow the trees.
     prefix_cache : PrefixCache
         Keys and values of common prompt prefixes.
-    spare_cache : TreeCache, optional
+    spare_cache : TreeCache or PagedCache, optional
         Cache of the last run, to be reused.
     drafts : {"tree", "chain", "none"}
         Drafts that a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.
+    memory_share : float
+        Share of the free memory that keys and values in pages may take; below 1 beside a draft model.
 
     Raises
     ------
@@ -70,7 +72,7 @@ class Target:
     """
 
     drafts = "tree"
-    max_prefill_tokens = 4096
+    max_prefill_tokens, memory_share = 4096, 1.0
     fused = packed = False
     llama: LlamaForward | None = None
     linear_layers: PrepackedLayers | MergedProjections | None = None
@@ -90,12 +92,11 @@ class Target:
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.packed = self.fused and self.traits.packs and selfcheck.supports_packed(self)
-        cuda = self.device.type == "cuda"
         if self.packed and self.traits.window is None:
             self.llama = selfcheck.llama_forward(self)
         if self.llama is None:
-            self.linear_layers = MergedProjections(model) if cuda else PrepackedLayers(model)
-        if cuda:  # cuDNN's attention builds a plan for each new shape
+            self.linear_layers = (MergedProjections if self.device.type == "cuda" else PrepackedLayers)(model)
+        if cuda := self.device.type == "cuda":  # cuDNN's attention builds a plan for each new shape
             torch.backends.cuda.enable_cudnn_sdp(False)
         if self.packed and (cuda and READS_PAGES if paged is None else paged):
             selfcheck.enable_paged(self, PagedForward(
@@ -115,9 +116,8 @@ class Target:
             Local folder or hub name.
         dtype : {"float32", "bfloat16", "float16"}
         device : {"auto", "cpu", "cuda"}
-        trust_remote_code : bool
-        check : bool
-            As in the constructor.
+        trust_remote_code, check : bool
+            ``check`` as in the constructor.
         make : callable, optional
             Makes the target of the loaded model and ``check``. None: the constructor.
 
@@ -170,7 +170,7 @@ class Target:
     def new_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return an empty cache for this many rows."""
         if self.paged is not None:
-            limit = affordable_pages(self.device, self.cache_bytes[0])
+            limit = affordable_pages(self.device, self.cache_bytes[0], self.memory_share)
             return PagedCache(self._shapes, slots, self.dtype, self.device, limit)
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 

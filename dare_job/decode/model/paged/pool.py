@@ -206,11 +206,10 @@ class PagedCache(Cache):
     def _grow(self, pages: int) -> None:
         self.graphs.clear()
         self.prepared.clear()
-        self.graph_pool, before = None, self.pages
-        for index, old in enumerate(self._stacks):
-            new = old.new_zeros((old.shape[0], pages * PAGE, *old.shape[2:]))
-            new.narrow(1, 0, old.shape[1]).copy_(old)
-            self._stacks[index] = new
+        self.graph_pool, self.graph_logits, before = None, None, self.pages
+        self._pools = ()  # views, which would keep the old memory
+        for index in range(len(self._stacks)):
+            self._stacks[index] = _grown(self._stacks, index, pages * PAGE)
         self._free.extend(range(pages - 1, before - 1, -1))
         self._take_pools()
 
@@ -218,15 +217,34 @@ class PagedCache(Cache):
         self._pools = self._parts.in_order([stack.unbind(0) for stack in self._stacks])
 
 
+def _grown(stacks: list[torch.Tensor], index: int, tokens: int) -> torch.Tensor:
+    """Return a stack with the same entries and more tokens.
+
+    On CUDA the old entries pass through the host if old and new do not fit into the memory together; then
+    the list must hold the only reference to the old stack.
+    """
+    old = stacks[index]
+    shape, options = (old.shape[0], tokens, *old.shape[2:]), {"dtype": old.dtype, "device": old.device}
+    if old.device.type == "cuda" and old[:, :1].nbytes * tokens > _free_bytes(old.device):
+        old = stacks[index] = old.cpu()
+    new = torch.zeros(shape, **options)
+    new.narrow(1, 0, old.shape[1]).copy_(old)
+    return new
+
+
 def pages_of(columns: int) -> int:
     """Return the pages that this many columns take."""
     return -(-columns // PAGE)
 
 
-def affordable_pages(device: torch.device, token_bytes: int) -> int | None:
-    """Return how many pages fit into a device's free memory; None: unlimited, on a CPU."""
+def affordable_pages(device: torch.device, token_bytes: int, share: float = 1.0) -> int | None:
+    """Return how many pages fit into a share of a device's free memory; None: unlimited, on a CPU."""
     if device.type != "cuda":
         return None
+    free = share * _CACHE_SHARE * (_free_bytes(device) - _ACTIVATION_BYTES)
+    return max(2, int(free) // (PAGE * max(1, token_bytes)))
+
+
+def _free_bytes(device: torch.device) -> int:
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = torch.cuda.mem_get_info(device)[0] + unused - _ACTIVATION_BYTES
-    return max(2, int(_CACHE_SHARE * free) // (PAGE * max(1, token_bytes)))
+    return torch.cuda.mem_get_info(device)[0] + unused
