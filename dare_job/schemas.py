@@ -48,7 +48,7 @@ REJECTS = pa.schema([
 PLAN = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("prompt", pa.string()),  # null if error is set
-    pa.field("prompt_sha256", pa.string()),  # of the prompt
+    pa.field("prompt_sha256", pa.string()),  # SHA-256 of the prompt
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
     pa.field("stale", pa.bool_(), nullable=False),  # no text, another text_key, refresh is due, or new error
     pa.field("strict", pa.bool_(), nullable=False),  # generated with strict verification: refresh is due
@@ -56,12 +56,12 @@ PLAN = pa.schema([
     pa.field("attributes", ATTRIBUTES),  # of the input
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
     pa.field("carried_reason", pa.string()),  # why a stale row is not written whatever the budget
-    pa.field("unseen_interactions", pa.int32()),  # since the text was written; null if that is not known
-    pa.field("age_days", pa.int32()),  # of the text; null if there is none
+    pa.field("unseen_interactions", pa.int32()),  # interactions since the text was written; null: unknown
+    pa.field("age_days", pa.int32()),  # age of the text in days; null if there is none
     pa.field("distance", pa.float32()),  # 0 to 1: how far the history's item vectors moved since the text
     pa.field("value", pa.float64()),  # expected value of writing the row
-    pa.field("cost", pa.int64()),  # of writing it: tokens of the prompt, and eight for each decoding step
-    pa.field("tokens", pa.int64()),  # of the prompt and the text, estimated
+    pa.field("cost", pa.int64()),  # estimate: tokens of the prompt, and eight for each decoding step
+    pa.field("tokens", pa.int64()),  # estimated number of tokens of prompt and text
     pa.field("rank", pa.int64()),  # order in which rows are written, lowest first: tier, score, hash of id
 ])
 
@@ -104,7 +104,7 @@ KNOWLEDGE = pa.schema([
     pa.field("pool_kind", pa.string()),  # collaborative | attribute | global
     pa.field("prompt_tokens", pa.int32()),  # number of tokens of the prompt
     pa.field("target_steps", pa.int32()),  # forward passes of the model after the prompt's
-    pa.field("scored_tokens", pa.int32()),  # reused tokens: previous text accepted in the prompt's forward
+    pa.field("scored_tokens", pa.int32()),  # reused tokens: previous text accepted in the prompt's pass
     pa.field("accepted_tokens", pa.int32()),  # draft tokens accepted in later forward passes
     pa.field("relaxed_tokens", pa.int32()),  # accepted tokens, reused or drafted, other than the argmax
     pa.field("guarded_tokens", pa.int32()),  # tokens after the length limit, verified strictly
@@ -114,19 +114,19 @@ KNOWLEDGE = pa.schema([
     pa.field("decode_ms", pa.float32()),  # the row's share of the time of its steps, in milliseconds
     pa.field("prompt_ms", pa.float32()),  # part of decode_ms that reading the prompt took, with previous text
     pa.field("slot_steps", pa.float32()),  # share of batch slots over these forward passes, incl. idle slots
-    pa.field("prompt_sha256", pa.string()),  # of the prompt that the text answers
+    pa.field("prompt_sha256", pa.string()),  # SHA-256 of the prompt that the text answers
     pa.field("text_key", pa.string()),  # sha256 of prompt, model and the settings that can change text
     pa.field("prompt_set", pa.string()),  # version of the prompt set of the text's prompt
     pa.field("text_interactions", pa.int32()),  # number of interactions when the text was written
-    pa.field("unseen_interactions", pa.int32()),  # interactions since then
+    pa.field("unseen_interactions", pa.int32()),  # number of interactions since the text was written
     pa.field("stale_since", pa.string()),  # first date on which the row changed and was not written
     pa.field("carried_reason", pa.string()),  # why a changed row was not written on this date
-    pa.field("failures", pa.int32()),  # runs in a row in which the text failed
+    pa.field("failures", pa.int32()),  # number of consecutive runs in which the text failed
     pa.field("failed_dt", pa.string()),  # date of the last of these runs
     pa.field("copied", pa.bool_()),  # the text was written for another row of the same text_key
     pa.field("sampled", pa.bool_()),  # the text was written as one of the seeded sample
-    pa.field("new_interactions", pa.int32()),  # of the text, that the one before did not know
-    pa.field("distance", pa.float32()),  # of the history in the prompt from that of the text before
+    pa.field("new_interactions", pa.int32()),  # interactions that the text knows and the previous one did not
+    pa.field("distance", pa.float32()),  # 0 to 1: how far the history moved since the previous text
     pa.field("run_id", pa.string(), nullable=False),  # id of the run that published this partition
 ], metadata={"dare_job.schema_version": str(SCHEMA_VERSION)})
 
@@ -155,7 +155,7 @@ def features(dim: int, levels: int) -> pa.Schema:
         pa.field("id", pa.int32(), nullable=False),  # as in the table of dense ids, the same on every date
         pa.field("vector", pa.list_(pa.float32(), dim), nullable=False),  # embedding of the text
         *[pa.field(f"cluster_{level}", pa.int32(), nullable=False) for level in range(levels)],  # cluster id
-        pa.field("text_sha256", pa.string(), nullable=False),  # of the encoded text
+        pa.field("text_sha256", pa.string(), nullable=False),  # SHA-256 of the encoded text
     ], metadata={"dare_job.schema_version": str(FEATURES_VERSION)})
 
 

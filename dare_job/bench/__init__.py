@@ -1,0 +1,1 @@
+"""Measurements of the figures in the documents; not in the wheel."""

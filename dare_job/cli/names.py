@@ -1,4 +1,4 @@
-"""Names that commands and options had in version 0.1, and the group of commands that still accepts them.
+"""Old names of commands and options, which work until version 0.2, and the group of commands with them.
 
 An old command line runs as the new one, after a line on standard error that names the new one.
 """

@@ -74,11 +74,11 @@ class DecodeSettings(_ENGINE):
     @model_validator(mode="after")
     def _mode_knows_them(self):
         if self.repetition_penalty is not None and self.mode == "beam":
-            raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g}: mode beam has none; "
-                             "leave it out, or use another decode.mode")
+            raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g}: mode beam "
+                             "does not support it; leave it out, or use another decode.mode")
         if self.stop and self.mode == "beam":
-            raise ValueError(f"decode.stop = {self.stop!r}: beams do not end at strings; leave it out, or "
-                             "use another decode.mode")
+            raise ValueError(f"decode.stop = {self.stop!r}: mode beam does not support stop "
+                             "strings; leave it out, or use another decode.mode")
         return self
 
 

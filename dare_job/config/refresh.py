@@ -18,8 +18,8 @@ class RefreshSettings(Section):
     min_new_interactions: NotNegative = Field(
         0, description="New interactions that a user needs since its text was written, before the text is "
         "written again. A row without a text, and a change of model or prompt set, needs none. 0: any change")
-    min_days: NotNegative = Field(0, description="Days that a text is kept at least, unless the model or "
-                                  "the prompt set changes. 0: none")
+    min_days: NotNegative = Field(0, description="Minimum number of days that a text is kept, unless the "
+                                  "model or the prompt set changes. 0: none")
     max_days: AtLeastOne | None = Field(None, description="A changed row whose text is at least this many "
                                         "days old is written whatever the budget. null: no such limit")
     max_rows: NotNegative | None = Field(None, description="Maximum number of texts of a run, users and "
@@ -32,7 +32,7 @@ class RefreshSettings(Section):
         None, description="Maximum hours of all workers together in the stage generate; then no further "
         "chunk is started, and the run publishes what is written. null: no limit")
     deadline: str | None = Field(
-        None, description="Time at which a run shall have finished, with its time zone: '05:00 "
+        None, description="Time by which a run should finish, with its time zone: '05:00 "
         "Europe/Berlin' (the next one after the start) or '2026-01-31 05:00 UTC'. The rest is carried over. "
         "null: none")
     priority: Literal["value", "new_interactions", "oldest", "random"] | Annotated[
@@ -54,7 +54,7 @@ class RefreshSettings(Section):
         try:
             datetime.strptime(f"{match[1] or '2026-01-31'} {match[2]}", "%Y-%m-%d %H:%M")
         except ValueError:
-            raise ValueError(f"refresh.deadline = {value!r} is no time of any day") from None
+            raise ValueError(f"refresh.deadline = {value!r} is not a valid time of day") from None
         return value
 
     @model_validator(mode="after")

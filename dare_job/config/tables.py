@@ -185,6 +185,6 @@ class InputTables(Section):
     user_texts: TextSettings = TextSettings()
     item_texts: TextSettings = TextSettings()
 
-    def given(self) -> dict[str, TableSettings]:
-        """The tables of which something is set."""
+    def set_tables(self) -> dict[str, TableSettings]:
+        """The tables that have at least one setting."""
         return {name: table for name, table in self if table.is_set}

@@ -1,1 +1,1 @@
-"""Where the job's input comes from: tables in many formats, and the synthetic data set."""
+"""Where the job's input comes from: tables in many formats, data sets of the papers, the synthetic one."""

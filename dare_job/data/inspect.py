@@ -28,7 +28,7 @@ from dare_job.observe.redact import printable
 
 _LOG = logging.getLogger("dare_job")
 ROWS = 500_000  # that are read of a table
-_MOST_COLUMNS = 20  # of a table in a message
+_MAX_COLUMNS = 20  # of a table in a message
 SHOWN = 5  # rows and values of a kind
 _DOUBTFUL = (("title", "None"), ("user_id", "NA"), ("item_id", "NA"))  # may stand for a missing value
 _MANY = {"user_id": "users", "item_id": "items", "entity_id": "entities"}
@@ -136,7 +136,7 @@ def inspect(config: JobConfig, day: date | None = None) -> dict:
 
 def _proposal(settings: InputSettings, temporary: Path) -> guess.Proposal | None:
     root = source.input_root(settings)
-    if settings.tables.given() or root is None:
+    if settings.tables.set_tables() or root is None:
         return None
     folder = unpack(root, temporary / "archive", source.detected)
     return guess.propose(folder)
@@ -145,14 +145,14 @@ def _proposal(settings: InputSettings, temporary: Path) -> guess.Proposal | None
 def _without_proposal(settings: InputSettings, temporary: Path, error: DataError) -> DataError:
     """What the files have, where their names say nothing; else the error itself."""
     root = source.input_root(settings)
-    if settings.tables.given() or root is None or source.detected(root) is not None:
+    if settings.tables.set_tables() or root is None or source.detected(root) is not None:
         return error
-    candidates, unread = guess.columns_found(unpack(root, temporary / "columns", source.detected))
+    candidates, unread = guess.candidate_columns(unpack(root, temporary / "columns", source.detected))
     others = "".join(f". {reason}" for reason in unread[:SHOWN])
     if not candidates:
         return DataError(f"{error}{others}")
-    tables = "; ".join(f"{name}: {', '.join(columns[:_MOST_COLUMNS])}"
-                       f"{' and others' if len(columns) > _MOST_COLUMNS else ''}"
+    tables = "; ".join(f"{name}: {', '.join(columns[:_MAX_COLUMNS])}"
+                       f"{' and others' if len(columns) > _MAX_COLUMNS else ''}"
                        for name, columns in list(candidates.items())[:SHOWN])
     table = next(iter(candidates)) if len(candidates) == 1 and not unread else "FILE"
     return DataError(

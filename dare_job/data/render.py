@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dare_job.data.moved import IdRows, item_vectors
+from dare_job.data.item_vectors import IdRows, item_vectors
 from dare_job.errors import ConfigError, RowError
 from dare_job.prompts.sets import HistoryItem, PromptSet
 from dare_job.schemas import TRAFFIC

@@ -1,1 +1,1 @@
-"""What texts and settings are worth: replay, tuning, acceptance rates, quality curve, CTR, model check."""
+"""Evaluation without publishing: model check, preview, replay, acceptance, quality curve, CTR, refresh."""

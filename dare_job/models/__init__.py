@@ -1,4 +1,4 @@
-"""The embedded model: a small Llama that imitates the synthetic data set's grammar, with all that made it."""
+"""Model files: resolving names to folders, fingerprints, adapters, GGUF, and the embedded model."""
 
 from pathlib import Path
 

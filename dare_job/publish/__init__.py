@@ -1,1 +1,1 @@
-"""What readers get: gates, features, reports and published snapshots."""
+"""What readers get: gates, features, reports, published snapshots, and erasure."""

@@ -1,7 +1,8 @@
 """Reads and writes tables at URLs in Spark's Python workers, through ``dare_job.storage.paths``.
 
 This needs no Hadoop connector and no separate credentials. Splits consist of whole files, or row groups of
-large files. Callers must name the columns, as Spark cannot push a projection down to Python.
+large files; ``divide`` assigns pieces of files, local ones too, to tasks. Callers must name the columns, as
+Spark cannot push a projection down to Python.
 """
 
 import secrets

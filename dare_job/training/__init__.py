@@ -1,1 +1,1 @@
-"""Training of models: draft model, recommender, alignment, item ids, embedded model."""
+"""Training of models: draft model, recommender, alignment, item ids, writer, LightGCN, embedded model."""

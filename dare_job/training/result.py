@@ -32,8 +32,8 @@ def require_replaceable(to: Path, kind: str, made_of: Mapping[str, str | Path | 
     for option, other in made_of.items():
         if other is not None and to.is_dir() and Path(other).is_dir() and to.samefile(other):
             raise ConfigError(f"--save {to} is the folder of {option}, which would be replaced; name another")
-    if to.is_dir() and any(to.iterdir()) and (found_kind := _kind(to)) != kind:
-        reason = f"no readable {TRAINING}" if found_kind is None else f"by its {TRAINING}: {found_kind}"
+    if to.is_dir() and any(to.iterdir()) and (kind_there := _kind(to)) != kind:
+        reason = f"no readable {TRAINING}" if kind_there is None else f"by its {TRAINING}: {kind_there}"
         raise ConfigError(f"--save {to} is not an earlier result of this command ({reason}), and its "
                           "contents would be replaced; name another folder")
 

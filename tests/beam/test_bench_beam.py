@@ -97,7 +97,7 @@ def test_the_command_prints_its_figures(tmp_path):
     (("--widths", "2,65"), "--widths have no valid beams: beam.width is 65"),
     (("--draft-widths", "0,2"), "--draft-widths: 0 is among them"),
     (("--thresholds", "nan"), "have no valid beams: beam.threshold is nan"),
-    (("--work", __file__), "--work .* is a file"), (("--plot", "/"), "--svg / cannot be written")])
+    (("--work", __file__), "--work .* is a file"), (("--plot", "/"), "--plot / cannot be written")])
 def test_invalid_options_fail_before_training(args, message, monkeypatch):
     monkeypatch.setattr(compare.world, "prepare", lambda *_: pytest.fail("it came to the models"))
     with pytest.raises(ConfigError, match=message):

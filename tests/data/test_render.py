@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dare_job.data import moved, render
+from dare_job.data import item_vectors, render
 from dare_job.prompts.sets import PromptSet
 from dare_job.schemas import ATTRIBUTES, ITEMS
 
@@ -33,7 +33,7 @@ def test_an_item_is_found_by_its_id(shelf):
 
 @pytest.mark.parametrize("values", [1, 3])
 def test_ids_with_the_same_hash_are_told_apart(shelf, monkeypatch, values):
-    monkeypatch.setattr(moved, "hash", lambda text: len(text) * 7 % values, raising=False)
+    monkeypatch.setattr(item_vectors, "hash", lambda text: len(text) * 7 % values, raising=False)
     assert _entries(shelf()) == EXPECTED
 
 

@@ -71,7 +71,7 @@ def test_workers_that_waited_need_attention():
     assert list(highlights._cost(night())) == []
 
 
-def test_cost_is_that_of_the_hours_for_which_workers_were_held():
+def test_cost_is_that_of_the_allocated_worker_time():
     found = cost.of(night())  # 2 slots for 120 s at 3 an hour, of which 90 s decoded
     assert found == cost.Cost(240.0, 0.375, pytest.approx(0.2), pytest.approx(5.0), pytest.approx(0.275))
     words = cost.words(found)

@@ -23,7 +23,7 @@ HELP = ("Measure the engine on a GPU with random weights: strict equality with g
         "Takes about --seconds; ends with one JSON line.")
 FLOOR = 1.25  # a step of one token over its lower bound
 TREE = 1.3  # 64 queries over that step
-SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of drafts with a budget over plain decoding, by batch size
+SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of drafts with a budget over autoregressive decoding, by batch size
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
            "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 

@@ -101,7 +101,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
         context = prompt + whole // 2
         plain_ms = step_ms(target, batch, 1, context, repeats)
         generate_ms = peers.step_ms(target, part, batch)
-        # Two or three runs of each way of the engine (a drafted one costs half a plain one); peers run once.
+        # Two or three runs of each way of the engine, with drafts in half the time; peers run once.
         waves = -(-len(part.requests) // batch)
         tokens = int(min(whole, max(8, 0.5e3 * share / (waves * 5 * plain_ms + 2 * generate_ms))))
         if tokens < whole:

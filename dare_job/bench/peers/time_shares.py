@@ -53,12 +53,12 @@ class Clock:
 
     Attributes
     ----------
-    seconds, least
+    seconds, min_seconds
         By part, the time that it took and the least that it can take.
     """
 
     def __init__(self, ceilings: Ceilings):
-        self.seconds, self.least = Counter(), Counter()
+        self.seconds, self.min_seconds = Counter(), Counter()
         self._ceilings, self._open, self._since = ceilings, ["other"], time.perf_counter()
 
     def timed(self, part: str, function: Callable) -> Callable:
@@ -76,7 +76,7 @@ class Clock:
 
     def work(self, part: str, moved: int, computed: int) -> None:
         """Note bytes that a part reads, and floating-point operations that it does."""
-        self.least[self._part(part)] += self._ceilings.floor_ms(moved, computed) / 1e3
+        self.min_seconds[self._part(part)] += self._ceilings.floor_ms(moved, computed) / 1e3
 
     def count(self) -> None:
         """Add the time up to now to the part that is running."""
@@ -142,7 +142,7 @@ def measure(target: Target, requests: list[Request], method: str, budget: Budget
             "tokens_per_s": round(measured.tokens_per_s, 2),
             "accepted_per_step": round(measured.accepted / max(1, measured.steps), 2),
             "seconds": {part: round(clock.seconds[part], 4) for part in PARTS},
-            "least": {part: round(clock.least[part], 4) for part in PARTS if clock.least[part]}}
+            "least": {part: round(clock.min_seconds[part], 4) for part in PARTS if clock.min_seconds[part]}}
 
 
 def _shares(line: dict) -> dict:

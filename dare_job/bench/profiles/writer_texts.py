@@ -44,7 +44,7 @@ PROMPTS = "writer"
 _MIN_TITLES = 3  # of a text
 _TITLES, _TITLES_OF_MANY = 2, 3  # of a sentence, at most; the second if it speaks of ``_MANY`` films or more
 _MANY, _FEW_GROUPS = 4, 2  # films of a group; groups of a prompt whose sentences name three titles
-_MOST_WORDS = 140  # of a text
+_MAX_WORDS = 140  # of a text
 _MIN_FILMS = 4  # of a prompt
 _GENRES_OF_A_GROUP = 2  # at most
 _COUNTED, _MAX_COUNTED = 3, 4  # genres, without those that equal the last one, and with them
@@ -182,7 +182,7 @@ class _Composer:
         text = " ".join([opening,
                          *_counted(most_frequent(counts), most_frequent(_decades(films)), len(films))])
         sentences, titles = self._evidence(shared)
-        if titles < _MIN_TITLES or len(" ".join([text, *sentences]).split()) > _MOST_WORDS:
+        if titles < _MIN_TITLES or len(" ".join([text, *sentences]).split()) > _MAX_WORDS:
             return None
         self._used[opening] += 1
         return Example(profile.user, films, " ".join([text, *sentences]), titles)

@@ -1,1 +1,1 @@
-"""Sampling with draft trees beside plain sampling: acceptance, block efficiency and time in one run."""
+"""Sampling with draft trees beside sampling without drafts: acceptance, block efficiency, time."""

@@ -73,8 +73,8 @@ def table(measured: dict[tuple[int, int], float], levels: int) -> np.ndarray:
     One candidate must be measured on level 1; deeper levels without a measurement are as the last one with
     one. Of the failures of one candidate, n candidates remove the share that they removed on the deepest
     level where they were measured, so that no level looks better for having been measured less. Other
-    numbers of candidates are interpolated, and a rate that falls with more candidates, which is chance, is
-    raised to the one before.
+    numbers of candidates are interpolated, and a rate that falls with more candidates, which is sampling
+    noise, is raised to the one before.
     """
     widths = sorted({width for _, width in measured})
     rates = np.zeros((levels, widths[-1]))

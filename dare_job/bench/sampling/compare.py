@@ -110,7 +110,7 @@ def _rows(models: World, options: Options, temperature: float, accepted: dict[st
 
 @command(Options, target_missed)
 def main(options: Options) -> dict:
-    """Sample with draft trees under each rule of verification, beside plain sampling, in one run.
+    """Sample with draft trees under each rule of verification, beside sampling without drafts, in one run.
 
     The target samples texts of the synthetic data set; a draft model with the same tokenizer is trained,
     before and after distillation on them. Acceptance is measured by level and number of candidates, the best

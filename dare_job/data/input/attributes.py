@@ -11,7 +11,7 @@ from dare_job.data.input import formats, values
 from dare_job.data.input.cleaning import clean, clean_texts
 from dare_job.schemas import ATTRIBUTES
 
-_MOST_LISTED = 10  # entries of a list in an attribute
+_MAX_LISTED = 10  # entries of a list in an attribute
 _LISTED = r"""^\s*([\[{]|\(b?['"]|set\(\)$)"""  # but no number as (1,234)
 _QUOTED = r"""b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 # NumPy writes no commas between them; Python would join them
@@ -61,7 +61,7 @@ def _listed(text: str) -> str:
     value = _parsed(text)
     if isinstance(value, set):
         value = sorted(value, key=values.as_text)
-    return values.as_text(value[:_MOST_LISTED] if isinstance(value, list | tuple) else value)
+    return values.as_text(value[:_MAX_LISTED] if isinstance(value, list | tuple) else value)
 
 
 def _parsed(text: str) -> object:

@@ -1,4 +1,7 @@
-"""Writes the contract tables of an input with Spark, and rejected rows, with what mends them, to another."""
+"""Writes the contract tables of an input with Spark, and a table of the rejected rows.
+
+Messages suggest the setting that would accept them.
+"""
 
 import re
 from collections.abc import Callable, Iterator

@@ -74,7 +74,7 @@ def _check_columns(table: Table, file: FileInfo) -> None:
     if nested:
         raise DataError(f"{path}: column {nested[0]} must hold plain values, not {types[nested[0]]}")
     kind = types.get("attributes")
-    if table.name in ("users", "items") and table.asked is None and kind is not None \
+    if table.name in ("users", "items") and table.attributes_setting is None and kind is not None \
             and not holds_attributes(kind):
         raise DataError(f"{path}: column attributes must be a map, a struct or JSON objects, not {kind}; "
                         f"to read other columns: {table.key}.attributes=[NAME, ...]")

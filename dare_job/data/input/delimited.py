@@ -16,7 +16,7 @@ from dare_job.storage.paths import AnyPath
 
 _EXCEL = re.compile("sep=.")  # what Excel writes before the header
 _AROUND = ' \t"\ufeff'  # names in a header that is repeated
-_MOST_LINES = 1000  # of a record in quotes
+_MAX_LINES = 1000  # of a record in quotes
 _FIRST_ROWS = 100  # that tell whether a separator ends each row
 csv.field_size_limit(2**31 - 1)  # the default ends the file at a field of 128 Ki characters
 
@@ -39,7 +39,7 @@ def _header(lines: list[str], form: Form) -> tuple[list[str], int]:
     place, form = header_place(lines, form.separator), replace(form, spaced=True)
     fields, line_count = None, 1
     if form.quotes != "none" and '"' in lines[place]:
-        fields, line_count = _complete(lines[:place + _MOST_LINES], place, iter(()), form)
+        fields, line_count = _complete(lines[:place + _MAX_LINES], place, iter(()), form)
     if not fields:
         fields, line_count = _fields(lines[place], form), 1
     return [re.sub(r"\s*\n\s*", " ", name.strip()) for name in fields], place + line_count
@@ -59,6 +59,7 @@ def _is_comment(line: str, after: Sequence[str], separators: Sequence[str]) -> b
 
 
 def read(piece: Piece, form: Form, columns: Sequence[str] | None, counts: Counter) -> Iterator[Raw]:
+    """Raw batches of a piece, with those of ``columns`` that it has; None: all."""
     names = list(form.header or header(piece.path, form))
     repeated, at_start = _folded(names), piece.start == 0
     last = tuple(repeated[-1:])
@@ -173,7 +174,7 @@ def _complete(lines: list[str], at: int, blocks: Iterator[tuple[int, list[str]]]
               ) -> tuple[list[str] | None, int]:
     """Fields of a record, as ``_quoted_fields``, and how many lines were read of it."""
     line_count, row = 1, _quoted_fields(lines[at:at + 1], form)
-    while row is None and line_count < _MOST_LINES:
+    while row is None and line_count < _MAX_LINES:
         if at + line_count == len(lines):
             lines += next(blocks, (0, []))[1]
         if at + line_count == len(lines):

@@ -22,10 +22,10 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".psv", ".txt", ".dat", ".json", ".json
 _LAKES = {"_delta_log": "delta", ".hoodie": "hudi"}
 _ICEBERG_LOG = ".metadata.json"  # end of the names of files in a folder metadata
 _LEVELS = 4  # of folders above a file that may be a table
-Found = tuple[AnyPath, dict[str, str | None]]  # a file, and columns that names of folders give
+TableFile = tuple[AnyPath, dict[str, str | None]]  # a file, and columns that names of folders give
 
 
-def find(root: AnyPath, text: str | None, key: str) -> list[Found]:
+def find(root: AnyPath, text: str | None, key: str) -> list[TableFile]:
     """The files of a table, by name.
 
     Parameters
@@ -69,7 +69,7 @@ def locate(root: AnyPath, text: str | None) -> AnyPath:
     return paths.path(text) if "://" in text or os.path.isabs(text) else root / text
 
 
-def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
+def _matches(root: AnyPath, text: str, key: str) -> list[TableFile]:
     if "://" in text:
         raise DataError(f"{key} = {text}: a pattern at a URL must be relative to input.path")
     anchor = Path(text).anchor
@@ -86,7 +86,7 @@ def _matches(root: AnyPath, text: str, key: str) -> list[Found]:
     return files
 
 
-def _files_of(path: AnyPath, name: str) -> list[Found]:
+def _files_of(path: AnyPath, name: str) -> list[TableFile]:
     """A file, or the data files of a folder, with the columns that the folders in its ``name`` give."""
     if not path.is_dir():
         return [(path, _partition(name))]
@@ -114,7 +114,7 @@ def hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def files_below(folder: AnyPath) -> list[Found]:
+def files_below(folder: AnyPath) -> list[TableFile]:
     """The data files of a folder, by name; others are named in a warning.
 
     Data files are Parquet files, whatever they are called, and text files with a usual suffix. Where there

@@ -52,7 +52,7 @@ _DAYS = ("%Y%m%d", "%Y%m%d%H")
 _DIGITS = ("%Y%m%d%H%M%S", "%Y%m%d%H%M")  # longer than seconds and shorter than milliseconds of today
 _OF_EVENT = {"event", "eventtype", "eventname", "action", "actiontype", "behavior", "behaviour",
              "behaviortype"}
-_MOST_EVENTS = 20
+_MAX_EVENTS = 20
 _HAS = {"interactions": "users and items", "items": "ids and titles", "users": "ids"}  # by table
 _NUMBER_AT_END, _NUMBER_AT_START = re.compile(r"[0-9][0-9_.-]*$"), re.compile(r"^[0-9_.-]*[0-9]")
 _TEXTS = 300  # that are tried with each format of time
@@ -121,7 +121,7 @@ def _notes(settings: InteractionSettings, info: FileInfo) -> Iterable[str]:
     for name in info.types:
         if _plain(name) in _OF_EVENT:
             kinds = sorted(set(values.texts(first_values(info, name)[name], "")[0].drop_null().to_pylist()))
-            if 1 < len(kinds) <= _MOST_EVENTS:
+            if 1 < len(kinds) <= _MAX_EVENTS:
                 yield f"interactions: all rows are read; where: {{{name}: [...]}} reads only some of " \
                     f"{', '.join(kinds)}"
 
@@ -136,7 +136,7 @@ def doubt_of_times(settings: InteractionSettings, info: FileInfo) -> str | None:
         "month?" if other else None
 
 
-def columns_found(root: AnyPath) -> tuple[dict[str, list[str]], list[str]]:
+def candidate_columns(root: AnyPath) -> tuple[dict[str, list[str]], list[str]]:
     """Columns of each file and folder that could be a table, and why others cannot be read."""
     unread: list[str] = []
     candidates = _candidates(files.single_subfolder(root), unread)

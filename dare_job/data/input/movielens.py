@@ -78,12 +78,12 @@ def tables(folder: AnyPath) -> dict[str, Table]:
     if (folder / "u.data").exists() or (folder / "u.item").exists():
         return _tables_100k(_require(folder, "u.data", "u.item"))
     _require(folder, "movies.dat")
-    by_name = {"interactions": _interactions_1m(folder), "items": _table(
+    contents = {"interactions": _interactions_1m(folder), "items": _table(
         "items", folder / "movies.dat", _fields("::", "item_id", "title", "genres"), _movies, **_OF_MOVIES)}
     if (folder / "users.dat").exists():
         fields = _fields("::", "user_id", "gender", "age", "occupation", "zip")
-        by_name["users"] = _table("users", folder / "users.dat", fields, _users_1m, **_OF_USERS)
-    return by_name
+        contents["users"] = _table("users", folder / "users.dat", fields, _users_1m, **_OF_USERS)
+    return contents
 
 
 def _fields(separator: str, *names: str) -> Form:
@@ -115,13 +115,13 @@ def _require(folder: AnyPath, *names: str) -> AnyPath:
 
 def _tables_100k(folder: AnyPath) -> dict[str, Table]:
     items = _fields("|", "item_id", "title", "released", "video", "url", *GENRES_100K)
-    by_name = {"interactions": _table("interactions", folder / "u.data", _fields("\t", *RATING_FIELDS),
+    contents = {"interactions": _table("interactions", folder / "u.data", _fields("\t", *RATING_FIELDS),
                                       rating_range=RANGE),
                "items": _table("items", folder / "u.item", items, _movies_100k, **_OF_MOVIES)}
     if (folder / "u.user").exists():
         fields = _fields("|", "user_id", "age", "gender", "occupation", "zip")
-        by_name["users"] = _table("users", folder / "u.user", fields, _users_100k, **_OF_USERS)
-    return by_name
+        contents["users"] = _table("users", folder / "u.user", fields, _users_100k, **_OF_USERS)
+    return contents
 
 
 def _movies(raw: Raw) -> Raw:

@@ -27,7 +27,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
-_MOST_NAMED = 8  # columns that a log line names
+_MAX_NAMED = 8  # columns that a log line names
 _WORKER = "dare_job.errors.DataError: "  # before the message, in a traceback of a worker
 
 
@@ -203,9 +203,9 @@ def _written(source: InputSource, into: AnyPath, max_reject_share: float, spark:
 
     for table in source.tables.values():
         if unused := table.unused():
-            more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
+            more = f" and {len(unused) - _MAX_NAMED} more" if len(unused) > _MAX_NAMED else ""
             use = f"; to use some: {table.key}.attributes=[NAME, ...]" if table.name != "interactions" else ""
-            _LOG.info("%s: columns that are not read: %s%s%s", table.name, ", ".join(unused[:_MOST_NAMED]),
+            _LOG.info("%s: columns that are not read: %s%s%s", table.name, ", ".join(unused[:_MAX_NAMED]),
                       more, use)
     try:
         with executors.one_line_errors():

@@ -22,6 +22,8 @@ Event = tuple[int, str, float | None]  # timestamp, item id, rating
 
 @dataclass(frozen=True)
 class Entity:
+    """Title and attributes of a user or item."""
+
     title: str | None
     attributes: dict[str, str]
 
@@ -116,7 +118,7 @@ def entities(table: Table | None, n: int, seed: int, named: Sequence[str]) -> di
 
     As in the run, the first row of an id counts, and the id is dropped if that row is broken.
     """
-    smallest, by_name = _SmallestHashes(n, seed), {}
+    smallest, entities_by_id = _SmallestHashes(n, seed), {}
     names = pa.array(named, pa.string())
     for batch in batches(table) if table else ():
         ids = pc.fill_null(batch.column(0), "")
@@ -126,10 +128,11 @@ def entities(table: Table | None, n: int, seed: int, named: Sequence[str]) -> di
         wanted = smallest.keeps(hashes) | pc.is_in(ids, names).to_numpy(zero_copy_only=False)
         rows = batch.filter(pa.array(wanted & known.to_numpy(zero_copy_only=False)))
         for name, row in zip(rows.column(0).to_pylist(), rows.to_pylist(), strict=True):
-            if name not in by_name:
-                by_name[name] = None if row["problem"] else Entity(row.get("title"),
-                                                                   dict(row["attributes"] or ()))
-    return {name: by_name[name] for name in smallest.ordered(by_name) if by_name[name] is not None}
+            if name not in entities_by_id:
+                entities_by_id[name] = None if row["problem"] else Entity(
+                    row.get("title"), dict(row["attributes"] or ()))
+    return {name: entities_by_id[name] for name in smallest.ordered(entities_by_id)
+            if entities_by_id[name] is not None}
 
 
 def history(events: list[Event], titled: set[str], settings: HistorySettings

@@ -139,7 +139,7 @@ def _with_places(table: Table, places: _Places, inside: _Places) -> TableSetting
 
 
 def _recognized(settings: InputSettings, places: _Places, inside: _Places) -> InputSource:
-    own, events = settings.tables.given(), settings.tables.interactions
+    own, events = settings.tables.set_tables(), settings.tables.interactions
     placed = events.path or events.query  # a recognized set may have none of these interactions
     form = settings.format if settings.format != "auto" else None if placed else detected(inside.root)
     if form is None and "interactions" in own:
@@ -200,7 +200,7 @@ def _tables(form: str, places: _Places, own: Mapping[str, TableSettings]) -> dic
     if form not in sets:
         raise ConfigError(f"input.format = {form!r}; valid choices: {', '.join(formats_of_input())}")
     known = sets[form]
-    present = _present(known.tables.given(), folder)
+    present = _present(known.tables.set_tables(), folder)
     tables = mapped_tables({name: _merged(table, own.get(name)) for name, table in present.items()}, places)
     return {name: replace(table, derive=FUNCTIONS[known.derive[name]])
             if name in known.derive else table for name, table in tables.items()}
@@ -290,18 +290,18 @@ def _table(name: str, settings: TableSettings, path: AnyPath, places: _Places) -
     return Table(name, settings, _files(settings, files.find(path, None, f"input.tables.{name}.path")))
 
 
-def _files(settings: TableSettings, entries: list[files.Found]) -> tuple[FileInfo, ...]:
+def _files(settings: TableSettings, entries: list[files.TableFile]) -> tuple[FileInfo, ...]:
     """The files, by path in natural order, and a file that a link repeats once.
 
     Empty ones among others are left out, with a warning.
     """
-    def info(each: files.Found) -> FileInfo:
+    def info(each: files.TableFile) -> FileInfo:
         file, partition = each
         form = formats.detect(file, settings.separator, settings.header, settings.quotes, settings.encoding,
                               _FORMATS.get(settings.format))
         return formats.open_file(file, form, partition)
 
-    different: dict[tuple, files.Found] = {}
+    different: dict[tuple, files.TableFile] = {}
     for each in sorted(entries, key=_natural):
         different.setdefault(_identity(each), each)
     opened_files = list(map(info, different.values()))
@@ -314,13 +314,13 @@ def _files(settings: TableSettings, entries: list[files.Found]) -> tuple[FileInf
     return tuple(opened_files)
 
 
-def _identity(entry: files.Found) -> tuple:
+def _identity(entry: files.TableFile) -> tuple:
     """Equal for a file and links to it that have the same columns of folders."""
     file, partition = entry
     return (os.path.realpath(file) if paths.is_local(file) else str(file), *partition.items())
 
 
-def _natural(entry: files.Found) -> list[str | int]:
+def _natural(entry: files.TableFile) -> list[str | int]:
     """A key that sorts part-9 before part-10: text and numbers in turn."""
     return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", str(entry[0])))]
 

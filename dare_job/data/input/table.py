@@ -35,7 +35,7 @@ _ORDER = 1_000_000_000  # rows that have an order of their own where there are n
 MARKS = [pa.field("source", pa.string()), pa.field("part", pa.int32()), pa.field("line", pa.int64()),
          pa.field("problem", pa.string()), pa.field("raw", pa.string()),
          *[pa.field(count, pa.int64()) for count in ("odd", "repeated", "met")]]
-_MOST_TRACKED = 62  # values of where, as bits of an int64
+_MAX_TRACKED = 62  # values of where, as bits of an int64
 # columns that tools add to what somebody exported
 _OF_TOOLS = ("__index_level_", "Unnamed: ", "_hoodie_", "__null_dask_index__", "_rescued_data", "_metadata")
 
@@ -84,14 +84,14 @@ class Table:
         return f"input.tables.{self.name}"
 
     @cached_property
-    def asked(self) -> list[str] | dict[str, str] | str | None:
+    def attributes_setting(self) -> list[str] | dict[str, str] | str | None:
         """The setting ``attributes``."""
         return self.settings.attributes if self.name in ("users", "items") else None
 
     @property
     def shows_all(self) -> bool:
         """Whether all columns but some become attributes."""
-        return self.asked == "all"
+        return self.attributes_setting == "all"
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType | None]:
@@ -147,11 +147,12 @@ class Table:
 
     def given_attributes(self) -> bool:
         """Whether the attributes are those of a column ``attributes``."""
-        return self.name in ("users", "items") and self.asked is None and "attributes" in self.columns
+        shows = self.name in ("users", "items") and self.attributes_setting is None
+        return shows and "attributes" in self.columns
 
     def attribute_names(self) -> dict[str, str]:
         """Names of attributes that the settings list, and their columns."""
-        listed = self.asked
+        listed = self.attributes_setting
         if isinstance(listed, dict):
             return listed
         return {name: name for name in listed} if isinstance(listed, list) else {}
@@ -212,7 +213,7 @@ class Table:
 
         Rows with a problem stay, to be rejected.
         """
-        where, tracked = self.settings.where, len(self.conditions) <= _MOST_TRACKED
+        where, tracked = self.settings.where, len(self.conditions) <= _MAX_TRACKED
         kept, places = pa.array(np.ones(len(raw), bool)), []
         for name, allowed in where.items():
             column = raw.columns.get(name, pa.nulls(len(raw), pa.string()))
@@ -308,7 +309,7 @@ class Table:
         return [ids, text], [*problems, problem]
 
     def _attributes(self, raw: Raw) -> pa.Array:
-        if self.asked is None:
+        if self.attributes_setting is None:
             return given_attributes(raw.columns.get("attributes"), len(raw))
         names = self.attribute_names()
         if self.shows_all:
@@ -332,7 +333,7 @@ class Table:
 
 
 def chosen(raw: Raw, rows: np.ndarray) -> Raw:
-    """Some rows of a batch, perhaps several times."""
+    """Rows int64 (k,) of a batch, perhaps several times."""
     places, text = pa.array(rows, pa.int64()), raw.raw
     columns = {name: values.plain(column) for name, column in raw.columns.items()}  # not views: take fails
     return Raw({name: column.take(places) for name, column in columns.items()}, raw.lines[rows],

@@ -224,6 +224,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
+    """Whether a type holds text or bytes."""
     return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind) \
         or pa.types.is_null(kind)
 
@@ -266,6 +267,7 @@ def _null_where(missing: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def no_problem(column: pa.Array) -> pa.Array:
+    """Nulls (N,): no value of the column has a problem."""
     return pa.nulls(len(column), pa.string())
 
 

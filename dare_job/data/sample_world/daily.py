@@ -79,21 +79,21 @@ def simulate_daily(users: int, items: int, days: int, seed: int) -> DailyWorld:
     """
     rng = np.random.default_rng(seed)
     catalogue = catalogues.make_catalogue(items, 2, rng)
-    people = Visitors(attributes_of(rng.integers(len(catalogues.OCCUPATIONS), size=users), rng),
+    visitors = Visitors(attributes_of(rng.integers(len(catalogues.OCCUPATIONS), size=users), rng),
                       rng.choice(len(VISITS), users, p=_SHARE_OF_VISITS),
                       rng.choice(len(MOVES), users, p=_SHARE_OF_MOVES))
-    mood, theme = (_Interest(people.moves, size, rng) for size in (len(MOODS), len(THEMES)))
-    chance = np.array(list(VISITS.values()))[people.visits]
+    mood, theme = (_Interest(visitors.moves, size, rng) for size in (len(MOODS), len(THEMES)))
+    visit_probability = np.array(list(VISITS.values()))[visitors.visits]
     parts = []
     for day in range(days):
-        here = np.flatnonzero(rng.random(users) < chance)
+        here = np.flatnonzero(rng.random(users) < visit_probability)
         # (H, I): how far each item matches each visitor's interests
         liking = (mood.today()[here][:, catalogue.mood] + theme.today()[here][:, catalogue.theme]) / 2
-        parts.append(_visits(day, here, liking, catalogue, np.array(_SHOWN)[people.visits[here]], rng))
+        parts.append(_visits(day, here, liking, catalogue, np.array(_SHOWN)[visitors.visits[here]], rng))
         for interest in (mood, theme):
             interest.end_day(rng)
-    return DailyWorld(catalogue, people, Shown(*(np.concatenate(part) for part in zip(*parts, strict=True))),
-                      days)
+    shown = Shown(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return DailyWorld(catalogue, visitors, shown, days)
 
 
 class _Interest:

@@ -123,11 +123,11 @@ def _masks_by_kind(traits: Traits, visible: torch.Tensor, distances: torch.Tenso
     """
     masks = {}
     for kind in traits.kinds:
-        seen = visible
+        in_window = visible
         if kind in (SLIDING, CHUNKED):
             window = traits.window if kind == SLIDING else positions[:, :, None] % traits.window + 1
-            seen = visible & (distances < window)
-        masks[kind] = _additive(seen, dtype).expand(rows, -1, -1, -1)
+            in_window = visible & (distances < window)
+        masks[kind] = _additive(in_window, dtype).expand(rows, -1, -1, -1)
     return masks if len(masks) > 1 else masks[traits.kinds[0]]
 
 

@@ -92,9 +92,9 @@ def _gated_delta_rule(chunked: Form, step: Form, recorder: StateRecorder):
             if not kept.max():
                 return state
             end = first + kept.max().item()
-            seen = torch.from_numpy(np.arange(first, end) < first + kept[:, None]).to(query.device)
+            shown = torch.from_numpy(np.arange(first, end) < first + kept[:, None]).to(query.device)
             # Later tokens of shorter chains leave the state as it is: no decay, nothing added.
-            parts = [part[:, first:end].masked_fill(~seen.view(*seen.shape, *[1] * (part.dim() - 2)), 0)
+            parts = [part[:, first:end].masked_fill(~shown.view(*shown.shape, *[1] * (part.dim() - 2)), 0)
                      for part in tensors]
             return read(step, parts, state)[1]
 
@@ -115,13 +115,13 @@ def _mamba2(chunked: Form, step: Form, recorder: StateRecorder):
             return chunked(hidden_states[:, now], dt[:, now], A, B[:, now], C[:, now], chunk_size, D=D,
                            dt_bias=dt_bias, dt_softplus=dt_softplus, **options)
 
-        def one(t: int, state: torch.Tensor):
+        def one_step(t: int, state: torch.Tensor):
             state = state.clone()
             output = step(state, hidden_states[:, t], dt[:, t, :, None].expand(-1, -1, dim), wide_a, B[:, t],
                           C[:, t], wide_d, z=None, dt_bias=wide_bias, dt_softplus=dt_softplus)
             return output.reshape(batch, 1, heads, dim), state
 
-        outputs, last = recorder.run(length, prompt, one)
+        outputs, last = recorder.run(length, prompt, one_step)
         return torch.cat([output.view(batch, -1, heads, dim) for output in outputs], 1), last
 
     return chunk
@@ -134,13 +134,13 @@ def _mamba(chunked: Form, step: Form, recorder: StateRecorder):
                            z=None if z is None else z[..., now], delta_bias=delta_bias,
                            delta_softplus=delta_softplus, **options)
 
-        def one(t: int, state: torch.Tensor):
+        def one_step(t: int, state: torch.Tensor):
             state = state.clone()
             output = step(state, hidden_states[..., t], dt[..., t], A, B[..., t], C[..., t], D,
                           z=None if z is None else z[..., t], dt_bias=delta_bias, dt_softplus=delta_softplus)
             return output[..., None], state
 
-        outputs, last = recorder.run(hidden_states.shape[2], prompt, one)
+        outputs, last = recorder.run(hidden_states.shape[2], prompt, one_step)
         return torch.cat(outputs, -1), last
 
     return scan

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from dare_job.data.moved import ItemVectors
+from dare_job.data.item_vectors import ItemVectors
 from dare_job.data.sample_world.daily import DailyWorld, profile_of_interests
 from dare_job.embed.lightgcn import Pairs
 from dare_job.evaluate.ctr.sets import TextEncoder

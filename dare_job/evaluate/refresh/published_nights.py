@@ -24,7 +24,7 @@ from dare_job.tables import published
 from dare_job.workspace import Workspace
 
 _LOG = logging.getLogger("dare_job")
-MOST = 20_000  # rows that are compared
+MAX_ROWS = 20_000  # rows that are compared
 HELD_OUT = 0.3  # share of the nights, the last ones
 _COLUMNS = ["entity_id", "generated_dt", "prompt_set"]
 
@@ -70,7 +70,7 @@ def _with_distances(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rewritten(out: str, seed: int = 0) -> pd.DataFrame:
-    """Users that got a new text in place of an older one, of all published dates: MOST of them at random.
+    """Users that got a new text in place of an older one, of all published dates: MAX_ROWS of them at random.
 
     Of a date whose run was limited by the settings ``refresh``, only the seeded sample: the others were
     chosen for their value, so they would say nothing about rows of low value. Of a date on which model or
@@ -96,7 +96,7 @@ def rewritten(out: str, seed: int = 0) -> pd.DataFrame:
     pairs = [[space.knowledge("user", dt) for dt in pair] for pair in zip(dates, dates[1:], strict=False)]
     parts = [_of_night(seed, night, *folders) for night, folders in enumerate(pairs)]
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows.sample(min(len(rows), MOST), random_state=seed).sort_values(["night", "entity_id"])
+    rows = rows.sample(min(len(rows), MAX_ROWS), random_state=seed).sort_values(["night", "entity_id"])
     return pd.concat([_with_texts(part, *pairs[night]) for night, part in rows.groupby("night")] or [rows])
 
 
@@ -119,7 +119,7 @@ def _of_night(seed: int, number: int, *folders: AnyPath) -> pd.DataFrame:
         new = new & ds.scalar(False)
     now = published.dataset(folders[1]).to_table(filter=new, columns=[
         *_COLUMNS, "text_interactions", "new_interactions", "distance"]).to_pandas()
-    now = now.sample(min(len(now), MOST), random_state=seed)
+    now = now.sample(min(len(now), MAX_ROWS), random_state=seed)
     same = has_text & ds.field("entity_id").isin(pa.array(now["entity_id"], pa.string()))
     then = published.dataset(folders[0]).to_table(columns=_COLUMNS, filter=same).to_pandas()
     rows = now.merge(then, on=["entity_id", "prompt_set"], suffixes=("", "_before"))

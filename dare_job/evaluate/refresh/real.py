@@ -1,7 +1,7 @@
 """How well priorities rank texts that really change: real histories, cut after each active day of a user.
 
-Texts are those of ``interests.profile_of_values``, a stand-in by rules for an LLM, from the titles and first
-attribute of the last items. CTR scores are not compared: that needs labels after each day.
+Texts are those of ``sample_world.daily.profile_of_values``, a stand-in by rules for an LLM, from the titles
+and first attribute of the last items. CTR scores are not compared: that needs labels after each day.
 """
 
 import numpy as np

@@ -42,7 +42,7 @@ class Source:
 
     text: Path = option("A jsonl, csv or Parquet file.", panel=_TEXTS)
     column: str = option("Column of the text.", panel=_TEXTS)
-    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's two files.",
+    tokenizer: Sequence[Path] = option("tokenizer.json or its folder, or GPT-2's vocabulary and merges.",
                                        parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
@@ -62,8 +62,8 @@ class ReplayOptions(Source):
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
     pool_texts: Sequence[int] = option("Replay also with only so many texts of other ids in the pool, for "
                                        "example 24,100,500.", (), parse=numbers)
-    against: Sequence[str] = option("Other methods to compare with: published (DARE's code), arctic.", (),
-                                    parse=words)
+    against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's "
+                                    "code), arctic (suffix tree).", (), parse=words)
 
 
 @dataclass(frozen=True)

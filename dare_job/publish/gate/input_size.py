@@ -69,8 +69,8 @@ def _require_rows(job: Job, record: dict, needs_titles: bool, earlier: str) -> N
             "are wrong, set their unit or format with input.tables.interactions.time; if the date is, use "
             "another one")
     if needs_titles and not record["titled"]:
-        raise DataError(f"{named} has no item with a title ({sizes}), and neither texts about items nor "
-                        f"histories of users can do without. {again}; if titles are in another column, set "
+        raise DataError(f"{named} has no item with a title ({sizes}); texts about items and histories "
+                        f"of users both need titles. {again}; if titles are in another column, set "
                         "input.tables.items.columns={title: COLUMN}")
 
 

@@ -1,1 +1,1 @@
-"""The embedded sample model: corpus, training, evaluation."""
+"""Training of the embedded model: corpus, starting weights, training."""

@@ -27,7 +27,7 @@ from dare_job.recommend.item_ids import ItemIds
 from dare_job.schemas import INTERACTIONS
 
 _SHARES = (0.8, 0.9)  # of the interactions, in time order, that end a part
-_MOST_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
+_MAX_SHARE_WITHOUT_ID = 0.5  # share of the interactions with items that have no id
 _LOG = logging.getLogger("dare_job")
 
 
@@ -171,7 +171,7 @@ def _require_known(path: Path, liked: pd.DataFrame, known: pd.DataFrame) -> None
     unknown = liked.drop(known.index)
     message = (f"{len(unknown)} of {len(liked)} interactions are with items without an id, such as "
                f"{unknown['item'].iloc[0]!r}")
-    if len(unknown) > _MOST_WITHOUT_ID * len(liked):
+    if len(unknown) > _MAX_SHARE_WITHOUT_ID * len(liked):
         raise DataError(f"--data {path}: {message}. If these are items of another catalogue, make ids for "
                         "all items with dare-job recommender item-ids")
     _LOG.warning("%s: %s; they are skipped", path, message)

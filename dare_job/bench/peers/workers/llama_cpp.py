@@ -1,4 +1,4 @@
-"""llama.cpp: plain, and its drafts from the prompt and the text so far (``ngram-simple``).
+"""llama.cpp: without drafts, and its drafts from the prompt and the text so far (``ngram-simple``).
 
 The server runs in this process and decodes ``batch`` rows at the same time. It reads the model from a GGUF
 file with unquantized weights, which this script makes of a Llama model's folder.

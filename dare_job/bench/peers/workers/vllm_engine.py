@@ -1,4 +1,4 @@
-"""vLLM: plain, n-gram drafts, and suffix drafts warmed by the earlier texts."""
+"""vLLM: without drafts, n-gram drafts, and suffix drafts warmed by the earlier texts."""
 
 import harness
 from arctic_inference.suffix_decoding import SuffixDecodingCache

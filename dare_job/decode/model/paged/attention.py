@@ -102,18 +102,18 @@ def _plain(query, keys, values, starts, lengths, table, low, scale, causal, wind
     column = torch.arange(columns, device=query.device)
     lines = (table.long()[:, :, None] * PAGE + column[:PAGE]).flatten(1)  # (N, columns)
     used = column < lengths[:, None]
-    seen = used[:, None].expand(-1, widest, -1)
+    visible = used[:, None].expand(-1, widest, -1)
     if causal:
         last = (lengths.long() - counts)[:, None] + place  # (N, W): column of each query
-        seen = seen & (column <= last[..., None])
+        visible = visible & (column <= last[..., None])
         if window:
-            seen = seen & (column > last[..., None] - window)
+            visible = visible & (column > last[..., None] - window)
     if low is not None:
-        seen = seen & (column >= low[index][..., None])
+        visible = visible & (column >= low[index][..., None])
     padded = query[index].view(rows, widest, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
     scores = padded.flatten(2, 3).float() @ keys[lines].permute(0, 2, 3, 1).float()
     scores = scores.view(rows, groups, -1, widest, columns) * scale
-    scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+    scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.clamp_min(_LOWEST)[..., None]).exp().flatten(2, 3)
     texts = values[lines].masked_fill(~used[..., None, None], 0).transpose(1, 2).float()  # NaN * 0 is NaN

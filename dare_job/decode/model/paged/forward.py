@@ -114,7 +114,7 @@ class PagedForward:
         return recorded.output
 
     def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> None:
-        """Record the shapes of steps with up to ``nodes`` draft nodes a row, once and in a bounded time."""
+        """Record the shapes of steps with up to ``nodes`` draft nodes per row, once and in a bounded time."""
         pages, width, end = cache.table.shape[1], round_up_power(nodes + 1), time.perf_counter() + seconds
         if not self._record or (epilogue, pages) in cache.prepared:
             return
@@ -161,7 +161,7 @@ class PagedForward:
         padded = PROMPT_TOKENS if fixed else next(size for size in _PROMPT_SIZES if size >= total)
         distinct, first, counts = np.unique(rows, return_index=True, return_counts=True)
         slot = slots[distinct]
-        places = np.zeros((4, padded), np.int64)  # tokens, positions, lines, first column that is seen
+        places = np.zeros((4, padded), np.int64)  # tokens, positions, lines, first visible column
         places[:3, :total] = tokens, columns, cache.places(slots[rows], columns)
         places[0, total:] = tokens[0]
         chunked = CHUNKED in self._traits.kinds

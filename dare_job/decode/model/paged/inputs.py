@@ -138,9 +138,9 @@ class Inputs:
         shape = self._slots, 1, bucket.width, bucket.columns
         own = []
         for visible in self.visible:
-            seen = visible.index_select(0, self.padded).view(shape)
-            zeros = torch.zeros(shape, dtype=dtype, device=seen.device)
-            own.append(zeros.masked_fill_(~seen, masks.LOW[dtype]))
+            shown = visible.index_select(0, self.padded).view(shape)
+            zeros = torch.zeros(shape, dtype=dtype, device=shown.device)
+            own.append(zeros.masked_fill_(~shown, masks.LOW[dtype]))
         by_kind = own if bucket.limited else own * len(kinds)
         hidden = [kind for kind in kinds if kind != FULL] if bucket.limited else []
         return SplitAttention(
@@ -188,10 +188,10 @@ def _fill(tokens, level_starts, texts, first, parents, depths, cache_table, wind
             out_tokens[t], positions[t], places[t] = tokens[t], position, r * width + i
             lines[t], reads[t] = _line(cache_table, r, text + node), text > 0
             for k in range(len(windows)):
-                seen = position % windows[k, 1] + 1 if windows[k, 1] else windows[k, 0]
-                low[k, t] = max(0, position - seen + 1)
+                reach = position % windows[k, 1] + 1 if windows[k, 1] else windows[k, 0]
+                low[k, t] = max(0, position - reach + 1)
                 up = node
-                while up >= 0 and depths[r, node] - depths[r, up] < seen:
+                while up >= 0 and depths[r, node] - depths[r, up] < reach:
                     visible[k, t, up] = True
                     up = parents[r, up]
     starts[rows:] = total

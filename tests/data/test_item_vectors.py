@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dare_job.data.moved import ItemVectors
+from dare_job.data.item_vectors import ItemVectors
 
 EVENT = pa.struct([("item_id", pa.string()), ("rating", pa.float64())])
 

@@ -1,4 +1,4 @@
-"""Rows and vectors of items by id, and how far the mean vector of a prompt's items moves with new ones."""
+"""Vectors of items by id, and how far a prompt's history moved with its newest entries."""
 
 from collections.abc import Sequence
 from functools import lru_cache
