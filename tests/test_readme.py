@@ -14,7 +14,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import typer
 
+from dare_job import cli
+from dare_job.bench.cli import app as bench
 from dare_job.config.settings import load
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +88,30 @@ def said(newcomer, demo):
 def test_all_commands_are_of_dare_job_but_the_first_two():
     assert commands()[:2] == ["make demo", *BY_HAND]
     assert all(command.startswith("dare-job ") for command in commands()[2:])
+
+
+def inline_commands() -> list[str]:
+    """Commands in backticks within the sentences of the pages."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return sorted({" ".join(words.split()) for words in re.findall(r"`([^`]+)`", text)
+                   if re.match(r"(dare-job|python -m dare_job\.bench|make) [a-z]", words)})
+
+
+@pytest.mark.parametrize("command", inline_commands())
+def test_an_inline_command_exists_with_its_options(command):
+    words = command.removeprefix("python -m ").split()
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert words[1] in targets
+        return
+    found = typer.main.get_command(cli.app if words[0] == "dare-job" else bench)
+    names = words[1:]
+    while hasattr(found, "get_command"):
+        found = found.get_command(None, names.pop(0))
+        assert found is not None, command
+    options = {option for parameter in found.params for option in parameter.opts + parameter.secondary_opts}
+    assert {word.partition("=")[0] for word in names if word.startswith("--")} <= options
 
 
 def test_the_settings_of_the_pages_are_settings(tmp_path):

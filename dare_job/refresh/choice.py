@@ -1,7 +1,9 @@
-"""The choice of rows under a budget: an exact total order, and the longest prefix that the budget covers.
+"""The choice of rows under a budget: a total order, and the longest prefix that the budget covers.
 
 Rows are ordered by tier, then by score (best first, rounded to about 1 %), then by a hash of their id, so the
-choice does not depend on partitioning. ``cut`` works on sums over rows with equal keys as well as on single
+choice does not depend on partitioning. The seeded sample is ordered by the hash alone, and limited to a share
+of what the budget covers. Rows with equal tier, score and hash are written together or not at all. ``cut``
+works on sums over rows with equal keys as well as on single
 rows; so a table of any size is chosen from by its histogram, without collecting its rows.
 """
 
@@ -14,6 +16,7 @@ OVERDUE, SAMPLE, NO_TEXT, BY_VALUE = range(4)
 BINS_PER_DOUBLING = 64  # two scores in one bin differ by at most 1.1 %
 MIN_SCORE, MAX_SCORE = 1e-9, 1e12
 HASHES = 1 << 16  # values of the hash that orders rows of equal score
+SAMPLE_ONE_IN = 50  # rows that are in the sample, and of those written in a run that a budget limits
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,24 @@ def cut(tiers: np.ndarray, keys: np.ndarray, rows: np.ndarray, tokens: np.ndarra
     return len(fits) if fits.all() else int(np.argmin(fits))
 
 
+def sample_limit(tiers: np.ndarray, rows: np.ndarray, tokens: np.ndarray, budget: Budget) -> int:
+    """Maximum number of rows of the sample: one in SAMPLE_ONE_IN of those that a budget covers.
+
+    Parameters
+    ----------
+    tiers, rows, tokens : (n,)
+        Tier, and rows and tokens, of each entry. Entries of the tier OVERDUE come first and do not count.
+    """
+    overdue = np.asarray(tiers) == OVERDUE
+    left_rows, left_tokens = rows[~overdue].sum(), tokens[~overdue].sum()
+    covered = float(left_rows)
+    if budget.rows is not None:
+        covered = min(covered, budget.rows - rows[overdue].sum())
+    if budget.tokens is not None and left_tokens:
+        covered = min(covered, left_rows * (budget.tokens - tokens[overdue].sum()) / left_tokens)
+    return max(0, -int(-covered // SAMPLE_ONE_IN))
+
+
 def choose(tiers: np.ndarray, scores: np.ndarray, hashes: np.ndarray, tokens: np.ndarray, budget: Budget
            ) -> np.ndarray:
     """Which of n rows are written (n,) bool.
@@ -79,11 +100,14 @@ def choose(tiers: np.ndarray, scores: np.ndarray, hashes: np.ndarray, tokens: np
     tokens : (n,)
         Tokens of prompt and text.
     """
-    bins = score_bin(scores)
+    tiers, tokens = np.asarray(tiers), np.asarray(tokens)
+    bins = np.where(tiers == SAMPLE, 0, score_bin(scores))
     order = np.lexsort((hashes, bins, tiers))
-    rank = np.arange(len(order))  # within a tier, keys ascend as the order does
-    count = cut(np.asarray(tiers)[order], rank, np.ones(len(order), np.int64), np.asarray(tokens)[order],
-                budget)
-    chosen = np.zeros(len(order), bool)
+    sampled = np.flatnonzero(tiers[order] == SAMPLE)
+    limit = sample_limit(tiers, np.ones(len(tiers), np.int64), tokens, budget)
+    order = np.delete(order, sampled[limit:])
+    places = np.arange(len(order))  # within a tier, keys ascend as the order does
+    count = cut(tiers[order], places, np.ones(len(order), np.int64), tokens[order], budget)
+    chosen = np.zeros(len(tiers), bool)
     chosen[order[:count]] = True
     return chosen

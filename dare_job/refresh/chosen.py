@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
-from dare_job.refresh.choice import HASHES, Budget, cut
+from dare_job.refresh.choice import HASHES, SAMPLE, Budget, cut, sample_limit
 from dare_job.refresh.worth import BINS_PER_TIER
 from dare_job.schemas import COPIES, ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
@@ -48,6 +48,9 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
     -------
     cut
         Rows from this rank on are not written; None: all are.
+    skipped
+        Ranks from the first to before the second one are not written either: rows of the sample beyond its
+        share of the budget. None: there are none.
     user, item
         Counts by entity type: ``chosen``, ``copied``, ``carried`` by reason.
     curve
@@ -56,17 +59,19 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
     """
     settings = job.config.refresh
     copies = {entity: _write_copies(job, entity, folder) for entity in ENTITIES}
-    cut, table = None, ()
+    cut, skipped, table = None, None, ()
     if settings.is_limited:
         candidates = reduce(DataFrame.unionByName, [
             _candidates(job, entity, folder, copies[entity]) for entity in ENTITIES])
         table = _histogram(candidates, F.shiftright("rank", _HASH_BITS))
-        cut = _cut(table, candidates, settings)
+        budget = _budget(candidates, settings)
+        table, skipped = _limited_sample(table, candidates, budget)
+        cut = _cut(table, _written(candidates, skipped), budget)
     changed = {entity: _read(job, entity, folder, *COUNTED).where("stale") for entity in ENTITIES}
-    records = counts({entity: plan_table.decided(rows, copies[entity], cut)
+    records = counts({entity: plan_table.decided(rows, copies[entity], cut, skipped)
                       for entity, rows in changed.items()})
     curve = _curve(table) | texts_of(records) if len(table) else None
-    return {**records, "cut": cut, "curve": curve}
+    return {**records, "cut": cut, "skipped": skipped, "curve": curve}
 
 
 def _read(job: Job, entity: str, folder: AnyPath, *columns: str) -> DataFrame:
@@ -120,21 +125,46 @@ def _histogram(candidates: DataFrame, key: Column) -> np.ndarray:
     return np.array([tuple(row) for row in sums], np.float64).reshape(-1, 5)
 
 
-def _cut(table: np.ndarray, candidates: DataFrame, settings) -> int | None:
-    """The rank from which on rows are not written, by a histogram of bins of ranks; None: all are written."""
+def _budget(candidates: DataFrame, settings) -> Budget:
     rows = settings.max_rows
     if settings.max_share is not None:
-        share = int(settings.max_share * candidates.count())
+        share = int(settings.max_share * candidates.count() + 1e-6)  # 0.29 of 100 is 29
         rows = share if rows is None else min(rows, share)
+    return Budget(rows, settings.max_tokens)
+
+
+def _limited_sample(table: np.ndarray, candidates: DataFrame, budget: Budget
+                    ) -> tuple[np.ndarray, list[int] | None]:
+    """The table with the share of the sample that the budget covers, and the ranks of the rest of it."""
+    tiers = table[:, 0].astype(np.int64) // BINS_PER_TIER
+    sample = tiers == SAMPLE
+    limit = sample_limit(tiers, table[:, 1], table[:, 2], budget)
+    if table[sample, 1].sum() <= limit:
+        return table, None
+    start, end = (tier * BINS_PER_TIER * HASHES for tier in (SAMPLE, SAMPLE + 1))
+    inside = _histogram(candidates.where(F.col("rank").between(start, end - 1)), F.col("rank"))
+    covered = np.cumsum(inside[:, 1]) <= limit
+    first = int(inside[~covered, 0][0])
+    kept = [[table[sample, 0][0], *inside[covered, 1:].sum(0)]] if covered.any() else np.zeros((0, 5))
+    return np.vstack([table[tiers < SAMPLE], kept, table[tiers > SAMPLE]]), [first, end]
+
+
+def _written(candidates: DataFrame, skipped: list[int] | None) -> DataFrame:
+    return candidates if skipped is None else candidates.where(~F.col("rank").between(skipped[0],
+                                                                                      skipped[1] - 1))
+
+
+def _cut(table: np.ndarray, candidates: DataFrame, budget: Budget) -> int | None:
+    """The rank from which on rows are not written, by a histogram of bins of ranks; None: all are written."""
     bins, counts, tokens = (table[:, place].astype(np.int64) for place in range(3))
-    covered = cut(bins // BINS_PER_TIER, bins, counts, tokens, Budget(rows, settings.max_tokens))
+    covered = cut(bins // BINS_PER_TIER, bins, counts, tokens, budget)
     if covered == len(table):
         return None
     inside = candidates.where(F.shiftright("rank", _HASH_BITS) == int(bins[covered]))
     inside = _histogram(inside, F.col("rank"))
     used_rows, used_tokens = counts[:covered].sum(), tokens[:covered].sum()
-    rest = Budget(None if rows is None else max(0, rows - used_rows),
-                  None if settings.max_tokens is None else max(0, settings.max_tokens - used_tokens))
+    rest = Budget(None if budget.rows is None else max(0, budget.rows - used_rows),
+                  None if budget.tokens is None else max(0, budget.tokens - used_tokens))
     ranks = inside[:, 0].astype(np.int64)
     more = cut(ranks // (BINS_PER_TIER * HASHES), ranks, inside[:, 1], inside[:, 2], rest)
     return int(ranks[more]) if more < len(ranks) else (int(bins[covered]) + 1) * HASHES

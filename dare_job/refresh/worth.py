@@ -2,7 +2,8 @@
 
 A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``,
 a seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
-estimates of the value unbiased: it is written also where its value is low.
+estimates of the value unbiased: it is written also where its value is low. A budget covers as many rows of it
+as make 2 % of all rows that it covers.
 """
 
 from pathlib import Path
@@ -17,10 +18,10 @@ from dare_job.refresh.value import HALF_LIFE_DAYS, cost, new_share, value
 from dare_job.schemas import TRAFFIC
 from dare_job.tables import published
 
-SAMPLE_ONE_IN = 50
 MAX_BACKOFF = 6  # a row that failed N times waits 2^min(N, MAX_BACKOFF) days
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
 TOKENS_PER_STEP = 4.0  # if there is no previous run
+GROWN = 1.5  # a prompt that has grown by more than this factor has other tokens than the previous one
 BINS_PER_TIER, FIRST_BIN = 8192, 4096
 
 # Reasons for which a changed row is carried over, whatever the budget.
@@ -47,18 +48,26 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
     rows = rows.withColumns({
         "unseen_interactions": F.when(text, _unseen(day_s)).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
-        "prompt_tokens": F.coalesce("old.prompt_tokens", F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN))})
+        "prompt_tokens": _prompt_tokens(job, entity)})
     text_tokens, steps = _expected(job, entity)
     rows = rows.withColumns({
         "distance": _distance().cast("float"),
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
         "tokens": (F.col("prompt_tokens") + text_tokens).cast("long")})
     rows = rows.withColumn("value", F.when(to_write, _value(job, entity)))
-    tier, score = _tier(job, entity), _score(job.config.refresh.priority)
+    tier = _tier(job, entity)
+    score = F.when(tier == choice.SAMPLE, 1.0).otherwise(_score(job.config.refresh.priority))
     bins = tier * BINS_PER_TIER + FIRST_BIN + score_bin(score)
     return rows.withColumns({
         "carried_reason": F.when(to_write, _held_back(job, entity)),
         "rank": F.when(to_write, bins * choice.HASHES + hash_of(job, entity)).cast("long")})
+
+
+def _prompt_tokens(job: Job, entity: str) -> Column:
+    """Tokens of the prompt: of the previous one, unless that was another prompt set's or is much shorter."""
+    estimated = F.floor(F.length("prompt") / CHARACTERS_PER_TOKEN)
+    before = F.when(~_rewritten(job, entity), F.col("old.prompt_tokens"))
+    return F.when(before * GROWN >= estimated, before).otherwise(estimated)
 
 
 def _unseen(day_s: int) -> Column:
@@ -158,18 +167,22 @@ def _distance() -> Column:
 
 
 def _expected(job: Job, entity: str) -> tuple[Column, Column]:
-    """Tokens and decoding steps of a row's text: of its previous text, else the last run's mean."""
+    """Tokens and decoding steps of a row's text: of its previous text, else the last run's mean.
+
+    A text of another model, other settings or another prompt set says nothing about the length of the next.
+    """
     old, longest = published.previous_folder(job, entity), job.config.decode.max_new_tokens
     manifest = published.read_manifest(old) if old else {}
     totals, written = manifest.get("totals") or {}, (manifest.get("counts") or {}).get("written")
     mean = totals["tokens"] / written if written and totals.get("tokens") else longest
     per_step = totals["tokens"] / totals["target_steps"] if totals.get("target_steps") else TOKENS_PER_STEP
-    tokens = F.least(F.coalesce(F.col("old.tokens"), F.lit(round(mean))), F.lit(longest))
-    return tokens, F.coalesce(F.col("old.target_steps"), F.ceil(tokens / per_step))
+    same = ~_rewritten(job, entity)
+    tokens = F.least(F.coalesce(F.when(same, F.col("old.tokens")), F.lit(round(mean))), F.lit(longest))
+    return tokens, F.coalesce(F.when(same, F.col("old.target_steps")), F.ceil(tokens / per_step))
 
 
 def _sampled(job: Job, entity: str) -> Column:
-    return F.col("has_text") & (hash_of(job, entity, purpose="sample") % SAMPLE_ONE_IN == 0)
+    return F.col("has_text") & (hash_of(job, entity, purpose="sample") % choice.SAMPLE_ONE_IN == 0)
 
 
 def _tier(job: Job, entity: str) -> Column:
@@ -195,6 +208,9 @@ def _held_back(job: Job, entity: str) -> Column:
         return F.lit(None).cast("string")
     wait = F.pow(F.lit(2), F.least(F.col("old.failures"), F.lit(MAX_BACKOFF)))
     failed = (F.col("old.failures") > 0) & (_days_since(job, "old.failed_dt") < wait)
+    previous = published.previous_folder(job, entity)
+    if previous and published.writer_changes(job, previous, entity):
+        failed = F.lit(False)  # what failed may succeed with another model or prompt set
     free = _overdue(job) | _sampled(job, entity) | (_rewritten(job, entity) & ~F.col("same_text"))
     keeps = F.col("has_text") & ~free
     few = F.col("unseen_interactions") < (settings.min_new_interactions if entity == "user" else 0)

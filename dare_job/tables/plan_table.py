@@ -1,13 +1,15 @@
 """Reads the plan of a run, and which of its rows are written, copies of another row's text, or carried over.
 
-The choice is a number, the ``cut`` of the stage's record: rows from that rank on are carried over. Copies are
-in a table of their own. So the plan, with its prompts, is written only once.
+The choice is in the stage's record: rows from the rank ``cut`` on are carried over, and those whose rank lies
+in ``skipped``. Copies are in a table of their own. So the plan, with its prompts, is written only once.
 """
+
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job.job import Job
@@ -24,28 +26,31 @@ def read(job: Job, entity: str) -> DataFrame:
     """PLAN of an entity type with ``text_of``, and ``carried_reason`` with the reason BUDGET."""
     copies = copies_folder(job.space.stage("plan"), entity)
     copies = read_parquet(job.spark, copies) if published.dataset(copies, COPIES).count_rows() else None
-    return decided(stage_inputs.stage_table(job, "plan", entity), copies, _cut(job))
+    return decided(stage_inputs.stage_table(job, "plan", entity), copies, *_choice(job))
 
 
-def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None) -> DataFrame:
+def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None,
+            skipped: list[int] | None) -> DataFrame:
     """Add ``text_of`` and the reason BUDGET to rows of PLAN (entity_id, rank, carried_reason and others).
 
     Parameters
     ----------
     copies
         COPIES of the same entity type; None: there are none.
-    cut
-        Rows from this rank on are not written; None: all are. A copy costs nothing: what holds it back does
-        not count.
+    cut, skipped
+        Rows from the rank ``cut`` on are not written, nor those from the first to before the second rank of
+        ``skipped``; None: there are none. A copy costs nothing: what holds it back does not count.
     """
+    late = _late(cut, skipped)
     if copies is None:
-        rows = rows.withColumn("text_of", F.lit(None).cast("string"))
+        rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in (
+            ("text_of", "string"), ("written_rank", "long"))})
     else:
-        copies = copies.where(F.lit(True) if cut is None else F.col("written_rank") < cut)
-        rows = rows.join(copies.select("entity_id", "text_of"), "entity_id", "left")
-    late = F.lit(False) if cut is None else F.col("rank") >= cut
+        rows = rows.join(copies.select("entity_id", "text_of", "written_rank"), "entity_id", "left")
+    waits = late(F.coalesce("written_rank", "rank"))  # a copy waits for the row that has the text
+    rows = rows.withColumn("text_of", F.when(~waits, F.col("text_of")))
     return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), F.coalesce(
-        "carried_reason", F.when(late, BUDGET))))
+        "carried_reason", F.when(waits, BUDGET)))).drop("written_rank")
 
 
 def own_texts(rows: DataFrame) -> DataFrame:
@@ -58,9 +63,13 @@ def rows_to_generate(job: Job, entity: str, limit: int | None = None) -> pa.Tabl
 
     Rows with ``error`` are not included: they need no model and are always written.
     """
-    cut, folder = _cut(job), copies_folder(job.space.stage("plan"), entity)
+    (cut, skipped), folder = _choice(job), copies_folder(job.space.stage("plan"), entity)
     wanted = pc.field("stale") & pc.field("carried_reason").is_null() & pc.field("prompt").is_valid()
-    rows = _dataset(job, entity).to_table(filter=wanted if cut is None else wanted & (pc.field("rank") < cut))
+    if cut is not None:
+        wanted &= pc.field("rank") < cut
+    if skipped is not None:
+        wanted &= (pc.field("rank") < skipped[0]) | (pc.field("rank") >= skipped[1])
+    rows = _dataset(job, entity).to_table(filter=wanted)
     copies = published.dataset(folder, COPIES).to_table(columns=["entity_id"])["entity_id"]
     rows = rows.filter(pc.invert(pc.is_in(rows["entity_id"], value_set=copies.combine_chunks())))
     rows = rows.sort_by("entity_id")
@@ -86,5 +95,15 @@ def _dataset(job: Job, entity: str) -> ds.Dataset:
     return published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
 
 
-def _cut(job: Job) -> int | None:
-    return stage_inputs.require_stage(job, "plan")["refresh"]["cut"]
+def _choice(job: Job) -> tuple[int | None, list[int] | None]:
+    record = stage_inputs.require_stage(job, "plan")["refresh"]
+    return record["cut"], record.get("skipped")
+
+
+def _late(cut: int | None, skipped: list[int] | None) -> Callable[[Column], Column]:
+    """Whether a column of ranks is not covered by the budget."""
+    def late(rank: Column) -> Column:
+        after = F.lit(False) if cut is None else rank >= cut
+        return after if skipped is None else after | rank.between(skipped[0], skipped[1] - 1)
+
+    return late

@@ -38,6 +38,21 @@ def test_the_budget_covers_the_best_rows_and_overdue_ones_beyond_it():
     assert chosen(rows=2, tokens=1000) == [False, False, False, True, True]
 
 
+def test_a_small_budget_is_not_for_the_sample_alone_and_the_sample_is_drawn_by_hash():
+    """A tenth of the rows have no text, 2 % of the others are in the sample, and the budget covers 1 %."""
+    generator, n = np.random.default_rng(0), 100_000
+    scores, hashes = generator.lognormal(size=n), generator.integers(0, choice.HASHES, n)
+    tiers = np.full(n, choice.BY_VALUE)
+    tiers[: n // 10] = choice.NO_TEXT
+    tiers[n // 10 :: choice.SAMPLE_ONE_IN] = choice.SAMPLE
+    chosen = choose(tiers, scores, hashes, np.ones(n, int), Budget(rows=1000))
+    sample = chosen & (tiers == choice.SAMPLE)
+    assert chosen.sum() == 1000 and sample.sum() == 20 and (chosen & (tiers == choice.NO_TEXT)).sum() == 980
+    assert hashes[sample].max() < np.sort(hashes[tiers == choice.SAMPLE])[20]
+    everything = choose(tiers, scores, hashes, np.ones(n, int), Budget())
+    assert everything.all()
+
+
 def test_equal_scores_are_ordered_by_hash_and_the_choice_by_nothing_else():
     generator = np.random.default_rng(0)
     scores, hashes = np.ones(100), generator.permutation(100)
@@ -68,7 +83,7 @@ def test_a_deadline_is_the_next_such_time_in_its_zone(deadline, start, expected)
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"deadline": "5 o'clock"}, "write a time and its time zone"),
-    ({"deadline": "25:00 UTC"}, "no time of any day"),
+    ({"deadline": "25:00 UTC"}, "not a valid time of day"),
     ({"deadline": "05:00 Berlin"}, "not a known time zone"),
     ({"min_days": 9, "max_days": 3}, "refresh.min_days = 9 is more than refresh.max_days = 3")])
 def test_bad_settings_are_named(settings, message):

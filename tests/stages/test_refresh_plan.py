@@ -100,7 +100,7 @@ def test_sampled_texts_are_not_shared(make_job, inputs):
 
 
 def test_a_budget_goes_to_rows_without_text_then_to_the_most_valuable(make_job, inputs, monkeypatch):
-    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
     job = make_job({**inputs, "refresh": {"max_rows": 3}}, day="2026-01-10")
     publish_old(job, "2026-01-08", {user: {} for user in USERS[1:]})
     record, rows = planned(job)
@@ -187,7 +187,7 @@ def test_a_share_and_tokens_and_each_priority(make_job, inputs):
 def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
         make_job, write_tables, tmp_path, monkeypatch):
     """Impressions that are no number count as if there were none; negative ones as 0. Two of three wait."""
-    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
     rows = [(user, f"{user}-{place}", 5.0, JAN_9 + place) for user in ("bad", "less", "none", "old")
             for place in range(3)]
     users = [(user, [("traffic", traffic)])
@@ -207,7 +207,7 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
 def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
         make_job, write_tables, tmp_path, monkeypatch):
     """The vectors of the items are given. Half of each history is new; half of a text's value is its age."""
-    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
     items = {"red": [1.0, 0.0], "redder": [2.0, 0.1], "blue": [0.0, 1.0]}
     seen = {"same": ("red", "redder"), "moves": ("red", "blue"), "strange": ("red", "without vector")}
     rows = [(user, item, 5.0, JAN_9 + place) for user, pair in seen.items()
@@ -231,7 +231,7 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
 def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_their_value(
         make_job, inputs, monkeypatch):
     """Row by row: the manifest of the night before, whose budget left such texts, names today's model."""
-    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1 << 30)
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
     job = make_job({**inputs, "refresh": {"min_days": 9, "min_new_interactions": 9}}, day="2026-01-10")
     publish_old(job, "2026-01-09", {
         "u4": {}, "u5": {"text_key": "of another model"}, "u6": {"prompt_set": "another"},
@@ -246,15 +246,51 @@ def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_thei
 @pytest.mark.release
 def test_sampled_rows_are_written_whatever_holds_others_back_and_tokens_are_counted(
         make_job, inputs, monkeypatch):
-    monkeypatch.setattr("dare_job.refresh.worth.SAMPLE_ONE_IN", 1)
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1)
     settings = {**inputs, "refresh": {"min_days": 9, "min_new_interactions": 9}}
     job = make_job({**settings, "out": f"{inputs['input']['path']}/sampled"}, day="2026-01-10")
     publish_old(job, "2026-01-09", {user: {"prompt_tokens": 100} for user in USERS})
     _, rows = planned(job)
     assert written(rows) >= set(USERS)
     assert {row["rank"] // (HASHES * BINS_PER_TIER) for row in map(rows.get, USERS)} == {SAMPLE}
-    job = make_job({**inputs, "out": f"{inputs['input']['path']}/tokens", "refresh": {"max_tokens": 250}},
+    job = make_job({**inputs, "out": f"{inputs['input']['path']}/tokens", "refresh": {"max_tokens": 2500}},
                    day="2026-01-10")
-    publish_old(job, "2026-01-09", {name: {"prompt_tokens": 100} for name in (*USERS, "twin-a", "twin-b")})
+    old = {name: {"prompt_tokens": 1000} for name in (*USERS, "twin-a", "twin-b")}
+    publish_old(job, "2026-01-09", {**old, "u6": {"prompt_tokens": 1}, "u7": {
+        "prompt_tokens": 1000, "tokens": 90, "prompt_set": "another"}})
     _, rows = planned(job)
-    assert {row["tokens"] for row in rows.values()} == {110} and len(written(rows)) == 2
+    others = {name: row["tokens"] for name, row in rows.items() if name not in ("u6", "u7")}
+    assert set(others.values()) == {1010} and len(written(rows)) >= 2
+    # a prompt that has grown, and that of another prompt set, have the tokens of tonight's characters
+    assert rows["u6"]["tokens"] == len(rows["u6"]["prompt"]) // 4 + 10
+    longest = job.config.decode.max_new_tokens  # the last run has no mean
+    assert rows["u7"]["tokens"] == len(rows["u7"]["prompt"]) // 4 + longest
+
+
+@pytest.mark.slow
+def test_the_sample_takes_its_share_of_a_budget_and_the_rest_of_it_waits(make_job, inputs, monkeypatch):
+    """Every second row is in the sample, and one in two of the rows that the budget covers."""
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 2)
+    job = make_job({**inputs, "refresh": {"max_rows": 2}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {name: {} for name in (*USERS, "twin-a", "twin-b")})
+    record, rows = planned(job)
+    sample = {name for name, row in rows.items() if row["rank"] // (HASHES * BINS_PER_TIER) == SAMPLE}
+    assert len(sample) > 1 and len(written(rows) & sample) == 1 and len(written(rows)) == 2
+    assert min(rows[name]["rank"] for name in sample) == rows[(written(rows) & sample).pop()]["rank"]
+    first, end = record["refresh"]["skipped"]
+    skipped = {name for name, row in rows.items() if first <= row["rank"] < end}
+    reasons = {rows[name]["carried_reason"] for name in skipped if not rows[name]["text_of"]}
+    assert skipped and reasons == {"budget"}
+
+
+@pytest.mark.slow
+def test_what_failed_is_tried_again_with_another_prompt_set(make_job, inputs):
+    failing = {"u6": {"failures": 6, "failed_dt": "2026-01-09"}}
+    job = make_job({**inputs, "refresh": {"max_rows": 99}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", failing)
+    assert planned(job)[1]["u6"]["carried_reason"] == "failed before"
+    manifest = job.space.knowledge("user", "2026-01-09") / MANIFEST
+    record = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(record | {"prompts": {"user": "another", "item": "another"}}))
+    job = make_job({**inputs, "refresh": {"max_rows": 98}}, day="2026-01-10")
+    assert planned(job)[1]["u6"]["carried_reason"] is None

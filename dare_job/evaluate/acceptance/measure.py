@@ -1,8 +1,6 @@
 """Acceptance rates of every rule and optima of every draft distribution, by position and temperature."""
 
-import logging
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +14,10 @@ from dare_job.decode.settings import Warp
 from dare_job.evaluate.acceptance.optimum import optimum
 from dare_job.evaluate.acceptance.rates import rate
 from dare_job.evaluate.acceptance.texts import Positions
+from dare_job.observe import progress
 
 _ALIASES = ("mcss",)  # other names of a rule
 _Z_95 = 1.96  # half-width of a 95 % confidence interval in standard errors
-_LOG_EVERY_S = 10.0
-_LOG = logging.getLogger("dare_job")
 
 
 @dataclass
@@ -67,19 +64,16 @@ def verifiers(distribution: str, n: int) -> list[str]:
 
 def fill(cells: Sequence[Cell], positions: Iterable[Positions], total: int, samples: int, seed: int) -> None:
     """Add every position to every cell; ``samples`` and ``seed`` are for rates that must be estimated."""
-    done, began = 0, time.monotonic()
-    last_log = began
-    for part in positions:
-        for target, draft in zip(part.target, part.draft, strict=True):
-            pairs = {temperature: pair(target, draft, temperature)
-                     for temperature in dict.fromkeys(cell.temperature for cell in cells)}
-            for cell in cells:
-                _add(cell, part.text, *pairs[cell.temperature], samples, seed + done)
-            done += 1
-            if time.monotonic() - last_log > _LOG_EVERY_S:
-                last_log = time.monotonic()
-                _LOG.info("rates: %d of %d positions, %.0f s, %.0f s left", done, total, last_log - began,
-                          (last_log - began) / done * (total - done))
+    done = 0
+    with progress.counting("acceptance rates", total, unit="positions") as counter:
+        for part in positions:
+            for target, draft in zip(part.target, part.draft, strict=True):
+                pairs = {temperature: pair(target, draft, temperature)
+                         for temperature in dict.fromkeys(cell.temperature for cell in cells)}
+                for cell in cells:
+                    _add(cell, part.text, *pairs[cell.temperature], samples, seed + done)
+                done += 1
+                counter.advance()
 
 
 def pair(target: torch.Tensor, draft: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 """``dare-job ctr``: train every CTR model with every set of texts over the same seeds, and compare them."""
 
 import logging
-import time
+from itertools import product
 
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr import examples, leakage, report, sets, source
@@ -11,6 +11,7 @@ from dare_job.evaluate.ctr.knowledge import Knowledge
 from dare_job.evaluate.ctr.models import Ctr
 from dare_job.evaluate.ctr.options import Options
 from dare_job.evaluate.ctr.train import fit
+from dare_job.observe import progress
 
 _LOG = logging.getLogger("dare_job")
 _MIN_SEEDS = 5  # fewer give a warning
@@ -84,16 +85,13 @@ def _joined(name: str, tables: list[Knowledge], label_rows: Examples) -> Inputs:
 def _train(options: Options, label_rows: Examples, inputs: list[Inputs]) -> report.Results:
     """One result per seed, seeds from 0, by (model, set of texts)."""
     results: report.Results = {}
-    total, began = len(options.models) * len(inputs) * options.seeds, time.perf_counter()
-    for seed in range(options.seeds):
-        for model in options.models:
-            for texts in inputs:
-                fitted = fit(Ctr(model, label_rows, texts, seed), label_rows, texts, seed, options.training,
-                             options.device)
-                results.setdefault((model, texts.name), []).append(fitted)
-                done = sum(map(len, results.values()))
-                left = (time.perf_counter() - began) / done * (total - done)
-                _LOG.info("%s %s seed %d: AUC %.4f, log loss %.4f, %d epochs, %.1f s (%d of %d, %.0f s left)",
-                          model, texts.name, seed, fitted.auc, fitted.logloss, fitted.epochs,
-                          fitted.seconds, done, total, left)
+    trainings = list(product(range(options.seeds), options.models, inputs))
+    with progress.counting("training CTR models", len(trainings), unit="models") as counter:
+        for seed, model, texts in trainings:
+            fitted = fit(Ctr(model, label_rows, texts, seed), label_rows, texts, seed, options.training,
+                         options.device)
+            results.setdefault((model, texts.name), []).append(fitted)
+            counter.advance()
+            _LOG.info("%s %s seed %d: AUC %.4f, log loss %.4f, %d epochs, %.1f s", model, texts.name, seed,
+                      fitted.auc, fitted.logloss, fitted.epochs, fitted.seconds)
     return results

@@ -20,6 +20,7 @@ from dare_job.errors import DataError, RowError
 from dare_job.generate import loading
 from dare_job.generate.task import Task
 from dare_job.job import Job
+from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
 from dare_job.stages import generate
 from dare_job.tables import stage_inputs
@@ -142,10 +143,11 @@ def write(job: Job, settings: Sequence[Setting], sample: list[dict], timed: int,
             _LOG.info("%s, round %d of %d: %d rows, %.0f tokens/s", name(setting), turn + 1, turns, timed,
                       written[setting].tokens[-1] / seconds)
     for setting in settings:
-        for start in range(timed, len(sample), _AT_ONCE):
-            part = sample[start:start + _AT_ONCE]
-            written[setting].add_texts(_write(tasks[setting], part)[0], tasks[setting])
-            _LOG.info("%s: %d of %d rows", name(setting), start + len(part), len(sample))
+        with progress.counting(f"writing with {name(setting)}", len(sample) - timed) as counter:
+            for start in range(timed, len(sample), _AT_ONCE):
+                part = sample[start:start + _AT_ONCE]
+                written[setting].add_texts(_write(tasks[setting], part)[0], tasks[setting])
+                counter.advance(len(part))
     return written
 
 
