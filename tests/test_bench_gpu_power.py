@@ -84,7 +84,7 @@ def test_without_a_gpu_nothing_is_loaded(monkeypatch):
 
 
 def test_joules_are_given_by_token():
-    task = SimpleNamespace(texts=[None] * 3, tokens=400)
-    assert replay._rates(task, 2.0, 50.0) == {"texts": 3, "seconds": 2.0, "tokens_per_s": 200.0,
+    task = SimpleNamespace(texts=[None] * 3)
+    assert replay._rates(task, 400, 2.0, 50.0) == {"texts": 3, "seconds": 2.0, "tokens_per_s": 200.0,
                                               "joules_per_token": 0.125}
-    assert replay._rates(task, 2.0, None)["joules_per_token"] is None
+    assert replay._rates(task, 400, 2.0, None)["joules_per_token"] is None

@@ -116,4 +116,4 @@ def test_a_part_does_not_count_the_parts_it_calls_and_prompts_count_all(monkeypa
     takes(1)
     clock.count()
     assert clock.seconds == {"linear": 3, "other_forward": 2, "prompts": 10, "other": 1}
-    assert clock.least == {"linear": 2, "prompts": 12}  # the slower of reading and multiplying
+    assert clock.min_seconds == {"linear": 2, "prompts": 12}  # the slower of reading and multiplying

@@ -42,7 +42,7 @@ class Source:
 
     text: Path = option("A jsonl, csv or Parquet file.", panel=_TEXTS)
     column: str = option("Column of the text.", panel=_TEXTS)
-    tokenizer: Sequence[Path] = option("tokenizer.json or its folder, or GPT-2's vocabulary and merges.",
+    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder.",
                                        parse=lambda _, texts: list(map(Path, texts)),
                                        repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
