@@ -102,7 +102,7 @@ def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
         if row["chunk"] != chunk:
             chunk, committed = row["chunk"], _path(row, task).exists()
             if not committed and not _has_time(task):
-                stopping.record_stop(path(task.folder), task.stop_why)
+                _record_stop(task)
                 return
         if not committed:
             yield row
@@ -114,6 +114,12 @@ _chunk_s = 0.0  # time that a chunk took in this process, from its first row to 
 def _has_time(task: Task) -> bool:
     """Whether a chunk that takes as long as the ones before it would end before ``task.stop_at``."""
     return task.stop_at is None or time.time() + (_chunk_s or task.chunk_s) <= task.stop_at
+
+
+def _record_stop(task: Task) -> None:
+    """Record that a chunk was not started, unless a later run goes on in the same folder."""
+    if shard_plan.is_active(path(task.folder), task.plan_token):
+        stopping.record_stop(path(task.folder), task.stop_why)
 
 
 def _path(row: dict, task: Task) -> AnyPath:

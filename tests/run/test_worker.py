@@ -15,6 +15,7 @@ from dare_job.config.settings import JobConfig
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.generate import live_progress, loading, shard_plan, worker, worker_stats
 from dare_job.generate.task import Task
+from dare_job.refresh import stopping
 from dare_job.tables import chunk_files, chunk_progress
 
 RECORD = {"token": "cut-1", "fingerprint": "f", "shards": 1, "rows": 9, "kept": 0}
@@ -215,6 +216,14 @@ def test_a_worker_of_a_killed_run_does_not_write_into_a_later_cut(task):
         RECORD | {"token": "cut-2"}))  # as with another limit: the fingerprint is the same
     assert list(stats) == [] and len(written(task.folder)) == 1
     shard_plan.raise_failure(task.folder)  # nothing to raise: the later run is not disturbed
+
+
+def test_a_worker_of_a_killed_run_does_not_stop_a_later_cut(task):
+    late = replace(task.task, stop_at=0.0, stop_why=stopping.DEADLINE)
+    assert list(worker.write_shard(batches(4, 2), replace(late, plan_token="cut-0"))) == []
+    assert stopping.stopped(task.folder) is None
+    assert list(worker.write_shard(batches(4, 2), late)) == [] and not written(task.folder)
+    assert stopping.stopped(task.folder) == stopping.DEADLINE
 
 
 def test_a_text_without_an_answer_is_an_error_of_its_row(task, monkeypatch):
