@@ -70,6 +70,9 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         _LOG.info("the model is loaded", extra={
             "seconds": round(time.perf_counter() - began, 3), "gpu": workers.task_gpu(),
             "loads": loading.load_count()})
+        if not _has_time(task):  # loading took it
+            _record_stop(task)
+            return
         collector = Collector(task)
         live = LiveProgress(folder, shard, task.plan_token, collector.uncommitted, watchdog)
         with watchdog.running(), live.running():

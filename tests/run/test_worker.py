@@ -226,6 +226,14 @@ def test_a_worker_of_a_killed_run_does_not_stop_a_later_cut(task):
     assert stopping.stopped(task.folder) == stopping.DEADLINE
 
 
+def test_no_chunk_is_started_if_loading_the_model_took_the_time(task, monkeypatch):
+    monkeypatch.setattr(worker, "_chunk_s", 0.0)
+    monkeypatch.setattr(loading, "load_task_model", lambda task: time.sleep(0.3))
+    soon = replace(task.task, stop_at=time.time() + 0.2, stop_why=stopping.DEADLINE)
+    assert list(worker.write_shard(batches(4, 2), soon)) == [] and not written(task.folder)
+    assert stopping.stopped(task.folder) == stopping.DEADLINE
+
+
 def test_a_text_without_an_answer_is_an_error_of_its_row(task, monkeypatch):
     def without_answer(ids, task):
         raise errors.RowError("the text ends inside its thinking block")
