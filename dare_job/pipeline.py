@@ -27,6 +27,8 @@ from dare_job.workspace import done_record
 STAGES = ("plan", "embed", "group", "route", "pools", "generate", "gate", "publish", "encode")
 ALONE = ("recommend",)  # needs only the input; part of a run if recommend.model is set
 _FOR_GENERATING = ("embed", "group", "route", "pools")  # a run without stale rows skips them
+_UP_TO_GENERATE = STAGES[:STAGES.index("generate") + 1]
+_ENDING = {"publish", "encode"}  # with one of these, a run of the date has ended
 _DOING = {  # for the progress line, where a stage says nothing more exact
     "plan": "comparing prompts with those of the previous texts", "embed": "preparing vectors",
     "group": "grouping users and items", "route": "choosing pools", "pools": "preparing indexes",
@@ -44,16 +46,21 @@ def run(job: Job, first: str | None = None, last: str | None = None) -> dict:
     Raises
     ------
     ConfigError
-        As ``stages``.
+        As ``stages``, or ``refresh.deadline`` is over.
     DareJobError
         A stage fails, drafting cannot work with the settings, or another command writes the same date.
     """
     wanted = stages(job, first, last)
     with _writing(job):
-        stopping.fix_deadline(job)
+        if wanted[0] == STAGES[0]:
+            stopping.require_future(job)
+        if wanted[0] in _UP_TO_GENERATE:
+            stopping.fix_deadline(job)
         if first is None:
             _name_unpublished(job)
         reports = {stage: _run_stage(job, stage) for stage in wanted}
+        if _ENDING & {*wanted}:
+            stopping.forget_deadline(job)
     if last is not None or "publish" not in reports:
         return reports[wanted[-1]]
     manifests = reports["publish"]
@@ -145,6 +152,7 @@ def dry_run(job: Job) -> dict:
 
     began = time.perf_counter()
     with _writing(job):
+        stopping.require_future(job)
         _name_unpublished(job)
         _run_stage(job, "plan")
         choice = done_record(job.space.stage("plan")).get("refresh")

@@ -1,9 +1,10 @@
 """When a run stops starting chunks: ``refresh.deadline`` and ``refresh.max_worker_hours``.
 
-A deadline without a date is fixed when the run first starts, and forgotten when the date is published. So a
-run that is resumed has the deadline of the run that it goes on with:
+A deadline without a date is fixed when the run first starts, and forgotten when a command that publishes has
+ended, or a day after the deadline. So a run that is resumed has the deadline of the run that it goes on with.
+It does not write on where that one has stopped, even if it was killed after it published:
 
-    _work/dt=D/_deadline.json  the setting, and the time that it means
+    _work/dt=D/_deadline.json  the setting, the time that it means, and the limits by which the run stopped
     generate/_stopped.json     written by a worker that did not start a chunk: why
 """
 
@@ -24,6 +25,7 @@ DEADLINE, WORKER_HOURS = "deadline", "worker hours"
 _AFTER = ("gate", "publish", "encode", "recommend")  # stages that follow
 _SPARE = 1.2  # they may take longer than in the previous run
 _UNKNOWN_SHARE = 0.1  # of the time left, if no run has measured them
+_KEPT_S = 24 * 3600  # a command that starts so long after the deadline begins a new run
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,37 @@ class Stop:
 
 
 def fix_deadline(job: Job) -> None:
-    """Record the time that a deadline means, unless an earlier start of this run has."""
-    if job.config.refresh.deadline and _fixed(job) is None:
-        at = job.config.refresh.deadline_after(datetime.now(UTC)).timestamp()
-        job.space.work.mkdir(parents=True, exist_ok=True)
-        write_json(job.space.work / FIXED, {"deadline": job.config.refresh.deadline, "at": at})
+    """Record the time that a deadline means, unless an earlier start of this run has.
+
+    Also with ``max_worker_hours`` alone, so that ``keep_stopped`` can note that they are used up.
+    """
+    settings, now = job.config.refresh, datetime.now(UTC)
+    if not any(_limits(job).values()) or _record(job):
+        return
+    at = settings.deadline and settings.deadline_after(now).timestamp()
+    job.space.work.mkdir(parents=True, exist_ok=True)
+    write_json(job.space.work / FIXED, {"deadline": settings.deadline, "at": at, "stopped": None,
+                                        "kept_until": (at or now.timestamp()) + _KEPT_S})
+
+
+def keep_stopped(job: Job) -> None:
+    """The stage generate ended early: the run, if it is resumed, writes nothing more under these limits."""
+    if record := _record(job):
+        write_json(job.space.work / FIXED, record | {"stopped": _limits(job)})
+
+
+def has_stopped(job: Job) -> bool:
+    """Whether the run that this command resumes has stopped under the same limits, with these rows."""
+    return reason(job) is not None and ((_record(job) or {}).get("stopped") == _limits(job))
 
 
 def forget_deadline(job: Job) -> None:
-    """The date is published: another run of it has a deadline of its own."""
+    """The run has ended: another one of this date has a deadline of its own."""
     (job.space.work / FIXED).unlink(missing_ok=True)
 
 
 def require_future(job: Job) -> None:
-    """Check that the deadline is not over before anything is written.
+    """Check that the deadline is not over when a run starts.
 
     Raises
     ------
@@ -62,18 +81,24 @@ def require_future(job: Job) -> None:
                           f"text of {job.space.dt} is written: give a later one")
 
 
-def _fixed(job: Job) -> float | None:
+def _limits(job: Job) -> dict:
+    return job.config.refresh.model_dump(include={"deadline", "max_worker_hours"})
+
+
+def _record(job: Job) -> dict | None:
+    """What ``fix_deadline`` recorded, if it is of the same deadline and of this run."""
     try:
         record = json.loads((job.space.work / FIXED).read_text(encoding="utf-8"))
-        return record["at"] if record["deadline"] == job.config.refresh.deadline else None
+        is_same = record["deadline"] == job.config.refresh.deadline
+        return record if is_same and datetime.now(UTC).timestamp() < record["kept_until"] else None
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _deadline(job: Job) -> float:
     """The deadline in seconds since 1970, as it was fixed; of a dry run, from now on."""
-    fixed = _fixed(job)
-    return job.config.refresh.deadline_after(datetime.now(UTC)).timestamp() if fixed is None else fixed
+    record = _record(job)
+    return record["at"] if record else job.config.refresh.deadline_after(datetime.now(UTC)).timestamp()
 
 
 def seconds_left(job: Job) -> float | None:

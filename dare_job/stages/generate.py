@@ -60,7 +60,7 @@ def run(job: Job) -> dict:
     work = load_shard_plan(job)
     tally = chunk_files.Tally(work.entities)
     before, files = tally.update().rows, worker_stats.committed_files(work)
-    if before < work.rows:
+    if before < work.rows and not stopping.has_stopped(job):
         _write(job, work)
     totals, why = tally.update(), stopping.stopped(work.folder)
     if totals.rows == work.rows:
@@ -87,6 +87,8 @@ def run(job: Job) -> dict:
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
+    if why:
+        stopping.keep_stopped(job)
     return record
 
 

@@ -22,7 +22,7 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
 from dare_job.publish.gate import input_size
-from dare_job.refresh import chosen, stopping, worth
+from dare_job.refresh import chosen, worth
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.stages import embed
@@ -65,7 +65,6 @@ def run(job: Job) -> dict:
         PLAN.names, _refresh_interval(job), job.config.refresh.choosing | _learned(job), vectors,
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
-    stopping.require_future(job)
     if not is_done(target, fingerprint):
         record: dict = {"input": _input_counts(done_record(source)), "model": job.model_hash,
                         "before": {entity: published.text_identity(job, entity) for entity in ENTITIES}}

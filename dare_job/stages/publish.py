@@ -178,7 +178,6 @@ def run(job: Job) -> dict:
         The gate failed.
     """
     manifests = _publish(job)
-    stopping.forget_deadline(job)
     with progress.doing("writing the report"):
         report.write_or_warn(job.space.out, job.space.dt)
     return manifests

@@ -15,9 +15,9 @@ BEFORE = "2026-01-01"
 
 @pytest.fixture
 def at(monkeypatch):
-    """Factory: sets the clock to a time of 2026-01-03 (UTC)."""
-    def set_clock(hour: int, minute: int = 0) -> float:
-        moment = datetime(2026, 1, 3, hour, minute, tzinfo=UTC)
+    """Factory: sets the clock to a time of 2026-01-03 (UTC), or of another day of that month."""
+    def set_clock(hour: int, minute: int = 0, day: int = 3) -> float:
+        moment = datetime(2026, 1, day, hour, minute, tzinfo=UTC)
         monkeypatch.setattr(stopping, "datetime", type("Clock", (), {"now": lambda _: moment}))
         return moment.timestamp()
     return set_clock
@@ -51,6 +51,37 @@ def test_a_run_that_is_resumed_keeps_its_deadline_and_the_next_one_has_its_own(j
         five, stopping.DEADLINE)
     stopping.forget_deadline(job)
     assert stopping.seconds_left(job) == (23 * 60 + 50) * 60
+
+
+def test_a_deadline_that_is_over_for_a_day_is_not_that_of_the_next_run(job, at):
+    """As of a run that was killed and never resumed."""
+    at(3)
+    stopping.fix_deadline(job)
+    at(4, 59, day=4)
+    stopping.fix_deadline(job)
+    assert stopping.seconds_left(job) == 0
+    at(5, 1, day=4)
+    stopping.fix_deadline(job)
+    assert stopping.seconds_left(job) == (23 * 60 + 59) * 60
+
+
+@pytest.mark.parametrize("limits", [{"deadline": "05:00 UTC"}, {"max_worker_hours": 2.0}])
+def test_a_run_that_has_stopped_is_not_started_again_until_it_ends_or_its_limits_change(make_job, at, limits):
+    at(3)
+    job, more = make_job({"refresh": limits}), make_job({"refresh": {"max_worker_hours": 3.0}})
+    stopping.fix_deadline(job)
+    stopping.keep_stopped(job)
+    assert not stopping.has_stopped(job)  # of other rows: no worker recorded a stop
+    job.space.stage("generate").mkdir(parents=True)
+    stopping.record_stop(job.space.stage("generate"), stopping.DEADLINE)
+    assert stopping.has_stopped(job) and not stopping.has_stopped(more)
+    at(4, 59, day=4 if "deadline" in limits else 3)
+    assert stopping.has_stopped(job)
+    at(5, 1, day=4)
+    assert not stopping.has_stopped(job)
+    at(3)
+    stopping.forget_deadline(job)
+    assert not stopping.has_stopped(job)
 
 
 def test_another_setting_is_another_deadline(job, make_job, at):

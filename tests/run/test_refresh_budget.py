@@ -10,8 +10,9 @@ from run_helpers import LONG_ITEM, NIGHT_1, NIGHT_2, NIGHT_3, snapshot
 from dare_job import pipeline
 from dare_job.errors import ConfigError
 from dare_job.publish.snapshots.history import history
+from dare_job.refresh import stopping
 from dare_job.schemas import ENTITIES
-from dare_job.stages import generate
+from dare_job.stages import encode, generate
 from dare_job.tables import published
 from dare_job.workspace import report_page
 
@@ -79,11 +80,42 @@ def test_a_run_without_time_publishes_what_is_there_and_goes_on_where_it_stopped
     assert texts(out) == texts(nights.out)
 
 
-def test_a_deadline_in_the_past_is_an_error_before_anything_is_written(first_night, job_of):
+@pytest.mark.parametrize("run", [pipeline.run, pipeline.dry_run])
+def test_a_deadline_in_the_past_is_an_error_before_the_input_is_read(first_night, job_of, run):
     job = job_of(first_night("past"), NIGHT_2, refresh={"deadline": "2026-01-01 05:00 UTC"}, **UNTIMED)
     with pytest.raises(ConfigError, match="refresh.deadline = '2026-01-01 05:00 UTC' of this run is over"):
-        pipeline.run(job)
-    assert not job.space.knowledge("user").exists()
+        run(job)
+    assert not job.space.stage("input").exists() and not (job.space.work / stopping.FIXED).exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_by_force_after_it_published_stays_stopped_until_it_has_ended(
+        first_night, job_of, monkeypatch):
+    """It begins an hour ago, and the deadline passes before the first chunk; the next one is in a day."""
+    over = datetime.now(UTC) - timedelta(minutes=1)
+    begun = type("Clock", (), {"now": lambda _: over - timedelta(hours=1)})
+    out = first_night("forced")
+    fixed = out / "_work" / f"dt={NIGHT_2}" / stopping.FIXED
+
+    def job():
+        return job_of(out, NIGHT_2, refresh={"deadline": f"{over:%H:%M} UTC"}, **UNTIMED)
+
+    def interrupted(job):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(stopping, "datetime", begun)
+        pipeline.run(job(), "plan", "pools")
+    with monkeypatch.context() as forced, pytest.raises(KeyboardInterrupt):
+        forced.setattr(encode, "run", interrupted)
+        pipeline.run(job(), "embed")
+    assert fixed.exists() and len(carried(out)["deadline"]) == 18
+    summary = pipeline.run(job())
+    assert (summary["stopped"], summary["written"]) == ("deadline", 0) and not fixed.exists()
+    pipeline.run(job(), "encode", "encode")
+    assert not fixed.exists()
+    again = pipeline.run(job())  # another run, with a day of time
+    assert (again["stopped"], again["written"]) == (None, 17) and not fixed.exists()
 
 
 def slow_task():
