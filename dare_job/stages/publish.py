@@ -100,21 +100,21 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
 def _carried_over(job: Job, entity: str, choice: dict, folder: AnyPath, files: list[parts.Part]) -> dict:
     """What became of the plan's choice: rows and value, written and carried over, and the curve."""
     rows = published.dataset_of_files([folder / part.file for part in files]).to_table(
-        columns=["carried_reason", "stale_since", "unseen_interactions"],
+        columns=["stale_since", "unseen_interactions"],
         filter=pc.field("carried_reason").is_valid())
-    record = choice[entity]
-    if not job.config.refresh.is_limited:  # what was published tells which rows failed or a limit left out
-        counts = rows["carried_reason"].value_counts().to_pylist()
-        record = record | {"carried": {entry["values"]: entry["counts"] for entry in counts}}
-    return {**record, "curve": choice["curve"], "stopped": stopping.reason(job),
+    return {**choice[entity], "curve": choice["curve"], "stopped": stopping.reason(job),
             "oldest": pc.min(rows["stale_since"]).as_py(),
             "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0}
 
 
-def _choice(job: Job) -> dict:
-    """The plan's choice; in a limited run, with what was written of it in place of what was to be written."""
+def _choice(job: Job, generated: dict) -> dict:
+    """The plan's choice, with what was written of it in place of what was to be written.
+
+    If everything that the plan found stale was written, these are the same.
+    """
     choice = stage_inputs.require_stage(job, "plan")["refresh"]
-    if not job.config.refresh.is_limited:
+    to_write = sum(choice[entity]["texts"]["rows"] for entity in ENTITIES)
+    if not job.config.refresh.is_limited and generated["rows"] - generated["errors"] == to_write:
         return choice
     records = chosen.counts({entity: _outcome(job, entity) for entity in ENTITIES})
     curve = choice["curve"]
@@ -198,7 +198,7 @@ def _publish(job: Job) -> dict:
     with ExitStack() as failing:
         staged = {entity: _stage(job, entity, failing) for entity in ENTITIES}
         with progress.doing("counting what was written"):
-            choice = _choice(job)
+            choice = _choice(job, generated)
         manifests = {}
         for entity, files in staged.items():
             with progress.doing(f"counting rows of the {entity} snapshot"):

@@ -80,9 +80,10 @@ def alone(job_of, tmp_path_factory):
 def test_a_limited_run_then_a_full_one_writes_only_the_rest(alone):
     limited, out = alone(2, baseline={"rows": 0})
     assert limited["written"] == 4 and limited["baseline_tokens_per_s"] is None
+    assert limited["backlog"] == 60 + 1 - 4  # also rows that have no row in the snapshot
     few = {entity: snapshot(out, entity, NIGHT_2) for entity in ENTITIES}
     full, _ = alone(baseline={"rows": 0})
-    assert full["written"] == 60 and full["baseline_tokens_per_s"] is None
+    assert full["written"] == 60 and full["baseline_tokens_per_s"] is None and full["backlog"] == 1
     for entity in ENTITIES:
         rows = snapshot(out, entity, NIGHT_2)
         early = {name: row for name, row in rows.items() if row["source_run_id"] == "limit-2"}

@@ -31,8 +31,8 @@ def gated(job) -> dict:
     return publish.run(job)
 
 
-GENERATED = {"tokens_per_s": 10.0, "baseline": None, "waves": {"user": [], "item": []}, "beams": None,
-             "busy_s": 1.0, "workers": None}
+GENERATED = {"errors": 0, "tokens_per_s": 10.0, "baseline": None, "waves": {"user": [], "item": []},
+             "beams": None, "busy_s": 1.0, "workers": None}
 
 
 @pytest.fixture
@@ -41,9 +41,12 @@ def prepared(make_job):
     def make(stale: dict[str, bool], new: list[dict], old: list[dict] = (), copies: list[dict] = (),
              **settings):
         job = make_job({"gates": {"max_share": {"short": None}}, **settings})  # two tokens each
-        plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1,
+        with_text = {row["entity_id"] for row in old}
+        plan = [{"entity_id": name, "stale": flag, "strict": False, "interactions": 1, "cost": 8,
+                 "value": 1.5 if flag else None, "age_days": 1 if name in with_text else None,
                  "error": "empty history" if name.startswith("lost") else None}
                 for name, flag in stale.items()]
+        to_write = sum(row["stale"] and row["error"] is None for row in plan)
         for entity in ENTITIES:
             rows = {"user": (plan, new, old, copies), "item": ([], [], [], [])}[entity]
             for folder, schema, content in (
@@ -58,10 +61,12 @@ def prepared(make_job):
         write_json(job.space.stage("plan") / "_done.json",
                    {"fingerprint": "p", "model": job.model_hash, "before": {},
                     "input": {"broken": 3, "duplicates": 2, "up_to_date": 9, "users": 7, "items": 8},
-                    "refresh": {"cut": None, "curve": None, "user": {"chosen": len(plan)},
-                                "item": {"chosen": 0}}, **counts})
+                    "refresh": {"cut": None, "curve": None,
+                                "user": {"chosen": len(plan), "carried": {}, "texts": {"rows": to_write}},
+                                "item": {"chosen": 0, "carried": {}, "texts": {"rows": 0}}}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
-                   {"fingerprint": "g", "rows": len(new), **GENERATED})
+                   {"fingerprint": "g", "rows": len(new), **GENERATED,
+                    "errors": sum(row.get("error") is not None for row in new)})
         return job
     return make
 
@@ -81,6 +86,10 @@ def test_which_row_is_published(prepared):
     assert manifest["counts"] == {"rows": 5, "written": 1, "copied": 0, "errors": 2, "without_text": 1,
                                   "carried": 3, "guarded": 0, "skipped_fresh": 1, "errors_before": 0,
                                   "pending": 1}
+    record = manifest["refresh"]  # of the five rows to write, though the plan chose all of them
+    assert record["chosen"] == 1 and record["carried"] == {"failed": 2, "limit": 2}
+    assert record["ages"] == {"1-2 days": [1, 2], "no text": [0, 2]}
+    assert (record["value"], record["value_left"]) == (1.5, 6.0)
     assert manifest["rejects"] == {"broken": 3, "duplicate": 2}
     assert manifest["input"] == {"interactions": 9, "users": 7, "items": 8}
 
