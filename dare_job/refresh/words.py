@@ -3,6 +3,8 @@
 from dare_job.observe.progress import counted
 from dare_job.schemas import ENTITIES
 
+FAILED, LIMIT = "failed", "limit"  # reasons that only the end of a run knows
+
 
 def of_plan(record: dict) -> str:
     """What the stage plan chose, from its record; empty if every changed row is written."""

@@ -39,7 +39,7 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
-from dare_job.refresh import chosen, stopping, worth
+from dare_job.refresh import chosen, stopping, words, worth
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -136,7 +136,8 @@ def _outcome(job: Job, entity: str):
 
 def _unreached(job: Job, failed: Column) -> Column:
     """Why a changed row was not written."""
-    return F.coalesce("carried_reason", F.when(failed, "failed").otherwise(stopping.reason(job) or "limit"))
+    return F.coalesce("carried_reason", F.when(failed, words.FAILED).otherwise(
+        stopping.reason(job) or words.LIMIT))
 
 
 def _count(job: Job, entity: str, files: list[AnyPath]) -> tuple[dict, chunk_files.Totals, dict]:

@@ -30,12 +30,15 @@ def by_id(out) -> dict[str, sample.Shown]:
 @pytest.fixture
 def night(tmp_path):
     """Two dates: rows that changed little, wholly, not at all; new, carried, failed and unreached ones."""
-    old = [published.plain(name, dt=BEFORE) for name in ("little", "wholly", "same", "kept", "error", "late")]
+    old = [published.plain(name, dt=BEFORE) for name in ("little", "wholly", "same", "kept", "error", "late",
+                                                       "waiting")]
     published.publish(tmp_path, old, [], BEFORE)
     new = [published.plain("little", TEXT.replace("slow", "quiet"), prompt_sha256="t"),
            published.plain("wholly", published.HOSTILE + " nothing of before"), published.plain("same"),
            published.plain("fresh"), published.plain("kept", dt=BEFORE),
-           published.plain("error", dt=BEFORE, error="out of memory"), published.plain("late", dt=BEFORE)]
+           published.plain("error", dt=BEFORE, error="out of memory", carried_reason="failed"),
+           published.plain("late", dt=BEFORE, carried_reason="budget"),
+           published.plain("waiting", dt=BEFORE, error="out of memory", carried_reason="failed before")]
     published.publish(tmp_path, new, [], previous=previous(tmp_path))
     published.plan(tmp_path, "user", {"little": "Seen:\n1. Heat", "kept": "Seen:\n1. Ran"}, BEFORE)
     published.plan(tmp_path, "user", {"little": "Seen:\n1. Alien\n2. Heat", "late": "Seen:\n1. Ran"})
@@ -48,14 +51,15 @@ def test_each_row_says_what_changed(night):
         "little": "6.2 % new words, changed prompt", "wholly": "100 % new words, same prompt",
         "same": "same text, same prompt", "fresh": "new row", "kept": "carried over (unchanged prompt)",
         "error": "previous text, because this run failed to generate a new one",
-        "late": "carried over (not reached by this run)"}
+        "late": "carried over (budget)",
+        "waiting": "carried over (failed before)"}
     assert ("added", "quiet ") in found["little"].text and found["little"].previous is None
     assert found["wholly"].previous == TEXT and found["wholly"].text[0][0] == "same"
     assert found["little"].added == ["Alien"] and found["fresh"].added is None
     assert found["fresh"].prompt is None and found["late"].prompt == [("same", "Seen:\n1. Ran")]
-    assert [shown.new for shown in chosen(night)] == [True] * 4 + [False] * 3
+    assert [shown.new for shown in chosen(night)] == [True] * 4 + [False] * 4
     assert sample.summary(chosen(night)) == (
-        "4 generated in this run, 3 carried over; 3 of the generated texts have a previous text "
+        "4 generated in this run, 4 carried over; 3 of the generated texts have a previous text "
         "(1 unchanged), with a median of 6.2 % new words")
 
 

@@ -18,13 +18,15 @@ from dare_job.publish.report import changes, format, nights
 from dare_job.publish.report.changes import Piece
 from dare_job.publish.report.collect import Collected
 from dare_job.publish.report.nights import Night
+from dare_job.refresh.words import FAILED
 from dare_job.schemas import PLAN
 from dare_job.storage import atomic_folder, paths
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 
 ROWS, CARRIED = 50, 10  # rows of the sample, and how many of them are carried over, if there are enough
-_ROW = ("entity_id", "knowledge", "tokens", "finish_reason", "error", "generated_dt", "prompt_sha256")
+_ROW = ("entity_id", "knowledge", "tokens", "finish_reason", "error", "generated_dt", "prompt_sha256",
+        "carried_reason")
 _BEFORE = ("entity_id", "knowledge", "generated_dt", "prompt_sha256")
 _REWRITTEN = 0.6  # from this share of new words on, the texts are shown one after the other
 _LISTED = 8  # maximum number of new prompt entries that are listed
@@ -133,7 +135,7 @@ def _compare(dt: str, entity: str, row: dict, old: dict | None, has_previous: bo
     added = list(changes.added_entries(pieces))[:_LISTED] if known else None
     common = {"entity": entity, "row": row, "new": new, "prompt": pieces, "added": added}
     if not new:
-        return Shown(**common, state=_why_kept(row, planned), text=[("same", text)], previous=None,
+        return Shown(**common, state=_why_kept(row), text=[("same", text)], previous=None,
                      failed=None, share=None)
     if old is None or old["knowledge"] is None:
         state = "new row" if has_previous and old is None else "first text"
@@ -150,12 +152,11 @@ def _compare(dt: str, entity: str, row: dict, old: dict | None, has_previous: bo
                  previous=None if alike else changes.shorten(old["knowledge"]), failed=failed, share=share)
 
 
-def _why_kept(row: dict, planned: dict | None) -> str:
-    if row["error"]:
+def _why_kept(row: dict) -> str:
+    reason = row["carried_reason"]
+    if row["error"] and reason in (None, FAILED):
         return "previous text, because this run failed to generate a new one"
-    if planned and planned["stale"]:
-        return "carried over (not reached by this run)"
-    return "carried over (unchanged prompt)"
+    return f"carried over ({reason or 'unchanged prompt'})"
 
 
 def _previous_folder(out: AnyPath, night: Night, entity: str) -> AnyPath | None:
@@ -177,10 +178,10 @@ def _old_rows(folder: AnyPath | None, ids: list[str]) -> dict[str, dict] | None:
 
 
 def _planned(out: AnyPath, dt: str, entity: str, ids: list[str]) -> dict[str, dict]:
-    """``prompt`` and ``stale`` by id, while the working files of the date exist."""
+    """``prompt`` by id, while the working files of the date exist."""
     folder = atomic_folder.current(out / "_work" / f"dt={dt}" / "plan") / f"entity={entity}"
     with suppress(OSError, pa.ArrowException):
-        return published.rows_by_id(folder, ids, ("entity_id", "prompt", "stale"), PLAN)
+        return published.rows_by_id(folder, ids, ("entity_id", "prompt"), PLAN)
     return {}
 
 
