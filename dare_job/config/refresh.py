@@ -21,7 +21,8 @@ class RefreshSettings(Section):
     min_days: NotNegative = Field(0, description="Minimum number of days that a text is kept, unless the "
                                   "model or the prompt set changes. 0: none")
     max_days: AtLeastOne | None = Field(None, description="A changed row whose text is at least this many "
-                                        "days old is written whatever the budget. null: no such limit")
+                                        "days old is written whatever max_rows, max_share and max_tokens "
+                                        "say; a text of unknown date counts as 20 days old. null: none")
     max_rows: NotNegative | None = Field(None, description="Maximum number of texts of a run, users and "
                                          "items together. null: no limit")
     max_share: float | None = Field(None, ge=0, le=1, description="Maximum share of the changed rows that a "
