@@ -12,6 +12,7 @@ import torch
 
 from dare_job.decode.model.masks import Level
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import in_order
 from dare_job.decode.trie_search.trie import NONE, ROOT, Vocabulary
 from dare_job.errors import ModelError
 
@@ -138,6 +139,8 @@ class NodeScores:
         try:
             if is_new.all() and not counts.any():
                 logits = self.target.prefill(self.cache, np.arange(len(rows)), self.prompts, self.lengths)
+            elif self.target.paged is not None and is_new.any():
+                logits = self._prefill_and_forward(new, counts, is_new)
             else:
                 logits = self._forward(new, counts, prompt_tokens)
         except Exception:
@@ -214,6 +217,22 @@ class NodeScores:
         level = Level(tokens[read], starts, cached_tokens, first, parents[:, :width], depths[:, :width])
         wanted = (chain >= np.where(is_new, prompt_tokens - 1, first)[:, None])[read]
         return self.target.extend(self.cache, level, np.flatnonzero(wanted))
+
+    def _prefill_and_forward(self, new: np.ndarray, counts: np.ndarray, is_new: np.ndarray
+                             ) -> torch.Tensor:
+        """Return the logits of ``_forward`` from two passes: over pages, prompts are packed, and only
+        their last token has logits.
+        """
+        prompts = np.flatnonzero(is_new)
+        roots = self.target.prefill(self.cache, prompts, self.prompts[prompts], self.lengths[prompts])
+        if not counts.any():
+            return roots
+        sizes = is_new + counts
+        starts = np.cumsum(sizes) - sizes
+        row = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        nodes = self._forward(new, counts, np.zeros_like(counts))
+        return in_order([(starts[prompts], roots), (starts[row] + is_new[row] + number, nodes)])
 
     def _store(self, logits: torch.Tensor, is_new: np.ndarray, new: np.ndarray, counts: np.ndarray) -> None:
         """Store the log-probabilities of the children of each node, from logits (W, V)."""
