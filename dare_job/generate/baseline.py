@@ -40,6 +40,7 @@ from dare_job.spark.session import failure_cause
 from dare_job.spark.tables import read_parquet
 from dare_job.storage.paths import path
 from dare_job.tables import stage_inputs
+from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import committing, digest, done_record, is_done
 
 _LOG = logging.getLogger("dare_job")
@@ -89,6 +90,20 @@ def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict | N
         with committing(folder, fingerprint, {"measured": measured}):
             pass
     return done_record(folder)["measured"]
+
+
+def expected_seconds(job: Job, totals: Totals, run_workers: int | None = None) -> float:
+    """How long measuring takes, judging by the run's own rows; 0 if nothing is measured.
+
+    A row without drafts takes as many times as long as a decoding step of the run yields tokens.
+    """
+    rows = job.config.baseline.rows
+    if not (rows and totals.rows and totals.target_steps):
+        return 0.0
+    slots = task_slots(job.spark)
+    size = sample_size(rows, totals.rows, job.config.decode.batch_size, min(slots, run_workers or slots))
+    row_s = totals.busy_s / totals.rows * max(1.0, totals.tokens / totals.target_steps)
+    return 2 * size.rows * row_s / size.workers  # of two methods
 
 
 def _try_measure(job: Job, plan, run_workers: int) -> dict | None:

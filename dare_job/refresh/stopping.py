@@ -9,12 +9,14 @@ It does not write on where that one has stopped, even if it was killed after it 
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.observe import figures
+from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
 from dare_job.tables import published
 from dare_job.tables.chunk_files import Totals
@@ -145,23 +147,40 @@ def _previous_manifest(job: Job) -> dict:
 
 
 def chunk_seconds(job: Job, tally: Totals) -> float:
-    """Expected time of a chunk: of the chunks that are there (``tally``), else by the previous run's rate.
+    """Expected time of a chunk: of those that are there (``tally``), else by the rate of an earlier date.
 
-    0 if neither is known.
+    The newest one that wrote rows. 0 if there is none.
     """
     rows = job.config.spark.rows_per_commit
     if tally.rows:
         return tally.busy_s / tally.rows * rows
-    manifest = _previous_manifest(job)
-    written, rate = (manifest.get("counts") or {}).get("written"), manifest.get("tokens_per_s")
-    return rows * manifest["totals"]["tokens"] / written / rate if written and rate else 0.0
+    for manifest in _earlier_manifests(job):
+        written, rate = (manifest.get("counts") or {}).get("written"), manifest.get("tokens_per_s")
+        if written and rate:
+            return rows * manifest["totals"]["tokens"] / written / rate
+    return 0.0
 
 
-def has_time_for_baseline(job: Job) -> bool:
-    """Whether the baseline can be measured before the time at which decoding has to stop."""
+def _earlier_manifests(job: Job) -> Iterator[dict]:
+    """Manifests of earlier dates of both entity types, the newest first."""
+    for dt in reversed([dt for dt in job.space.published_dates() if dt < job.space.dt]):
+        for entity in ENTITIES:
+            yield published.read_manifest(job.space.knowledge(entity, dt))
+
+
+def has_time_for_baseline(job: Job, expected_s: float) -> bool:
+    """Whether the baseline can be measured before the time at which decoding has to stop.
+
+    Parameters
+    ----------
+    expected_s
+        Seconds that it takes, judging by this run; it counts where the previous run has not measured one.
+    """
     if not job.config.refresh.deadline:
         return True
-    began, ended = _previous_manifest(job).get("baseline_span") or (0.0, 0.0)
+    manifest = _previous_manifest(job)
+    span = manifest.get("baseline_span") if manifest.get("baseline") else None
+    began, ended = span or (0.0, expected_s)
     left_s = _deadline(job) - datetime.now(UTC).timestamp()
     return _SPARE * (ended - began) < left_s - _time_after(job, max(0.0, left_s))
 

@@ -82,8 +82,7 @@ def run(job: Job) -> dict:
                   "stopped": why, "not_reached": work.rows - totals.rows,
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
         began = time.time()
-        measured = work.rows and not why and stopping.has_time_for_baseline(job)
-        record["baseline"] = _baseline(job, work, workers) if measured else None
+        record["baseline"] = _baseline(job, work, workers, totals) if work.rows and not why else None
         record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
@@ -92,9 +91,12 @@ def run(job: Job) -> dict:
     return record
 
 
-def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None) -> dict | None:
+def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None, totals: chunk_files.Totals
+              ) -> dict | None:
     from dare_job.generate import baseline  # imports torch, which a run without rows does not need
 
+    if not stopping.has_time_for_baseline(job, baseline.expected_seconds(job, totals, run_workers)):
+        return None
     return baseline.measure_baseline(job, work, run_workers)
 
 
@@ -169,15 +171,18 @@ def _write(job: Job, work: shard_plan.ShardPlan) -> None:
     workers.warn_gpu_sharing(job.spark)
     (work.folder / DONE).unlink(missing_ok=True)
     (work.folder / shard_plan.FAILED).unlink(missing_ok=True)
-    tally = chunk_files.Tally(work.entities).update()
-    if stop := stopping.set_stop(job, work.folder, task_slots(job.spark), tally.busy_s):
-        task = replace(task, stop_at=stop.at, stop_why=stop.why, chunk_s=stopping.chunk_seconds(job, tally))
+    tally = chunk_files.Tally(work.entities)
+    stop = stopping.set_stop(job, work.folder, task_slots(job.spark), tally.update().busy_s)
+    if stop:
+        task = replace(task, stop_at=stop.at, stop_why=stop.why)
     with _marking_damage(job):
         _check_pools(task)
         for wave in range(1, 1 + len(work.waves)):
             if stopping.stopped(work.folder):
                 break
             if wave_index.unfinished_rows(work, wave):
+                if stop:
+                    task = replace(task, chunk_s=stopping.chunk_seconds(job, tally.update()))
                 _write_wave(job, work, wave, task.of_wave(job, wave_index.build_indexes(job, work, wave)))
 
 

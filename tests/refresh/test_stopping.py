@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dare_job.errors import ConfigError
+from dare_job.generate import baseline
 from dare_job.refresh import stopping
 from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import write_json
@@ -28,11 +29,11 @@ def job(make_job):
     return make_job({"refresh": {"deadline": "05:00 UTC"}, "spark": {"rows_per_commit": 8}})
 
 
-def publish(job, **manifest):
+def publish(job, day=BEFORE, **manifest):
     for entity in ("user", "item"):
-        folder = job.space.knowledge(entity, BEFORE)
+        folder = job.space.knowledge(entity, day)
         folder.mkdir(parents=True)
-        (folder / "_manifest.json").write_text(json.dumps({"date": BEFORE, "run_id": "r", **manifest}))
+        (folder / "_manifest.json").write_text(json.dumps({"date": day, "run_id": "r", **manifest}))
 
 
 def test_a_run_that_is_resumed_keeps_its_deadline_and_the_next_one_has_its_own(job, at):
@@ -95,7 +96,8 @@ def test_another_setting_is_another_deadline(job, make_job, at):
 def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at):
     """Encode and recommend end after the manifest is written; the log folder of their date has their time."""
     now = at(3)
-    publish(job, seconds={"gate": 60, "publish": 120, "generate": 7000}, baseline_span=[100.0, 500.0],
+    publish(job, seconds={"gate": 60, "publish": 120, "generate": 7000},
+            baseline={"rates": {}}, baseline_span=[100.0, 500.0],
             settings={"encode": {"model": "e5"}, "recommend": {"model": None}})
     logs = job.space.work.parent / f"dt={BEFORE}" / "logs"
     logs.mkdir(parents=True)
@@ -103,13 +105,33 @@ def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at)
     stopping.fix_deadline(job)
     stop = stopping.set_stop(job, job.space.stage("generate"), 2, 0.0)
     assert stop.at == pytest.approx(now + 2 * 3600 - 1.2 * (60 + 120 + 3600))
-    assert stopping.has_time_for_baseline(job)  # 480 of 2,664 seconds
+    assert stopping.has_time_for_baseline(job, 9000.0)  # 480 of 2,664 seconds
     at(3, 40)
-    assert not stopping.has_time_for_baseline(job)
+    assert not stopping.has_time_for_baseline(job, 0.0)
 
 
-def test_a_first_chunk_takes_as_long_as_those_that_are_there_or_as_the_previous_run_says(job):
+def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_rows_of_this_one(
+        make_job, at):
+    """As a run without time for it, whose span is empty."""
+    job = make_job({"refresh": {"deadline": "05:00 UTC"}, "decode": {"batch_size": 8}})
+    at(3)
+    publish(job, seconds={"gate": 0, "publish": 0}, baseline=None, baseline_span=[100.0, 100.1])
+    totals = Totals(rows=200, tokens=16000, target_steps=4000, busy_s=200.0)
+    seconds = baseline.expected_seconds(job, totals, 2)
+    assert seconds == pytest.approx(2 * 32 * 4.0 / 2)  # two methods, 32 rows, four tokens a step, two workers
+    stopping.fix_deadline(job)
+    at(4, 57)
+    assert stopping.has_time_for_baseline(job, seconds)
+    at(4, 58)
+    assert not stopping.has_time_for_baseline(job, seconds)
+    assert baseline.expected_seconds(make_job({"baseline": {"rows": 0}}), totals) == 0
+    assert baseline.expected_seconds(job, Totals(rows=3, errors=3)) == 0
+
+
+def test_a_first_chunk_takes_as_long_as_those_that_are_there_or_as_an_earlier_run_says(job):
     assert stopping.chunk_seconds(job, Totals()) == 0
-    publish(job, counts={"written": 10}, totals={"tokens": 2000}, tokens_per_s=50.0)
+    publish(job, "2025-12-30", counts={"written": 10}, totals={"tokens": 2000}, tokens_per_s=50.0)
+    publish(job, "2025-12-31", counts={"written": 0}, totals={"tokens": 0}, tokens_per_s=None)
+    publish(job, "2026-01-03", counts={"written": 10}, totals={"tokens": 10}, tokens_per_s=50.0)
     assert stopping.chunk_seconds(job, Totals()) == pytest.approx(8 * 200 / 50)
     assert stopping.chunk_seconds(job, Totals(rows=4, busy_s=20.0)) == pytest.approx(8 * 5)
