@@ -1,13 +1,11 @@
 """Reads and writes tables at URLs in Spark's Python workers, through ``dare_job.storage.paths``.
 
 This needs no Hadoop connector and no separate credentials. Splits consist of whole files, or row groups of
-large files; ``divide`` assigns pieces of files, local ones too, to tasks. Callers must name the columns, as
-Spark cannot push a projection down to Python.
+large files. Callers must name the columns, as Spark cannot push a projection down to Python.
 """
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from dare_job.errors import DataError
+from dare_job.spark import session
 from dare_job.storage import paths as storage_paths
 from dare_job.storage.parquet_writer import parquet_writer
 from dare_job.storage.paths import AnyPath
 
-TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
 _ROWS = 2000
 _WRITTEN = pa.schema([("rows", pa.int64())])
 Batches = Iterable[pa.RecordBatch]
@@ -44,7 +42,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[AnyPath], columns: Collect
     if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no Parquet files found")
     schema = to_arrow_schema(from_arrow_schema(_plain(_schema(files[0][0], columns))), timezone="UTC")
-    pieces = divide([piece for file, size in files for piece in _pieces(file, size)], spark)
+    pieces = session.divide([piece for file, size in files for piece in _pieces(file, size)], spark)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -89,7 +87,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 def _pieces(file: AnyPath, size: int) -> list[tuple[_Piece, int]]:
     """Pieces of a file and their bytes: the whole file, or each row group of a large one."""
-    groups = _row_groups(file) if size >= TASK_BYTES else [None]
+    groups = _row_groups(file) if size >= session.TASK_BYTES else [None]
     return [((str(file), group), size // len(groups)) for group in groups]
 
 
@@ -137,24 +135,3 @@ def write_parquet(table: DataFrame, folder: AnyPath) -> None:
     if not written:
         with storage_paths.arrow_sink(folder / f"part-none-{run}.parquet") as sink:
             pq.write_table(schema.empty_table(), sink)
-
-
-def divide(pieces: Sequence[tuple[Any, int]], spark: SparkSession) -> list[list]:
-    """Pieces of files for each task, in order: about 128 MB, or less if some task slots would have no work.
-
-    Parameters
-    ----------
-    pieces
-        Each with its bytes.
-    """
-    costs = [size + _FILE_COSTS_BYTES for _, size in pieces]
-    max_bytes = min(TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
-    tasks: list[list] = []
-    size = max_bytes
-    for (piece, _), cost in zip(pieces, costs, strict=True):
-        if size >= max_bytes:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(piece)
-        size += cost
-    return tasks

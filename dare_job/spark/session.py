@@ -1,4 +1,4 @@
-"""Starts Spark or reuses the running session. Independent of the job's tables."""
+"""Starts Spark or reuses the running session, and divides files among its tasks."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dare_job.spark import environment
 from dare_job.spark.environment import is_local
 
 JAVA_VERSION = 17
+TASK_BYTES, _FILE_COSTS_BYTES = 128 << 20, 4 << 20  # defaults of Spark's own reader
 _INSTALL = (f"install a JRE {JAVA_VERSION} (Debian, Ubuntu: "
             f"apt-get install openjdk-{JAVA_VERSION}-jre-headless) or set JAVA_HOME")
 _TASK_FAILURES = 4  # Spark's default, except for local[N], which never retries
@@ -199,3 +200,24 @@ def failure_cause(error: Exception) -> str:
 def refused_resource(error: Exception) -> str | None:
     """The message of a full, read-only or forbidden disk in a Spark failure; None if there is none."""
     return next((reason for reason in _REFUSED if reason in str(error)), None)
+
+
+def divide(pieces: Sequence[tuple[object, int]], spark) -> list[list]:
+    """Pieces of files for each task, in order: about 128 MB, or less if some task slots would have no work.
+
+    Parameters
+    ----------
+    pieces
+        Each with its bytes.
+    """
+    costs = [size + _FILE_COSTS_BYTES for _, size in pieces]
+    max_bytes = min(TASK_BYTES, max(_FILE_COSTS_BYTES, sum(costs) // spark.sparkContext.defaultParallelism))
+    tasks: list[list] = []
+    size = max_bytes
+    for (piece, _), cost in zip(pieces, costs, strict=True):
+        if size >= max_bytes:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(piece)
+        size += cost
+    return tasks

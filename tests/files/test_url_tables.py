@@ -20,7 +20,7 @@ from dare_job.data.input.prepare import read_input
 from dare_job.data.input.scan import Piece, line_blocks
 from dare_job.data.input.source import input_identity
 from dare_job.errors import DataError
-from dare_job.spark import remote_tables
+from dare_job.spark import session
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.storage import paths
 
@@ -71,8 +71,8 @@ def test_a_table_reads_as_from_a_disk(spark, folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_large_file_is_read_by_several_tasks(spark, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_tables, "TASK_BYTES", 1000)
-    monkeypatch.setattr(remote_tables, "_FILE_COSTS_BYTES", 1)
+    monkeypatch.setattr(session, "TASK_BYTES", 1000)
+    monkeypatch.setattr(session, "_FILE_COSTS_BYTES", 1)
     many = pa.table({"n": pa.array(np.arange(3000))})
     put(folder / "t" / "part-1.parquet", many, row_group_size=700)
     put(folder / "t" / "_hidden" / "part-2.parquet", many)

@@ -20,7 +20,7 @@ from dare_job.data.input.source import InputSource
 from dare_job.data.input.table import CONTRACT, MARKS, OF_TEXTS, Table, schema_of
 from dare_job.errors import DataError
 from dare_job.schemas import INTERACTIONS, REJECTS, TEXTS
-from dare_job.spark.remote_tables import divide
+from dare_job.spark.session import divide
 from dare_job.spark.tables import write_parquet
 from dare_job.storage import paths
 from dare_job.storage.parquet_writer import parquet_writer
