@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dare_job.errors import ConfigError
-from dare_job.generate import baseline
+from dare_job.generate import baseline, estimate
 from dare_job.refresh import stopping
 from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import write_json
@@ -135,3 +135,30 @@ def test_a_first_chunk_takes_as_long_as_those_that_are_there_or_as_an_earlier_ru
     publish(job, "2026-01-03", counts={"written": 10}, totals={"tokens": 10}, tokens_per_s=50.0)
     assert stopping.chunk_seconds(job, Totals()) == pytest.approx(8 * 200 / 50)
     assert stopping.chunk_seconds(job, Totals(rows=4, busy_s=20.0)) == pytest.approx(8 * 5)
+
+
+def test_an_estimate_says_which_share_of_the_decoding_the_limits_of_time_leave(job, make_job, at):
+    """2,000 seconds of one worker, two workers, and 600 seconds for everything else."""
+    def share(job):
+        return estimate._share_in_time(job, 2000.0, 2, 600.0)
+
+    at(3)
+    assert share(make_job()) == share(job) == 1.0
+    at(4, 45)  # 300 seconds are left for each worker
+    assert share(job) == pytest.approx(0.3)
+    assert share(make_job({"refresh": {"max_worker_hours": 0.1}})) == pytest.approx(360 / 2000)
+    both = make_job({"refresh": {"deadline": "05:00 UTC", "max_worker_hours": 0.1}})
+    assert share(both) == pytest.approx(0.18)
+    at(4, 55)
+    assert share(job) == 0.0
+    assert estimate._share_in_time(job, 0.0, 2, 600.0) == 1.0  # nothing is decoded
+
+
+def test_another_hour_buys_what_the_curve_has_behind_the_chosen_rows():
+    """The chosen rows cost 100 in 1,800 seconds of one worker; so an hour of both workers pays for 400."""
+    curve = {"rows": [0, 10, 20, 30], "cost": [0, 100, 300, 900], "value": [0.0, 50.0, 80.0, 110.0],
+             "chosen_rows": 10, "chosen_cost": 100, "chosen_value": 50.0}
+    assert estimate._one_more_hour(curve, 1800.0, 2) == pytest.approx((80 + 30 * 200 / 600 - 50) / 60)
+    assert estimate._one_more_hour(curve, 100.0, 2) == 1.0
+    assert estimate._one_more_hour(curve | {"chosen_cost": 900, "chosen_value": 110.0}, 1800.0, 2) is None
+    assert estimate._one_more_hour(None, 1800.0, 2) is estimate._one_more_hour(curve, 0.0, 2) is None

@@ -64,6 +64,25 @@ def test_first_come_medoids_of_every_pool_whatever_the_partitions(tonight):
     assert not any(name[0] == "w" for name in by_wave[0] | by_wave[1])
 
 
+@pytest.mark.spark
+def test_a_run_that_may_stop_early_writes_the_most_valuable_rows_first(make_job, spark):
+    """In eight waves by rank instead of one; rows without a prompt cost nothing and come with the first."""
+    ranks = [int(rank) for rank in np.random.default_rng(1).permutation(400)]
+    table = [("user", f"u{rank:03d}", "prompt", "s", "k", None, "global", "global", None, False, rank)
+             for rank in ranks]
+    table.append(("user", "w", None, None, None, "no history", "global", "global", None, False, None))
+    rows = spark.createDataFrame(table, ROWS)
+    for limits, count in (({}, 1), ({"max_rows": 10}, 1), ({"deadline": "05:00 UTC"}, 8),
+                          ({"max_worker_hours": 1.0}, 8)):
+        job = make_job({"waves": {"when": "never"}, "refresh": limits})
+        placed, _ = waves.add_waves(job, rows.repartition(3), {})
+        wave_of = {row["rank"]: row["wave"] for row in placed.collect()}
+        assert wave_of.pop(None) == 1 and {*wave_of.values()} == {*range(1, count + 1)}
+        in_order = [wave_of[rank] for rank in range(400)]
+        assert in_order == sorted(in_order)
+        assert all(abs(in_order.count(wave) - 400 / count) <= 2 for wave in range(1, count + 1))
+
+
 def write(work, rows) -> None:
     """Stands for the workers: commits some rows of the cut, each chunk under its name."""
     for place in {(row.shard, row.chunk) for row in rows}:
