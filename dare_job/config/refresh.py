@@ -30,8 +30,10 @@ class RefreshSettings(Section):
     max_tokens: NotNegative | None = Field(None, description="Maximum number of tokens of a run, prompts and "
                                            "texts together, as estimated from earlier texts. null: no limit")
     max_worker_hours: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Maximum hours of all workers together in the stage generate; then no further "
-        "chunk is started, and the run publishes what is written. null: no limit")
+        None, description="Approximate maximum hours of all workers together in the stage generate: the "
+        "hours that are left, divided by the number of workers, after which no further chunk is started, and "
+        "the run publishes what is written. Of an earlier start, only the decoding of committed chunks "
+        "counts. null: no limit")
     deadline: str | None = Field(
         None, description="Time by which a run should finish, with its time zone: '05:00 "
         "Europe/Berlin' (the next one after the start) or '2026-01-31 05:00 UTC'. The rest is carried over. "
