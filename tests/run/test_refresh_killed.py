@@ -1,6 +1,7 @@
-"""A run with a budget that is killed: the choice of the plan is made once, and stays."""
+"""A run with a budget or a limit of time that is killed: choice and deadline are made once, and stay."""
 
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 import pytest
@@ -8,6 +9,7 @@ from run_helpers import NIGHT_1, NIGHT_2, files, leftovers
 from test_run_killed import WORKER, chunk_files, content, run  # noqa: F401  # run is a fixture
 
 from dare_job import pipeline
+from dare_job.refresh import stopping
 from dare_job.schemas import COPIES, ENTITIES
 from dare_job.tables import plan_table, published
 from dare_job.workspace import done_record
@@ -51,3 +53,20 @@ def test_a_run_with_a_budget_that_is_killed_keeps_its_choice(run, nights, job_of
         shutil.copytree(nights.out / name, same / name)
     pipeline.run(job_of(same, NIGHT_2, refresh={"max_rows": 6}, baseline={"rows": 0}))
     assert choice(same) == chosen and content(same) == content(out)
+
+
+@pytest.mark.parametrize("limit", ["deadline", "max_worker_hours"])
+def test_a_run_with_a_limit_of_time_that_is_killed_goes_on_under_it(run, nights, limit):  # noqa: F811
+    """Killed while texts are written, and after they are published. The deadline is in a day."""
+    time = datetime.now(UTC) - timedelta(minutes=2)
+    setting = {"deadline": f"{time:%H:%M} UTC", "max_worker_hours": "1"}[limit]
+    start, out = run
+    fixed = out / "_work" / f"dt={NIGHT_2}" / stopping.FIXED
+    start(WORKER, "--set", f"refresh.{limit}={setting}")
+    record, committed = fixed.read_bytes(), chunk_files(out)
+    start(r"open .*reports/dt=", "--set", f"refresh.{limit}={setting}")
+    assert fixed.read_bytes() == record and chunk_files(out).items() > committed.items() > {}.items()
+    assert content(out) == content(nights.out)
+    start(None, "--set", f"refresh.{limit}={setting}")
+    assert not fixed.exists() and leftovers(out) == []
+    assert content(out) == content(nights.out)
