@@ -116,7 +116,8 @@ def _writing(job: Job) -> Iterator[None]:
         yield
 
 
-def _run_stage(job: Job, stage: str) -> dict:
+def _run_stage(job: Job, stage: str, details: bool = True) -> dict:
+    """Run a stage and log what it did; with details, the stage plan has a second line."""
     settings = job.config.log
     log.to_stderr(settings.format)
     lock.require_held()
@@ -136,6 +137,8 @@ def _run_stage(job: Job, stage: str) -> dict:
         report = module.run(job)
         _LOG.info("%s", _DESCRIBE[stage](report), extra={
             "ended": True, "seconds": round(time.perf_counter() - began, 1)})
+        if details and stage == STAGES[0] and (words := _choice_words(job, report)):
+            _LOG.info("%s", words)
     return report
 
 
@@ -154,7 +157,7 @@ def dry_run(job: Job) -> dict:
     with _writing(job):
         stopping.require_future(job)
         _name_unpublished(job)
-        _run_stage(job, "plan")
+        _run_stage(job, "plan", details=False)  # ``show`` has them
         choice = done_record(job.space.stage("plan")).get("refresh")
     estimate = estimate_run(job, time.perf_counter() - began) | {"refresh": choice}
     if log.shows_text(job.config.log.format):
@@ -208,11 +211,22 @@ def _plan_words(report: dict) -> str:
         choice = (report.get("refresh") or {}).get(entity)
         to_write = choice["chosen"] if choice else counts["stale"]
         generated = to_write - (counts["errors"] - counts["errors_before"])
-        return (f"{counted(counts['rows'], entity)} ({generated:,} to generate, "
+        return (f"{counted(counts['rows'], entity)} ({counts['stale']:,} stale, {generated:,} to generate, "
                 f"{counts['errors']:,} without a prompt)")
 
     parts = [", ".join(words(entity, report[entity]) for entity in ENTITIES), refresh_words.of_plan(report)]
     return "; ".join(filter(None, parts))
+
+
+def _choice_words(job: Job, report: dict) -> str:
+    """The plan's second line: ages, and what another hour would buy; empty if every stale row is written."""
+    from dare_job.refresh import chosen  # loads Spark, as the stage plan did
+
+    choice = report.get("refresh")
+    if not choice or not (ages := refresh_words.of_choice(choice)):
+        return ""
+    hour = chosen.hour_at_previous_rate(job, choice["curve"])
+    return ages if hour is None else f"{ages}. {refresh_words.hour(hour)}"
 
 
 def _pools_words(report: dict) -> str:

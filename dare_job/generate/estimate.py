@@ -111,7 +111,7 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
         "users": rows["user"], "items": rows["item"], "tokens": round(tokens),
         "seconds": round(_seconds(parts), 1), "workers": workers, "basis": basis,
         "in_time": round(in_time, 4),
-        "one_more_hour": _one_more_hour(plan["refresh"]["curve"], busy_s, workers),
+        "one_more_hour": words.one_more_hour(plan["refresh"]["curve"], busy_s, workers),
         "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
         "probe": {"rows": sum(cost.probed for cost in costs.values()),
                   "cut_off": sum(cost.cut_off for cost in costs.values() if cost.probed)},
@@ -142,13 +142,6 @@ def _share_in_time(job: Job, busy_s: float, workers: int, others_s: float) -> fl
               None if left_s is None else workers * (left_s - others_s)]
     shares = [max(0.0, limit / busy_s) for limit in limits if limit is not None and busy_s]
     return min([1.0, *shares])
-
-
-def _one_more_hour(curve: dict | None, busy_s: float, workers: int) -> float | None:
-    """Share of the value left that another hour of each worker buys, at the rate of the chosen rows."""
-    if not curve or not busy_s:
-        return None
-    return words.more_value(curve, curve["chosen_cost"] / busy_s * workers * 3600) or None
 
 
 def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str | None:
@@ -261,8 +254,7 @@ def show(estimate: dict) -> None:
     if choice := words.of_choice(estimate["refresh"]):
         console.print(choice, soft_wrap=True)
     if estimate["one_more_hour"] is not None:
-        share = f"{estimate['one_more_hour']:.0%}"
-        console.print(f"Another hour of each worker would buy {share} of the value left", soft_wrap=True)
+        console.print(words.hour(estimate["one_more_hour"]), soft_wrap=True)
 
 
 def total(estimate: dict) -> str:

@@ -30,10 +30,12 @@ HELP = {
     "rows": "Rows of the date's snapshot; before it is published, rows finished so far.",
     "rows_written": "Rows whose text was generated for the date.",
     "rows_carried": "Rows carried over from an earlier date.",
+    "rows_stale": "Rows whose prompt, model or settings had changed since their text, or without one.",
     "rows_copied": "Rows that got the text of a row with the same prompt.",
     "rows_backlog": "Changed rows whose text was not written, by reason.",
     "rows_backlog_by_age": "Changed rows whose text was not written, by the age of the text.",
     "backlog_value_share": "Share of the expected value of the changed rows that was not written.",
+    "backlog_hour_share": "Share of the value left that another hour of each worker would buy.",
     "row_errors": "Rows with an error.",
     "tokens": "Tokens generated for the date.",
     "relaxed_tokens": "Generated tokens that are not the model's top-1 token.",
@@ -114,6 +116,8 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
             yield from _sums(entity, {name: manifest["counts"][key] for name, key in _COUNTS.items()},
                              manifest["totals"], manifest["accepted_per_step"])
             yield from _backlog(entity, manifest)
+        hour = (manifests["user"].get("refresh") or {}).get("one_more_hour")
+        yield from [] if hour is None else [Figure("backlog_hour_share", hour)]
         yield from _rates(manifests["user"])
         return
     for entity in ENTITIES:
@@ -132,6 +136,8 @@ def _backlog(entity: str, manifest: dict) -> Iterator[Figure]:
     record = manifest.get("refresh")
     if not record:  # published by an earlier version
         return
+    stale = record.get("chosen", 0) + record.get("copied", 0) + sum(record["carried"].values())
+    yield Figure("rows_stale", stale, {"entity": entity})
     yield Figure("rows_copied", manifest["counts"].get("copied", 0), {"entity": entity})
     for reason, rows in record["carried"].items():
         yield Figure("rows_backlog", rows, {"entity": entity, "reason": reason})

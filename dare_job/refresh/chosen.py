@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
+from dare_job.refresh import words
 from dare_job.refresh.choice import HASHES, SAMPLE, Budget, cut, sample_limit
 from dare_job.refresh.worth import BINS_PER_TIER
 from dare_job.schemas import COPIES, ENTITIES, PLAN
@@ -177,6 +178,16 @@ def _curve(table: np.ndarray) -> dict:
     rows, costs, values = (sums[places, place] for place in range(3))
     return {"rows": rows.astype(int).tolist(), "cost": costs.astype(int).tolist(),
             "value": [round(number, 3) for number in values.tolist()]}
+
+
+def hour_at_previous_rate(job: Job, curve: dict | None) -> float | None:
+    """``words.one_more_hour`` at the cost per second of the run before; None if that is not known."""
+    folders = [published.previous_folder(job, entity) for entity in ENTITIES]
+    manifests = [published.read_manifest(folder) for folder in folders if folder]
+    texts = [(manifest.get("refresh") or {}).get("texts") or {} for manifest in manifests]
+    first = manifests[0] if manifests else {}
+    return words.one_more_hour(curve, first.get("busy_s"), (first.get("workers") or {}).get("workers"),
+                               sum(record.get("cost", 0) for record in texts))
 
 
 def texts_of(records: dict[str, dict]) -> dict:

@@ -4,6 +4,7 @@ from dare_job.observe.progress import counted
 from dare_job.schemas import ENTITIES
 
 FAILED, LIMIT = "failed", "limit"  # reasons that only the end of a run knows
+_ROUNDED = 0.01  # a difference of values that may come from rounding
 
 
 def of_plan(record: dict) -> str:
@@ -25,12 +26,35 @@ def of_choice(choice: dict) -> str:
     """Changed rows by the age of their text, written and left; empty if every changed row is written."""
     if not any(choice[entity]["carried"] for entity in ENTITIES):
         return ""
-    sums: dict[str, list[int]] = {}
-    for entity in ENTITIES:
-        for age, numbers in choice[entity]["ages"].items():
-            sums[age] = [a + b for a, b in zip(sums.get(age, (0, 0)), numbers, strict=True)]
-    parts = [f"{age}: {written:,} of {written + left:,}" for age, (written, left) in sums.items()]
+    parts = [f"{age}: {written:,} of {written + left:,}"
+             for age, (written, left) in ages([choice[entity] for entity in ENTITIES]).items()]
     return f"Changed rows that are written, by the age of their text: {', '.join(parts)}"
+
+
+def ages(records: list[dict]) -> dict[str, list[int]]:
+    """Changed rows of all entity types, written and left, by the age of their text: rows without one last."""
+    sums: dict[str, list[int]] = {}
+    for record in records:
+        for age, (written, left) in record.get("ages", {}).items():
+            before = sums.get(age, [0, 0])
+            sums[age] = [before[0] + written, before[1] + left]
+    order = sorted(sums, key=lambda age: (not age[0].isdigit(), int(age.split()[0].partition("-")[0])
+                                          if age[0].isdigit() else 0))
+    return {age: sums[age] for age in order}
+
+
+def of_row(row: dict) -> str:
+    """Since when a published row is stale, and why it was not written; empty if its text is current."""
+    if not row["stale_since"]:
+        return ""
+    unseen = row["unseen_interactions"]
+    return (f"stale since {row['stale_since']}, carried over ({row['carried_reason']})"
+            + (f", {counted(unseen, 'unseen interaction')}" if unseen else ""))
+
+
+def hour(share: float) -> str:
+    """What ``one_more_hour`` says."""
+    return f"Another hour of each worker would buy {share:.0%} of the value left"
 
 
 def copies(rows: int, stale: int) -> str:
@@ -48,13 +72,28 @@ def carried(reasons: list[dict[str, int]]) -> str:
         return ""
     ordered = sorted(totals.items(), key=lambda pair: -pair[1])
     named = ", ".join(f"{reason} {rows:,}" for reason, rows in ordered)
-    return f"{sum(totals.values()):,} changed rows carried over ({named})"
+    return f"{counted(sum(totals.values()), 'changed row')} carried over ({named})"
+
+
+def one_more_hour(curve: dict | None, busy_s: float | None, workers: int | None, cost: float | None = None
+                  ) -> float | None:
+    """Share of the value left that another hour of each worker would buy; None if that is not known.
+
+    Parameters
+    ----------
+    busy_s
+        Decoding time, summed over workers, of texts of this cost; by default of the chosen ones.
+    """
+    if not curve or not busy_s or not workers:
+        return None
+    cost = curve["chosen_cost"] if cost is None else cost
+    return more_value(curve, cost / busy_s * workers * 3600) if cost else None
 
 
 def more_value(curve: dict, cost: float) -> float | None:
     """Share of the value left that ``cost`` more would buy, by a curve; None: nothing is left."""
     left = curve["value"][-1] - curve["chosen_value"]
-    if left <= 0:
+    if left < _ROUNDED:
         return None
     wanted, points = curve["chosen_cost"] + cost, list(zip(curve["cost"], curve["value"], strict=True))
     for (cost_0, value_0), (cost_1, value_1) in zip(points, points[1:], strict=False):

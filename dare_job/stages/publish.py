@@ -86,7 +86,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "counts": counts, "totals": {name: getattr(totals, name) for name in _SUMS}, "pool_kinds": kinds,
         "accepted_per_step": totals.accepted_per_step, "busy_slots": totals.busy_slots,
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
-        "refresh": _carried_over(job, entity, choice, folder, files),
+        "refresh": _carried_over(job, generated, choice, entity, [folder / part.file for part in files]),
         "gates": gates, "waves": generated["waves"][entity],
         **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
         "input": input_size.compared_counts(plan["input"]),
@@ -97,12 +97,14 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
     }
 
 
-def _carried_over(job: Job, entity: str, choice: dict, folder: AnyPath, files: list[parts.Part]) -> dict:
+def _carried_over(job: Job, generated: dict, choice: dict, entity: str, files: list[AnyPath]) -> dict:
     """What became of the plan's choice: rows and value, written and carried over, and the curve."""
-    rows = published.dataset_of_files([folder / part.file for part in files]).to_table(
+    rows, workers = published.dataset_of_files(files), (generated["workers"] or {}).get("workers")
+    rows = rows.to_table(
         columns=["stale_since", "unseen_interactions"],
         filter=pc.field("carried_reason").is_valid())
     return {**choice[entity], "curve": choice["curve"], "stopped": stopping.reason(job),
+            "one_more_hour": words.one_more_hour(choice["curve"], generated["busy_s"], workers),
             "oldest": pc.min(rows["stale_since"]).as_py(),
             "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0}
 

@@ -30,7 +30,8 @@ def job_of(out: Path, **metrics) -> Job:
     return Job(config, Workspace(out, date.fromisoformat(DAY)), "run-2")
 
 
-def publish(space: Workspace, dt: str) -> None:
+def publish(space: Workspace, dt: str, **refresh: dict) -> None:
+    """A date with 10 users and 20 items; ``refresh``: what its manifests say about the choice, by type."""
     for n, entity in enumerate(ENTITIES, 1):
         folder = space.knowledge(entity, dt)
         folder.mkdir(parents=True)
@@ -38,7 +39,7 @@ def publish(space: Workspace, dt: str) -> None:
             "run_id": "run", "counts": {"rows": 10 * n, "written": 7, "carried": 2, "errors": 1},
             "totals": {"tokens": 700, "relaxed_tokens": 5, "scored_tokens": 50, "target_steps": 100},
             "accepted_per_step": 2.5, "tokens_per_s": 900.0, "baseline": {"tokens_per_s": 300.0},
-            "busy_s": 12.5})
+            "busy_s": 12.5, **({"refresh": refresh[entity]} if refresh else {})})
 
 
 def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
@@ -70,6 +71,27 @@ def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
     assert pushed.pop(("progress_running",)) == 0
     assert pushed == {tuple(part for part in name if part != team): value for name, value in found.items()}
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("dare.prom.")]
+
+
+def test_the_backlog_of_a_published_date(tmp_path):
+    """By reason and age; the share of the value is one of what was written or left of this entity type."""
+    shared = {"one_more_hour": 0.25, "curve": None}
+    user = {"chosen": 4, "copied": 1, "carried": {"budget": 3, "limit": 2}, "value": 6.0, "value_left": 2.0,
+            "ages": {"no text": [2, 3], "1-2 days": [3, 2]}, **shared}
+    item = {"chosen": 0, "copied": 0, "carried": {}, "value": 0, "value_left": 0, "ages": {}, **shared}
+    job = job_of(tmp_path, file=str(tmp_path / "dare.prom"))
+    with observed(job, "run"):
+        publish(job.space, DAY, user=user, item=item)
+    found = samples((tmp_path / "dare.prom").read_text())
+    users, items = ("entity", "user"), ("entity", "item")
+    assert found["rows_stale", users] == 10 and found["rows_stale", items] == 0
+    assert {name[1:]: value for name, value in found.items() if name[0] == "rows_backlog"} == {
+        (users, ("reason", "budget")): 3, (users, ("reason", "limit")): 2}
+    assert {name[1:]: value for name, value in found.items() if name[0] == "rows_backlog_by_age"} == {
+        (("age", "no text"), users): 3, (("age", "1-2 days"), users): 2}
+    assert {name[1:]: value for name, value in found.items() if name[0].startswith("backlog")} == {
+        (users,): 0.25, (): 0.25}
+    assert found["backlog_hour_share",] == found["backlog_value_share", users] == 0.25
 
 
 def test_a_failed_run_keeps_the_last_success_and_has_the_rows_that_are_finished(tmp_path):

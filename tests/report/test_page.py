@@ -13,7 +13,7 @@ from dare_job import workspace
 from dare_job.cli.snapshots import report as report_command
 from dare_job.errors import DataError
 from dare_job.publish import report
-from dare_job.publish.report import page
+from dare_job.publish.report import page, show_text
 from dare_job.publish.snapshots import history
 
 
@@ -49,6 +49,25 @@ def test_the_first_night_has_nothing_to_compare_with(tmp_path):
     seen = words(written(tmp_path))
     assert "This is the first published date, so there is nothing to compare with." in seen
     assert "nothing unusual" in seen
+
+
+def test_a_night_with_a_budget_says_what_it_left_and_what_an_hour_would_buy(tmp_path, capsys):
+    curve = {"rows": [0, 2, 4], "cost": [0, 100, 300], "value": [0.0, 6.0, 8.0], "chosen_rows": 2,
+             "chosen_cost": 100, "chosen_value": 6.0}
+    record = {"chosen": 2, "copied": 1, "carried": {"budget": 3, "failed": 1}, "value": 6.0,
+              "value_left": 2.0, "ages": {"no text": [2, 1], "1-2 days": [1, 3]}, "curve": curve,
+              "stopped": None, "one_more_hour": 0.4, "oldest": published.day(3), "unseen_interactions": 5}
+    left = published.text("b", dt=published.day(3), carried_reason="budget", stale_since=published.day(2),
+                          unseen_interactions=2)
+    published.publish(tmp_path, [published.text("a"), left], [], refresh=record)
+    seen = words(written(tmp_path))
+    assert "entity stale chosen" in seen and f"user 7 2 1 3 budget, 1 failed {published.day(3)} 5 25" in seen
+    assert "Another hour of each worker would buy 40" in seen
+    assert "1-2 days 2 6 no text 4 2" in seen  # of both entity types
+    assert "carried over (budget)" in seen
+    show_text.show_text(tmp_path, "user:b")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"stale since {published.day(2)}, carried over (budget), 2 unseen interactions"
 
 
 def test_a_night_on_which_nothing_was_stale(tmp_path):

@@ -9,6 +9,7 @@ from run_helpers import LONG_ITEM, NIGHT_1, NIGHT_2, NIGHT_3, snapshot
 
 from dare_job import pipeline
 from dare_job.errors import ConfigError
+from dare_job.observe import figures
 from dare_job.publish.snapshots.history import history
 from dare_job.refresh import stopping
 from dare_job.schemas import ENTITIES
@@ -48,9 +49,10 @@ def carried(out, day=NIGHT_2):
 
 
 def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_over(
-        nights, first_night, job_of):
+        nights, first_night, job_of, capsys):
     out = first_night("budget")
-    summary = pipeline.run(job_of(out, NIGHT_2, refresh={"max_rows": 3}, **UNTIMED))
+    job = job_of(out, NIGHT_2, refresh={"max_rows": 3}, **UNTIMED)
+    summary = pipeline.run(job)
     full, before, found = texts(nights.out), texts(nights.out, NIGHT_1), texts(out)
     changed = {key for key, row in full.items() if row[3] == NIGHT_2}
     written = {key for key, row in found.items() if row[3] == NIGHT_2}
@@ -65,6 +67,28 @@ def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_ove
     assert history(out)[-1]["backlog"] == summary["backlog"] == len(reasons["budget"]) + 1
     page = report_page(out, NIGHT_2).read_text("utf-8")
     assert 'id="carried"' in page and "data:image/svg+xml" in page
+    lines = capsys.readouterr().err.splitlines()
+    place = next(place for place, line in enumerate(lines) if "to generate" in line)
+    assert " stale, " in lines[place] and "changed rows carried over (budget " in lines[place]
+    assert "Changed rows that are written, by the age of their text: " in lines[place + 1]
+    assert lines[place + 1].endswith("Another hour of each worker would buy 100% of the value left")
+    measured = figures.of_run(job, "run", 0)
+    assert sum(each.value for each in measured if each.name == "rows_stale") == len(changed) + 1
+    assert [each.value for each in measured if each.name == "backlog_hour_share"] == [1]
+
+
+def test_a_dry_run_says_what_a_budget_leaves_and_what_an_hour_would_buy(first_night, job_of, capsys):
+    out = first_night("dry")
+    found = pipeline.dry_run(job_of(out, NIGHT_2, refresh={"max_rows": 3}, **UNTIMED))
+    choice, shown = found["refresh"], capsys.readouterr().out
+    assert found["users"] + found["items"] == 3 == sum(choice[entity]["chosen"] for entity in ENTITIES)
+    left = {reason: sum(choice[entity]["carried"].get(reason, 0) for entity in ENTITIES)
+            for reason in ("budget", "failed before")}
+    assert left["budget"] > 5 and left["failed before"] == 1
+    assert found["one_more_hour"] == 1 and found["in_time"] == 1
+    assert "Changed rows that are written, by the age of their text: 1-2 days: 3 of 18, no text: 0 of" in shown
+    assert "Another hour of each worker would buy 100% of the value left" in shown
+    assert not (out / f"knowledge/entity=user/dt={NIGHT_2}").exists()
 
 
 @pytest.mark.slow

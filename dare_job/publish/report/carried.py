@@ -6,8 +6,6 @@ from dare_job.publish.report import plot
 from dare_job.publish.report.nights import Night
 from dare_job.refresh import words
 
-HOUR_S = 3600
-
 
 def of(night: Night) -> dict | None:
     """What the template ``carried.html`` shows; None if every changed row has its own new text.
@@ -15,7 +13,7 @@ def of(night: Night) -> dict | None:
     Returns
     -------
     rows
-        ``entity, chosen, copied, value_left`` (a share) and the number of rows by ``reasons``.
+        ``entity, stale, chosen, copied, value_left`` (a share) and the number of rows by ``reasons``.
     ages
         Changed rows by the age of their text: ``age, written, carried``.
     more
@@ -30,35 +28,21 @@ def of(night: Night) -> dict | None:
     curve = next((record["curve"] for record in records.values() if record.get("curve")), None)
     return {"rows": [_row(entity, record) for entity, record in records.items()], "ages": _ages(records),
             "stopped": night.first("refresh").get("stopped"),
-            "more": curve and _one_more_hour(night, curve), "image": curve and _image(curve)}
+            "more": night.first("refresh").get("one_more_hour"), "image": curve and _image(curve)}
 
 
 def _row(entity: str, record: dict) -> dict:
     total = record.get("value", 0) + record.get("value_left", 0)
-    return {"entity": entity, "chosen": record.get("chosen", 0), "copied": record.get("copied", 0),
-            "reasons": record["carried"], "oldest": record.get("oldest"),
+    chosen, copied = record.get("chosen", 0), record.get("copied", 0)
+    return {"entity": entity, "stale": chosen + copied + sum(record["carried"].values()),
+            "chosen": chosen, "copied": copied, "reasons": record["carried"], "oldest": record.get("oldest"),
             "unseen": record.get("unseen_interactions"),
             "value_left": record.get("value_left", 0) / total if total else None}
 
 
 def _ages(records: dict[str, dict]) -> list[dict]:
-    """By age, youngest first; rows without a text last."""
-    sums: dict[str, list[int]] = {}
-    for record in records.values():
-        for age, (written, left) in record.get("ages", {}).items():
-            before = sums.get(age, [0, 0])
-            sums[age] = [before[0] + written, before[1] + left]
-    order = sorted(sums, key=lambda age: int(age.partition(" ")[0].partition("-")[0]) if age[0].isdigit()
-                   else 1 << 30)
-    return [{"age": age, "written": sums[age][0], "carried": sums[age][1]} for age in order]
-
-
-def _one_more_hour(night: Night, curve: dict) -> float | None:
-    """By the rate of this run: cost of the written rows per second of decoding, times its workers."""
-    busy_s, workers = night.first("busy_s"), (night.first("workers") or {}).get("workers")
-    if not busy_s or not workers:
-        return None
-    return words.more_value(curve, curve["chosen_cost"] / busy_s * workers * HOUR_S)
+    return [{"age": age, "written": written, "carried": left}
+            for age, (written, left) in words.ages([*records.values()]).items()]
 
 
 def _image(curve: dict) -> str:

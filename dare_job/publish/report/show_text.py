@@ -15,6 +15,7 @@ from dare_job.errors import ConfigError, DareJobError, DataError
 from dare_job.observe.redact import printable
 from dare_job.publish.report import nights
 from dare_job.publish.report.collect import Collected
+from dare_job.refresh.words import of_row
 from dare_job.schemas import ENTITIES, ROUTES
 from dare_job.storage import atomic_folder, errors, paths
 from dare_job.storage.paths import AnyPath
@@ -69,6 +70,8 @@ def print_row(out: AnyPath, entity: str, row: dict, dt: str, console: Console) -
     console.print(Text(printable(f"{entity}:{row['entity_id']}  {dt}{age}"), style="bold"))
     if row["error"]:
         console.print(Text(printable(f"error: {row['error']}"), style="red"))
+    if stale := of_row(row):
+        console.print(Text(printable(stale)), soft_wrap=True)
     if row["pool"]:
         reason = _reason(out, entity, row, written)
         console.print(Text(f"drafts from {row['pool']} ({row['pool_kind']}){reason}"), soft_wrap=True)
