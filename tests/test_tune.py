@@ -67,6 +67,9 @@ def test_the_winner_is_at_least_as_good_as_the_default(corpus, tmp_path, capsys)
     low, high = found["ratio_ci95"]
     assert low <= found["ratio_to_default"] <= high
     assert found["ratio"] > 1 and default["nodes"] == "auto"
+    assert 0 < found["drafting_share"] < 1
+    assert found["drafting_share"] + found["forward_share"] == pytest.approx(1)
+    assert "Prompts and everything else are not in it" in (tmp_path / "tuned.yaml").read_text()
     assert batch["plain_tokens_per_s"] == found["plain_tokens_per_s"] < batch["fixed_tokens_per_s"]
     sizes = [found["pool_sizes"][size]["accepted_per_step"] for size in ("0", "10", "30", "66")]
     assert sizes[0] < sizes[1] < sizes[2] <= sizes[3] + 0.01

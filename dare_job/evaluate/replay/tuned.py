@@ -120,7 +120,7 @@ def _rate(rate: Rate, autoregressive: Rate) -> dict:
     return {"accepted_per_step": rate.accepted_per_step, "tokens_per_s": round(rate.tokens_per_s, 2),
             "plain_tokens_per_s": round(autoregressive.tokens_per_s, 2),
             "ratio": round(rate.tokens_per_s / autoregressive.tokens_per_s, 4),
-            "drafting_share": rate.drafting_share}
+            "drafting_share": rate.drafting_share, "forward_share": round(1 - rate.drafting_share, 4)}
 
 
 def _at_batch(trials: Trials, objective: Objective, space: Space, point: Point, batch: int) -> dict:
@@ -193,7 +193,7 @@ def document(result: Mapping, source: str, command: str) -> str:
         "# Of the computed time, drafting takes " + ", ".join(
             f"{100 * row['drafting_share']:.0f} % (batch {batch})"
             for batch, row in result["by_batch"].items()) + "; the rest are forward passes.",
-        "# Prompts are not in it: the report of a run shows what they take.",
+        "# Prompts and everything else are not in it: the report of a run shows what they take.",
         *_cost_lines(result)]
     written = yaml.safe_dump(result["best"], sort_keys=False)
     return "\n".join(lines) + "\n" + written + _waves(result["waves"])
