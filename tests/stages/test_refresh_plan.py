@@ -186,12 +186,12 @@ def test_a_share_and_tokens_and_each_priority(make_job, inputs):
 @pytest.mark.slow
 def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
         make_job, write_tables, tmp_path, monkeypatch):
-    """Impressions that are no number count as if there were none; negative ones as 0. Two of three wait."""
+    """Impressions that are no number, or infinite, count as if there were none; negative ones as 0."""
     monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
     rows = [(user, f"{user}-{place}", 5.0, JAN_9 + place) for user in ("bad", "less", "none", "old")
             for place in range(3)]
     users = [(user, [("traffic", traffic)])
-             for user, traffic in (("bad", "many"), ("less", "-5"), ("none", "NaN"))]
+             for user, traffic in (("bad", "many"), ("less", "-5"), ("none", "Infinity"))]
     folder = write_tables(tmp_path / "input", rows, users, [(row[1], f"Film {row[1]}", None) for row in rows])
     job = make_job({"input": {"path": str(folder)}, "prompts": {"item": None}, "refresh": {"max_rows": 1}},
                    day="2026-01-10")
