@@ -7,7 +7,7 @@ import pytest
 
 from dare_job.errors import ConfigError
 from dare_job.generate import baseline, estimate
-from dare_job.refresh import stopping
+from dare_job.refresh import stopping, words
 from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import write_json
 
@@ -158,7 +158,7 @@ def test_another_hour_buys_what_the_curve_has_behind_the_chosen_rows():
     """The chosen rows cost 100 in 1,800 seconds of one worker; so an hour of both workers pays for 400."""
     curve = {"rows": [0, 10, 20, 30], "cost": [0, 100, 300, 900], "value": [0.0, 50.0, 80.0, 110.0],
              "chosen_rows": 10, "chosen_cost": 100, "chosen_value": 50.0}
-    assert estimate._one_more_hour(curve, 1800.0, 2) == pytest.approx((80 + 30 * 200 / 600 - 50) / 60)
-    assert estimate._one_more_hour(curve, 100.0, 2) == 1.0
-    assert estimate._one_more_hour(curve | {"chosen_cost": 900, "chosen_value": 110.0}, 1800.0, 2) is None
-    assert estimate._one_more_hour(None, 1800.0, 2) is estimate._one_more_hour(curve, 0.0, 2) is None
+    assert words.one_more_hour(curve, 1800.0, 2) == pytest.approx((80 + 30 * 200 / 600 - 50) / 60)
+    assert words.one_more_hour(curve, 100.0, 2) == 1.0
+    assert words.one_more_hour(curve | {"chosen_cost": 900, "chosen_value": 110.0}, 1800.0, 2) is None
+    assert words.one_more_hour(None, 1800.0, 2) is words.one_more_hour(curve, 0.0, 2) is None
