@@ -17,6 +17,7 @@ def test_the_curve_is_the_published_line():
     assert CURVE.ms(32, 4) == pytest.approx(7.09 + 0.021 * 128 + 3.9e-5 * 32 * roofline.CONTEXT, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_counts_of_one_row_are_within_the_targets_and_do_not_vary():
     first, again = (twin.passes(1, CURVE) for _ in range(2))
     assert first == again

@@ -35,6 +35,7 @@ def test_a_text_does_not_depend_on_its_batch(models, single):
     assert all(1 <= r.beams.width <= 4 for r in together.values())
 
 
+@pytest.mark.slow
 def test_texts_over_pages_are_those_without(models):
     """As on a GPU: target and draft model keep keys and values in pages."""
     target, draft = models

@@ -174,6 +174,7 @@ def test_another_seed_makes_other_halves_and_a_split_by_user_shares_none(result,
         len(table(result[0], f"ctr/{part}")) for part in PARTS)
 
 
+@pytest.mark.slow
 def test_the_job_reads_it_and_cuts_the_same_windows(result, spark, make_job):
     out, *_ = result
     job = make_job({"input": {"path": str(out)}}, day="2002-01-01")

@@ -189,6 +189,7 @@ def test_non_finite_rows_and_drafts_fail_alone(name):
         assert_written(results, expected)
 
 
+@pytest.mark.slow
 def test_sampled_text_does_not_depend_on_the_batch():
     target, expected = _target("mamba2")
     sampled = []
@@ -203,6 +204,7 @@ def test_sampled_text_does_not_depend_on_the_batch():
     assert sum(result.accepted_tokens for result in sampled[0].values()) > 0
 
 
+@pytest.mark.slow
 def test_a_draft_model_has_to_sample_chains():
     target, _ = _target("mamba2")
     draft = Target(tiny("llama"))

@@ -54,6 +54,7 @@ def night(users: int, items: int) -> list[Request]:
     pytest.param(PART, 32, "never", marks=pytest.mark.slow),
     pytest.param(WHOLE, 32, "always", marks=pytest.mark.release)],
     ids=lambda value: str(value).replace(", ", "x"))
+@pytest.mark.slow
 def test_nine_slots_in_ten_are_in_use(size, batch_size, score):
     """Rows take from 0 to 40 steps, so waiting for the last row of each batch would leave slots empty.
 

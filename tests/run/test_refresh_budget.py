@@ -48,6 +48,7 @@ def carried(out, day=NIGHT_2):
     return reasons
 
 
+@pytest.mark.slow
 def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_over(
         nights, first_night, job_of, capsys):
     out = first_night("budget")
@@ -77,6 +78,7 @@ def test_a_budget_writes_the_same_texts_of_fewer_rows_and_carries_the_others_ove
     assert [each.value for each in measured if each.name == "backlog_hour_share"] == [1]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_a_budget_leaves_and_what_an_hour_would_buy(first_night, job_of, capsys):
     out = first_night("dry")
     found = pipeline.dry_run(job_of(out, NIGHT_2, refresh={"max_rows": 3}, **UNTIMED))

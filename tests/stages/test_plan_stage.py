@@ -180,6 +180,7 @@ def test_an_input_that_leaves_most_without_a_prompt_is_warned_of(make_job, write
         assert any(line.startswith(message) for line in job_log), job_log
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_and_a_changed_input_or_text_of_before_is_noticed(
         make_job, write_input, tmp_path, monkeypatch):
     """Also where the same folder is written otherwise."""
@@ -211,6 +212,7 @@ def test_text_of_another_table_version_is_refused_by_name(make_job, write_input)
         plan.run(job)
 
 
+@pytest.mark.slow
 def test_an_empty_input_is_not_kept_and_the_corrected_one_goes_on(make_job, write_input):
     """Nothing of the date is there, as if the command had not run."""
     titled, day_3 = [("i1", "Toy Story", None)], JAN_2 + DAY
@@ -229,6 +231,7 @@ def test_an_empty_input_is_not_kept_and_the_corrected_one_goes_on(make_job, writ
     assert plan.run(job)["user"]["stale"] == 4
 
 
+@pytest.mark.slow
 def test_an_input_far_smaller_than_that_of_the_previous_date_stops_the_run(make_job, write_input):
     path = write_input([("ann", "i1", 5.0, JAN_2)] * 49, USERS, ITEMS)
     job, lax = (make_job({"input": {"path": str(path)}, "limits": {"min_input_share": share}})
@@ -293,6 +296,7 @@ def test_a_bad_input_leaves_nothing_and_stages_say_what_to_run_first(make_job, w
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_zone_of_the_day_boundary_decides_which_events_count_in_runs_and_previews(
         make_job, write_input):
     last = JAN_2 + 23 * 3600  # midnight in Berlin

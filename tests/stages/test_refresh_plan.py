@@ -156,6 +156,7 @@ def test_learned_coefficients_are_the_value(make_job, inputs, tmp_path):
     assert done_record(job.space.stage("plan"))["fingerprint"] != first
 
 
+@pytest.mark.slow
 def test_an_input_that_forgets_old_interactions_hides_no_new_ones(make_job, write_tables, tmp_path):
     """As many interactions as when the text was written, of which all or none are later than its date. The
     date ends when it does in the zone of the input."""
@@ -204,6 +205,7 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
     assert [row["carried_reason"] for row in found.values()].count("budget") == 3
 
 
+@pytest.mark.slow
 def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
         make_job, write_tables, tmp_path, monkeypatch):
     """The vectors of the items are given. Half of each history is new; half of a text's value is its age."""
