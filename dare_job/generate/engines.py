@@ -14,6 +14,7 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import TreeShape
 from dare_job.decode.model import failures
+from dare_job.decode.model.paged.pool import share_memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Drafter
 from dare_job.decode.settings import BEAM_METHODS, Beams, EngineSettings, Warp
@@ -76,11 +77,7 @@ def make_drafter(task: Task, target: Target) -> Drafter:
     """A new drafter for an engine with this target, from the section ``drafter`` of the task's settings."""
     drafter = task.config.drafter
     if drafter.model is not None:
-        draft = load_draft_model(task)
-        token_bytes = [model.cache_bytes[0] for model in (target, draft)]
-        for model, size in zip((target, draft), token_bytes, strict=True):  # both hold the same tokens
-            model.memory_share = size / max(1, sum(token_bytes))
-        return ModelDrafter(draft, drafter.tree, target.vocabulary)
+        return ModelDrafter(_draft_model(task, target), drafter.tree, target.vocabulary)
     decode = task.config.decode
     weight = None if decode.blend_lambda == "learned" else decode.blend_lambda
     return RetrievalDrafter(DraftSettings(depth=decode.depth, context=decode.context, pseudo_count=weight,
@@ -91,6 +88,12 @@ def load_draft_model(task: Task) -> Target:
     """The draft model of a task, on the target's device. The first call in a process loads it."""
     settings = task.config.model
     return _load(task.draft, settings.dtype, settings.device, workers.task_gpu(), settings.trust_remote_code)
+
+
+def _draft_model(task: Task, target: Target) -> Target:
+    draft = load_draft_model(task)
+    share_memory(target, draft)
+    return draft
 
 
 _load = lru_cache(maxsize=1)(load_model)
@@ -113,7 +116,7 @@ def make_beam_engine(task: Task, target: Target, settings: EngineSettings,
     config = task.config
     drafted = not undrafted and config.drafter.model is not None and config.beam.layers > 0
     return BeamEngine(target, settings, beam_settings(task, drafted),
-                      BeamDrafter(load_draft_model(task)) if drafted else None)
+                      BeamDrafter(_draft_model(task, target)) if drafted else None)
 
 
 def beam_settings(task: Task, drafted: bool) -> Beams:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dare_job.config.decoding import RecommendSettings
 from dare_job.decode.model.loading import device as device_of
+from dare_job.decode.model.paged.pool import share_memory
 from dare_job.decode.model.target import Target
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.drafts import ModelScorer, Scorer, TrieDrafter
@@ -76,6 +77,8 @@ def make_search(settings: RecommendSettings, recommender: Recommender, trie: Tri
     arguments = target, trie, recommender.first_code_token, k
     if settings.drafter:
         drafter_scorer = scorer(settings.drafter, trie, sequences, drafter, settings.dtype, device)
+        if isinstance(drafter_scorer, ModelScorer):
+            share_memory(target, drafter_scorer.node_scores.target)
         width = 0 if settings.drafter == TRIE else settings.draft_width
         drafter_type = SampledTrieDrafter if settings.temperature else TrieDrafter
         levels = settings.draft_depth if isinstance(settings.draft_depth, int) else None

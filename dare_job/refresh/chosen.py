@@ -67,7 +67,7 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
         table = _histogram(candidates, F.shiftright("rank", _HASH_BITS))
         budget = _budget(candidates, settings)
         table, skipped = _limited_sample(table, candidates, budget)
-        cut = _cut(table, _written(candidates, skipped), budget)
+        cut = _cut(table, candidates.where(~plan_table.late(None, skipped)(F.col("rank"))), budget)
     changed = {entity: _read(job, entity, folder, *COUNTED).where("stale") for entity in ENTITIES}
     records = counts({entity: plan_table.decided(rows, copies[entity], cut, skipped)
                       for entity, rows in changed.items()})
@@ -148,11 +148,6 @@ def _limited_sample(table: np.ndarray, candidates: DataFrame, budget: Budget
     first = int(inside[~covered, 0][0])
     kept = [[table[sample, 0][0], *inside[covered, 1:].sum(0)]] if covered.any() else np.zeros((0, 5))
     return np.vstack([table[tiers < SAMPLE], kept, table[tiers > SAMPLE]]), [first, end]
-
-
-def _written(candidates: DataFrame, skipped: list[int] | None) -> DataFrame:
-    return candidates if skipped is None else candidates.where(~F.col("rank").between(skipped[0],
-                                                                                      skipped[1] - 1))
 
 
 def _cut(table: np.ndarray, candidates: DataFrame, budget: Budget) -> int | None:

@@ -41,13 +41,13 @@ def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None,
         Rows from the rank ``cut`` on are not written, nor those from the first to before the second rank of
         ``skipped``; None: there are none. A copy costs nothing: what holds it back does not count.
     """
-    late = _late(cut, skipped)
+    is_late = late(cut, skipped)
     if copies is None:
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in (
             ("text_of", "string"), ("written_rank", "long"))})
     else:
         rows = rows.join(copies.select("entity_id", "text_of", "written_rank"), "entity_id", "left")
-    waits = late(F.coalesce("written_rank", "rank"))  # a copy waits for the row that has the text
+    waits = is_late(F.coalesce("written_rank", "rank"))  # a copy waits for the row that has the text
     rows = rows.withColumn("text_of", F.when(~waits, F.col("text_of")))
     return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), F.coalesce(
         "carried_reason", F.when(waits, BUDGET)))).drop("written_rank")
@@ -100,10 +100,10 @@ def _choice(job: Job) -> tuple[int | None, list[int] | None]:
     return record["cut"], record.get("skipped")
 
 
-def _late(cut: int | None, skipped: list[int] | None) -> Callable[[Column], Column]:
-    """Whether a column of ranks is not covered by the budget."""
-    def late(rank: Column) -> Column:
+def late(cut: int | None, skipped: list[int] | None) -> Callable[[Column], Column]:
+    """Whether ranks, a column, are not written because of ``cut`` and ``skipped`` (``decided``)."""
+    def is_late(rank: Column) -> Column:
         after = F.lit(False) if cut is None else rank >= cut
         return after if skipped is None else after | rank.between(skipped[0], skipped[1] - 1)
 
-    return late
+    return is_late

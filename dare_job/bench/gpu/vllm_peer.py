@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 _SHARE = 0.9  # of the free memory
-_VARIABLES = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1",
-              "VLLM_CPU_KVCACHE_SPACE": "4"}
+_ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 
 
 def generate(target, task, meter) -> tuple[float, None]:
@@ -29,9 +28,12 @@ def generate(target, task, meter) -> tuple[float, None]:
     RuntimeError
         vLLM is not installed, or it ended with an error; the message has its last lines.
     """
-    python = os.environ.get("DARE_VLLM_PYTHON", sys.executable)
+    from dare_job.bench.peers import environments
+
+    python = environments.python_of("vllm", Path(), "cuda")
     if subprocess.run([python, "-c", "import vllm"], capture_output=True).returncode:
-        raise RuntimeError(f"{python} has no vllm; DARE_VLLM_PYTHON can name another interpreter")
+        raise RuntimeError(f"{python} has no vllm; {environments.INTERPRETER} can name another interpreter")
+    cpus = sorted(os.sched_getaffinity(0))
     prompts = [request.prompt_ids.tolist() for request in task.requests]
     work = {"model": _saved(target).name, "dtype": str(target.dtype).removeprefix("torch."),
             "new": task.longest, "prompts": prompts, "length": max(map(len, prompts)) + task.longest,
@@ -39,7 +41,7 @@ def generate(target, task, meter) -> tuple[float, None]:
     file = Path(work["model"]) / "task.json"
     file.write_text(json.dumps(work), encoding="utf-8")
     done = subprocess.run([python, __file__, str(file)], capture_output=True, text=True,
-                          env=os.environ | _VARIABLES)
+                          env=environments.variables("vllm", python, cpus, "cuda") | _ON_CPU)
     if done.returncode:
         raise RuntimeError(f"vllm ended with exit code {done.returncode}: "
                            f"{(done.stderr.strip() or 'no message').splitlines()[-1]}")

@@ -46,10 +46,8 @@ class Target:
         Whether the model runs ``tree_attention.tree_sdpa`` rather than its own attention.
     packed : bool
         Whether trees of different sizes run without padding (``PaddedLayout``).
-    llama : LlamaForward, optional
-        Faster forward passes of Llama-like models on a CPU.
-    linear_layers : PrepackedLayers or MergedProjections, optional
-        Of other models: with prepacked weights on a CPU, merged on CUDA.
+    llama, linear_layers : LlamaForward, and PrepackedLayers or MergedProjections, optional
+        Faster passes of Llama-like models on a CPU; of others, prepacked weights, or merged ones on CUDA.
     supports_logits_to_keep : bool
         Whether the model can compute the logits of selected columns only.
     paged : PagedForward, optional
@@ -92,11 +90,12 @@ class Target:
         self.prefix_cache = PrefixCache()
         self.supports_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.packed = self.fused and self.traits.packs and selfcheck.supports_packed(self)
+        cuda = self.device.type == "cuda"
         if self.packed and self.traits.window is None:
             self.llama = selfcheck.llama_forward(self)
         if self.llama is None:
-            self.linear_layers = (MergedProjections if self.device.type == "cuda" else PrepackedLayers)(model)
-        if cuda := self.device.type == "cuda":  # cuDNN's attention builds a plan for each new shape
+            self.linear_layers = (MergedProjections if cuda else PrepackedLayers)(model)
+        if cuda:  # cuDNN's attention builds a plan for each new shape
             torch.backends.cuda.enable_cudnn_sdp(False)
         if self.packed and (cuda and READS_PAGES if paged is None else paged):
             selfcheck.enable_paged(self, PagedForward(

@@ -245,6 +245,13 @@ def affordable_pages(device: torch.device, token_bytes: int, share: float = 1.0)
     return max(2, int(free) // (PAGE * max(1, token_bytes)))
 
 
+def share_memory(*targets) -> None:
+    """Divide the free memory among the ``Target``s of a device that hold the same tokens."""
+    sizes = [target.cache_bytes[0] for target in targets]
+    for target, size in zip(targets, sizes, strict=True):
+        target.memory_share = size / max(1, sum(sizes))
+
+
 def _free_bytes(device: torch.device) -> int:
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
