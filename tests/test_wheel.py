@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -33,6 +34,10 @@ def installed(tmp_path_factory) -> Path:
          *folder.glob("*.whl"))
     place, = (folder / "venv").glob("lib/python*/site-packages")
     (place / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    kernels = (file for package in ("dare_job", "pools") for file in (ROOT / package).rglob("*.nb[ci]"))
+    for kernel in kernels:  # compiled from the same sources
+        if (folder := place / kernel.parent.relative_to(ROOT)).is_dir():
+            shutil.copy(kernel, folder)
     return programs
 
 
@@ -49,6 +54,7 @@ def test_a_run_of_the_wheel_publishes_text(installed, tmp_path):
     call(installed / "dare-job", "data", "sample", "--save", tmp_path / "sample", "--users", 6, "--items", 8,
          cwd=tmp_path)
     said = call(installed / "dare-job", "run", "--config", ROOT / "conf" / "demo.yaml", "--input",
-                tmp_path / "sample", "--out", tmp_path / "out", "--date", "2026-01-02", cwd=tmp_path)
+                tmp_path / "sample", "--out", tmp_path / "out", "--date", "2026-01-02",
+                "--set", "decode.nodes=8", cwd=tmp_path)
     assert json.loads(said.splitlines()[-1])["written"] > 0
     assert list(tmp_path.glob("out/knowledge/entity=*/dt=2026-01-02/*.parquet"))

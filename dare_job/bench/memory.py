@@ -57,7 +57,7 @@ def run(options: Options) -> dict:
 
 def _in_process(options: Options, capacity: int) -> dict:
     code = ("import sys, json\nfrom dare_job.bench import memory\n"
-            "print(json.dumps(failures.measure(failures.Options(**json.loads(sys.argv[1])))))")
+            "print(json.dumps(memory.measure(memory.Options(**json.loads(sys.argv[1])))))")
     done = subprocess.run([sys.executable, "-c", code, json.dumps(asdict(options))], check=True, text=True,
                           env={**os.environ, CAPACITY: str(capacity)}, stdout=subprocess.PIPE)
     return {"capacity": capacity, **json.loads(done.stdout.splitlines()[-1])}
