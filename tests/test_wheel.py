@@ -48,7 +48,7 @@ def test_the_wheel_is_what_is_imported_and_has_no_benches(installed, tmp_path):
     assert Path(file).is_relative_to(installed.parent) and bench == "None"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_a_run_of_the_wheel_publishes_text(installed, tmp_path):
     call(installed / "dare-job", "data", "sample", "--save", tmp_path / "sample", "--users", 6, "--items", 8,

@@ -177,7 +177,7 @@ def test_an_argument_that_spark_submit_has_damaged_names_the_locale(monkeypatch,
         locales.check_arguments()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_spark_submit_in_locale_c_ends_with_a_line_that_names_the_locale(place):
     """Its Java runs already. The path is in a file, which is UTF-8 everywhere."""
@@ -226,7 +226,7 @@ def test_a_command_ends_with_the_line_before_it_reads_anything(place, name, valu
     assert not [*place.glob("sortie/_work/dt=*/input")]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.spark
 def test_a_plan_is_made_at_a_path_with_an_accent_under_lc_all_c_and_a_notebook(place):
     """And on this disk, whatever file system fs.defaultFS names."""

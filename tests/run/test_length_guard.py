@@ -13,7 +13,7 @@ from dare_job.publish.report import show_text
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.workspace import MANIFEST
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.release]
 
 
 def guards(out: Path, entity: str) -> dict[str, int]:

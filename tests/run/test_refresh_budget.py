@@ -114,7 +114,7 @@ def test_a_deadline_in_the_past_is_an_error_before_the_input_is_read(first_night
     assert not job.space.stage("input").exists() and not (job.space.work / stopping.FIXED).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_that_ends_by_force_after_it_published_stays_stopped_until_it_has_ended(
         first_night, job_of, monkeypatch):
     """It begins an hour ago, and the deadline passes before the first chunk; the next one is in a day."""
