@@ -130,8 +130,8 @@ def _run_stage(job: Job, stage: str, details: bool = True) -> dict:
           progress.reporting(_DOING[stage],
                              listeners=[lambda _: beat(), partial(Metrics(job).running, stage)])):
         if stage in _FOR_GENERATING and _has_nothing_to_generate(job):
-            _LOG.info("not needed: no row is stale", extra={"ended": True, "seconds": 0.0})
-            return {"skipped": "no row is stale"}
+            _LOG.info("not needed: there is nothing to write", extra={"ended": True, "seconds": 0.0})
+            return {"skipped": "there is nothing to write"}
         with progress.doing("loading libraries"):
             module = importlib.import_module(f"dare_job.stages.{stage}")
         report = module.run(job)
@@ -144,7 +144,7 @@ def _run_stage(job: Job, stage: str, details: bool = True) -> dict:
 
 def _has_nothing_to_generate(job: Job) -> bool:
     try:
-        return not stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
+        return not stage_inputs.has_rows_to_write(stage_inputs.require_stage(job, "plan"))
     except DataError:  # the stage says what to run first
         return False
 

@@ -55,7 +55,7 @@ PLAN = pa.schema([
     pa.field("interactions", pa.int32(), nullable=False),  # up to and including the date
     pa.field("attributes", ATTRIBUTES),  # of the input
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
-    pa.field("carried_reason", pa.string()),  # why a stale row is not written whatever the budget
+    pa.field("carried_reason", pa.string()),  # why a stale row is written neither by budget nor by its rank
     pa.field("unseen_interactions", pa.int32()),  # interactions since the text was written; null: unknown
     pa.field("age_days", pa.int32()),  # age of the text in days; null if there is none
     pa.field("distance", pa.float32()),  # 0 to 1: how far the history's item vectors moved since the text
@@ -63,6 +63,7 @@ PLAN = pa.schema([
     pa.field("cost", pa.int64()),  # estimate: tokens of the prompt, and eight for each decoding step
     pa.field("tokens", pa.int64()),  # estimated number of tokens of prompt and text
     pa.field("rank", pa.int64()),  # order in which rows are written, lowest first: tier, score, hash of id
+    pa.field("sample", pa.int32()),  # key in the seeded sample, which is written first, lowest keys first
 ])
 
 # Rows of a plan that get the text of another row, which has the same text_key.
@@ -70,6 +71,7 @@ COPIES = pa.schema([
     pa.field("entity_id", pa.string(), nullable=False),
     pa.field("text_of", pa.string(), nullable=False),  # entity_id of the other row
     pa.field("written_rank", pa.int64(), nullable=False),  # rank of the other row; -1: its text is not stale
+    pa.field("written_sample", pa.int32()),  # ``sample`` of the other row
 ])
 
 VECTORS = pa.schema([

@@ -73,6 +73,12 @@ class RefreshSettings(Section):
         return self != RefreshSettings(priority=self.priority)
 
     @property
+    def has_budget(self) -> bool:
+        """Whether a run may have to leave rows that nothing else holds back, so that their order counts."""
+        return any(limit is not None for limit in (self.max_rows, self.max_share, self.max_tokens,
+                                                   self.max_worker_hours, self.deadline))
+
+    @property
     def choosing(self) -> dict:
         """The settings that the choice of rows depends on; those about time act while texts are written."""
         values = self.model_dump(exclude={"deadline", "max_worker_hours"})

@@ -86,6 +86,9 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
         ``rows`` and ``cut_off`` of the texts that were decoded here, and of the previous run's.
     in_time
         Share of the decoding that ``refresh.deadline`` and ``refresh.max_worker_hours`` leave time for.
+    texts_in_time, value_left
+        Texts for which there is time, and the share of the expected value that is left for later runs; None
+        without a budget.
     one_more_hour
         Share of the value left that another hour of each worker would buy; None without a budget.
     gpu_hours
@@ -96,22 +99,25 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     workers, (rows, costs) = task_slots(job.spark), _costs(job)
     tokens = sum(rows[entity] * cost.row_tokens for entity, cost in costs.items())
     busy_s = sum(rows[entity] * cost.row_tokens * cost.token_s for entity, cost in costs.items())
-    basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "no text is stale"
+    basis = " and ".join(dict.fromkeys(cost.basis for cost in costs.values())) or "there is nothing to write"
     plan = stage_inputs.require_stage(job, "plan")
     planning = Part("start of Spark, input and plan", plan_s, "measured now")
     planned = sum(plan_table.row_count(job, entity) for entity in ENTITIES)
-    before = _stages(job, _BEFORE, planned) if stage_inputs.has_stale_rows(plan) else []
+    before = _stages(job, _BEFORE, planned) if stage_inputs.has_rows_to_write(plan) else []
     starting = _generate(job, sum(rows.values()), list(costs.values()), workers) if costs else []
     after = _stages(job, _AFTER, sum(rows.values()))
     in_time = _share_in_time(job, busy_s, workers, _seconds([*before, *starting, *after]))
     generating = [*starting, Part("decoding", in_time * busy_s / workers, basis)] if costs else []
     parts = [planning, *before, *generating, *after]
     hours, price = workers * _seconds(generating) / 3600, job.config.cost.per_gpu_hour
+    curve = plan["refresh"]["curve"]
+    curve = curve and words.stopped(curve, in_time)
     return {
         "users": rows["user"], "items": rows["item"], "tokens": round(tokens),
         "seconds": round(_seconds(parts), 1), "workers": workers, "basis": basis,
-        "in_time": round(in_time, 4),
-        "one_more_hour": words.one_more_hour(plan["refresh"]["curve"], busy_s, workers),
+        "in_time": round(in_time, 4), "texts_in_time": curve and curve["chosen_rows"],
+        "value_left": curve and round(words.value_left(curve), 4),
+        "one_more_hour": words.one_more_hour(curve, in_time * busy_s, workers),
         "parts": [asdict(part) | {"seconds": part.seconds and round(part.seconds, 1)} for part in parts],
         "probe": {"rows": sum(cost.probed for cost in costs.values()),
                   "cut_off": sum(cost.cut_off for cost in costs.values() if cost.probed)},
@@ -260,12 +266,16 @@ def show(estimate: dict) -> None:
 def total(estimate: dict) -> str:
     """The total in one line."""
     line = (f"{counted(estimate['users'], 'user')} and {counted(estimate['items'], 'item')} need text: "
-             f"about {counted(estimate['tokens'], 'token')} in {duration(estimate['seconds'])} with "
-             f"{counted(estimate['workers'], 'worker')} ({estimate['basis']})")
+            f"about {counted(estimate['tokens'], 'token')}")
+    if estimate["in_time"] < 1:
+        line += (f"; the time that section refresh gives is enough for {estimate['in_time']:.0%} of them, "
+                 f"about {counted(estimate['texts_in_time'] or 0, 'text')},")
+    line += (f" in {duration(estimate['seconds'])} with {counted(estimate['workers'], 'worker')} "
+             f"({estimate['basis']})")
     if estimate["cost"] is not None:
         line += (f"; {estimate['gpu_hours']:.3g} GPU hours (one GPU per worker, in the stage generate) cost "
                   f"{estimate['cost']:.2f}")
-    if estimate["in_time"] < 1:
-        line += f"; the time that section refresh gives ends at {estimate['in_time']:.0%} of the decoding"
+    if estimate["value_left"]:
+        line += f"; {estimate['value_left']:.0%} of the expected value is left for later runs"
     missing = [part["name"] for part in estimate["parts"] if part["seconds"] is None]
     return line + (f"; not included: {', '.join(missing)}" if missing else "")

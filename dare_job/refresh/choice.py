@@ -1,10 +1,10 @@
 """The choice of rows under a budget: a total order, and the longest prefix that the budget covers.
 
 Rows are ordered by tier, then by score (best first, rounded to about 1 %), then by a hash of their id, so the
-choice does not depend on partitioning. The seeded sample is ordered by the hash alone, and limited to a share
-of what the budget covers. Rows with equal tier, score and hash are written together or not at all. ``cut``
-works on sums over rows with equal keys as well as on single
-rows; so a table of any size is chosen from by its histogram, without collecting its rows.
+choice does not depend on partitioning. A seeded sample is written whatever its place, as many rows of it, by
+another hash, as make 2 % of what the budget covers. Rows with equal tier, score and hash are written together
+or not at all. ``cut`` and ``sample_end`` work on sums over rows with equal keys as well as on single rows; so
+a table of any size is chosen from by its histogram, without collecting its rows.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 # Tiers, in the order in which they are written.
-OVERDUE, SAMPLE, NO_TEXT, BY_VALUE = range(4)
+OVERDUE, NO_TEXT, BY_VALUE = range(3)
 BINS_PER_DOUBLING = 64  # two scores in one bin differ by at most 1.1 %
 MIN_SCORE, MAX_SCORE = 1e-9, 1e12
 HASHES = 1 << 16  # values of the hash that orders rows of equal score
 SAMPLE_ONE_IN = 50  # rows that are in the sample, and of those written in a run that a budget limits
+NOT_SAMPLED = -1
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Budget:
 
     rows: int | None = None
     tokens: int | None = None
+
+    def without(self, rows: int, tokens: int) -> "Budget":
+        """What is left after so many rows and tokens; at least 0."""
+        return Budget(None if self.rows is None else max(0, self.rows - rows),
+                      None if self.tokens is None else max(0, self.tokens - tokens))
 
 
 def score_bin(scores: np.ndarray) -> np.ndarray:
@@ -67,47 +73,55 @@ def cut(tiers: np.ndarray, keys: np.ndarray, rows: np.ndarray, tokens: np.ndarra
     return len(fits) if fits.all() else int(np.argmin(fits))
 
 
-def sample_limit(tiers: np.ndarray, rows: np.ndarray, tokens: np.ndarray, budget: Budget) -> int:
-    """Maximum number of rows of the sample: one in SAMPLE_ONE_IN of those that a budget covers.
+def sample_end(keys: np.ndarray, rows: np.ndarray, others: tuple[int, int], overdue: tuple[int, int],
+               budget: Budget) -> int:
+    """The key below which rows of the sample are written: one in SAMPLE_ONE_IN of those that a budget covers.
 
     Parameters
     ----------
-    tiers, rows, tokens : (n,)
-        Tier, and rows and tokens, of each entry. Entries of the tier OVERDUE come first and do not count.
+    keys, rows : (n,)
+        Keys of the sample, ascending, and the rows of each.
+    others, overdue
+        Rows and tokens of the tiers after OVERDUE, which have the sample, and of OVERDUE, which come first.
     """
-    overdue = np.asarray(tiers) == OVERDUE
-    left_rows, left_tokens = rows[~overdue].sum(), tokens[~overdue].sum()
-    covered = float(left_rows)
-    if budget.rows is not None:
-        covered = min(covered, budget.rows - rows[overdue].sum())
-    if budget.tokens is not None and left_tokens:
-        covered = min(covered, left_rows * (budget.tokens - tokens[overdue].sum()) / left_tokens)
-    return max(0, -int(-covered // SAMPLE_ONE_IN))
+    covered, tokens_of_row = float(others[0]), others[1] / max(1, others[0])
+    left = budget.without(*overdue)
+    if left.rows is not None:
+        covered = min(covered, left.rows)
+    if left.tokens is not None and tokens_of_row:
+        covered = min(covered, left.tokens / tokens_of_row)
+    fits = np.cumsum(rows) <= covered // SAMPLE_ONE_IN
+    return HASHES if fits.all() else int(keys[np.argmin(fits)])
 
 
-def choose(tiers: np.ndarray, scores: np.ndarray, hashes: np.ndarray, tokens: np.ndarray, budget: Budget
-           ) -> np.ndarray:
+def choose(tiers: np.ndarray, scores: np.ndarray, hashes: np.ndarray, sample: np.ndarray, tokens: np.ndarray,
+           budget: Budget) -> np.ndarray:
     """Which of n rows are written (n,) bool.
 
     Parameters
     ----------
     tiers : (n,)
-        OVERDUE, SAMPLE, NO_TEXT or BY_VALUE.
+        OVERDUE, NO_TEXT or BY_VALUE.
     scores : (n,)
         Value per cost, or what else rows are ranked by; the highest first.
     hashes : (n,)
         Order of rows with equal scores: 0 to ``HASHES`` - 1.
+    sample : (n,)
+        Key of a row in the seeded sample, 0 to ``HASHES`` - 1, the lowest first; of others NOT_SAMPLED, as of
+        all rows of the tier OVERDUE.
     tokens : (n,)
         Tokens of prompt and text.
     """
-    tiers, tokens = np.asarray(tiers), np.asarray(tokens)
-    bins = np.where(tiers == SAMPLE, 0, score_bin(scores))
-    order = np.lexsort((hashes, bins, tiers))
-    sampled = np.flatnonzero(tiers[order] == SAMPLE)
-    limit = sample_limit(tiers, np.ones(len(tiers), np.int64), tokens, budget)
-    order = np.delete(order, sampled[limit:])
+    tiers, sample, tokens = np.asarray(tiers), np.asarray(sample), np.asarray(tokens)
+    overdue = tiers == OVERDUE
+    keys, rows = np.unique(sample[sample != NOT_SAMPLED], return_counts=True)
+    end = sample_end(keys, rows, (np.sum(~overdue), tokens[~overdue].sum()),
+                     (np.sum(overdue), tokens[overdue].sum()), budget)
+    chosen = (sample != NOT_SAMPLED) & (sample < end)
+    order = np.lexsort((hashes, score_bin(scores), tiers))
+    order = order[~chosen[order]]
     places = np.arange(len(order))  # within a tier, keys ascend as the order does
-    count = cut(tiers[order], places, np.ones(len(order), np.int64), tokens[order], budget)
-    chosen = np.zeros(len(tiers), bool)
+    count = cut(tiers[order], places, np.ones(len(order), np.int64), tokens[order],
+                budget.without(chosen.sum(), tokens[chosen].sum()))
     chosen[order[:count]] = True
     return chosen

@@ -1,7 +1,7 @@
 """Chooses the rows of a run in the stage plan: identical prompts once, and the most valuable under a budget.
 
-The rows stay in Spark: the driver collects a histogram of their order, at most some ten thousand sums. The
-choice is in the record of the stage, so a resumed run does not choose again.
+The rows stay in Spark: the driver collects histograms of their order, some 100,000 sums at most. The choice
+is in the record of the stage, so a resumed run does not choose again.
 """
 
 from functools import reduce
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from dare_job.config.settings import JobConfig
 from dare_job.job import Job
 from dare_job.refresh import words
-from dare_job.refresh.choice import HASHES, SAMPLE, Budget, cut, sample_limit
+from dare_job.refresh.choice import HASHES, OVERDUE, Budget, cut, sample_end
 from dare_job.refresh.worth import BINS_PER_TIER
 from dare_job.schemas import COPIES, ENTITIES, PLAN
 from dare_job.spark.tables import read_parquet, write_parquet
@@ -23,9 +23,10 @@ from dare_job.tables import plan_table, published
 
 CURVE_POINTS = 100
 ROWS_IN_MEMORY = 1_000_000  # of which the driver looks for equal text keys: some 100 MB
-COUNTED = ("entity_id", "stale", "carried_reason", "rank", "cost", "value", "age_days")
+COUNTED = ("entity_id", "stale", "carried_reason", "rank", "sample", "cost", "value", "age_days")
 WRITTEN = ("chosen", "copied")
 _HASH_BITS = HASHES.bit_length() - 1
+_OTHERS, _OVERDUE = -1, -2  # keys of candidates that are not in the sample
 
 
 def equal_prompts_give_equal_texts(config: JobConfig) -> bool:
@@ -47,11 +48,8 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
 
     Returns
     -------
-    cut
-        Rows from this rank on are not written; None: all are.
-    skipped
-        Ranks from the first to before the second one are not written either: rows of the sample beyond its
-        share of the budget. None: there are none.
+    cut, sample_end
+        As in ``plan_table.decided``.
     user, item
         Counts by entity type: ``chosen``, ``copied``, ``carried`` by reason.
     curve
@@ -60,19 +58,21 @@ def choose_rows(job: Job, folder: AnyPath) -> dict:
     """
     settings = job.config.refresh
     copies = {entity: _write_copies(job, entity, folder) for entity in ENTITIES}
-    cut, skipped, table = None, None, ()
+    last_rank, end, table = None, None, np.zeros((0, 5))
     if settings.is_limited:
         candidates = reduce(DataFrame.unionByName, [
             _candidates(job, entity, folder, copies[entity]) for entity in ENTITIES])
-        table = _histogram(candidates, F.shiftright("rank", _HASH_BITS))
         budget = _budget(candidates, settings)
-        table, skipped = _limited_sample(table, candidates, budget)
-        cut = _cut(table, candidates.where(~plan_table.late(None, skipped)(F.col("rank"))), budget)
+        end, drawn = _sample(candidates, budget)
+        others = candidates.where(~F.col("held") & ~plan_table.is_sampled(F.col("sample"), end))
+        table = _histogram(others, F.shiftright("rank", _HASH_BITS))
+        last_rank = _cut(table, others, budget.without(*drawn[:2]))
+        table = np.vstack([[0, *drawn], table])
     changed = {entity: _read(job, entity, folder, *COUNTED).where("stale") for entity in ENTITIES}
-    records = counts({entity: plan_table.decided(rows, copies[entity], cut, skipped)
+    records = counts({entity: plan_table.decided(rows, copies[entity], last_rank, end)
                       for entity, rows in changed.items()})
-    curve = _curve(table) | texts_of(records) if len(table) else None
-    return {**records, "cut": cut, "skipped": skipped, "curve": curve}
+    curve = _curve(table) | texts_of(records) if table[:, 1:].any() else None
+    return {**records, "cut": last_rank, "sample_end": end, "curve": curve}
 
 
 def _read(job: Job, entity: str, folder: AnyPath, *columns: str) -> DataFrame:
@@ -88,10 +88,12 @@ def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
     if not equal_prompts_give_equal_texts(job.config) or not _keys_repeat(folder / f"entity={entity}"):
         return None
     target = plan_table.copies_folder(folder, entity)
-    rows = _read(job, entity, folder, "entity_id", "text_key", "carried_reason", "rank", "stale", "age_days")
+    rows = _read(job, entity, folder, "entity_id", "text_key", "carried_reason", "rank", "sample", "stale",
+                 "age_days")
     to_write, current = F.col("rank").isNotNull(), ~F.col("stale") & F.col("age_days").isNotNull()
     rank = F.when(current, plan_table.CURRENT).when(F.col("carried_reason").isNull(), F.col("rank"))
-    free = F.when(rank.isNotNull(), F.struct(rank.alias("written_rank"), F.col("entity_id").alias("text_of")))
+    free = F.when(rank.isNotNull(), F.struct(rank.alias("written_rank"), F.col("entity_id").alias("text_of"),
+                                             F.col("sample").alias("written_sample")))
     rows = rows.where(to_write | current)
     shared = rows.groupBy("text_key").agg(F.min(free).alias("first"), F.count("*").alias("n"))
     shared = shared.where("n > 1 and first is not null").select("text_key", "first.*")
@@ -112,16 +114,18 @@ def _keys_repeat(folder: AnyPath) -> bool:
 
 
 def _candidates(job: Job, entity: str, folder: AnyPath, copies: DataFrame | None) -> DataFrame:
-    """rank, tokens, cost, value and ``held`` of the rows that need a text of their own."""
-    rows = _read(job, entity, folder, "entity_id", "carried_reason", "rank", "tokens", "cost", "value")
+    """rank, sample, tokens, cost, value and ``held`` of the rows that need a text of their own."""
+    rows = _read(job, entity, folder, "entity_id", "carried_reason", "rank", "sample", "tokens", "cost",
+                 "value")
     own = rows.where(F.col("rank").isNotNull())
     own = own if copies is None else own.join(copies, "entity_id", "left_anti")
-    return own.select("rank", "tokens", "cost", "value", F.col("carried_reason").isNotNull().alias("held"))
+    held = F.col("carried_reason").isNotNull()
+    return own.select("rank", "sample", "tokens", "cost", "value", held.alias("held"))
 
 
 def _histogram(candidates: DataFrame, key: Column) -> np.ndarray:
-    """Sums by ``key``, ascending, of rows not held: (keys, 5) of key, rows, tokens, cost, value."""
-    sums = candidates.where(~F.col("held")).groupBy(key.alias("key")).agg(
+    """Sums by ``key``, ascending: (keys, 5) of key, rows, tokens, cost, value."""
+    sums = candidates.groupBy(key.alias("key")).agg(
         F.count("*"), F.sum("tokens"), F.sum("cost"), F.sum("value")).orderBy("key").collect()
     return np.array([tuple(row) for row in sums], np.float64).reshape(-1, 5)
 
@@ -134,20 +138,16 @@ def _budget(candidates: DataFrame, settings) -> Budget:
     return Budget(rows, settings.max_tokens)
 
 
-def _limited_sample(table: np.ndarray, candidates: DataFrame, budget: Budget
-                    ) -> tuple[np.ndarray, list[int] | None]:
-    """The table with the share of the sample that the budget covers, and the ranks of the rest of it."""
-    tiers = table[:, 0].astype(np.int64) // BINS_PER_TIER
-    sample = tiers == SAMPLE
-    limit = sample_limit(tiers, table[:, 1], table[:, 2], budget)
-    if table[sample, 1].sum() <= limit:
-        return table, None
-    start, end = (tier * BINS_PER_TIER * HASHES for tier in (SAMPLE, SAMPLE + 1))
-    inside = _histogram(candidates.where(F.col("rank").between(start, end - 1)), F.col("rank"))
-    covered = np.cumsum(inside[:, 1]) <= limit
-    first = int(inside[~covered, 0][0])
-    kept = [[table[sample, 0][0], *inside[covered, 1:].sum(0)]] if covered.any() else np.zeros((0, 5))
-    return np.vstack([table[tiers < SAMPLE], kept, table[tiers > SAMPLE]]), [first, end]
+def _sample(candidates: DataFrame, budget: Budget) -> tuple[int, np.ndarray]:
+    """``sample_end``, and the sums (4,) of the rows below it: rows, tokens, cost, value."""
+    is_overdue = F.col("rank") < (OVERDUE + 1) * BINS_PER_TIER * HASHES
+    key = F.coalesce("sample", F.when(is_overdue, _OVERDUE).otherwise(_OTHERS))
+    table = _histogram(candidates.where(~F.col("held") | F.col("sample").isNotNull()), key)
+    keys, sums = table[:, 0].astype(np.int64), table[:, 1:]
+    in_sample, late = keys >= 0, keys == _OVERDUE
+    others, overdue = sums[~late, :2].sum(0), sums[late, :2].sum(0)
+    end = sample_end(keys[in_sample], sums[in_sample, 0], others, overdue, budget)
+    return end, sums[in_sample & (keys < end)].sum(0)
 
 
 def _cut(table: np.ndarray, candidates: DataFrame, budget: Budget) -> int | None:
@@ -158,16 +158,14 @@ def _cut(table: np.ndarray, candidates: DataFrame, budget: Budget) -> int | None
         return None
     inside = candidates.where(F.shiftright("rank", _HASH_BITS) == int(bins[covered]))
     inside = _histogram(inside, F.col("rank"))
-    used_rows, used_tokens = counts[:covered].sum(), tokens[:covered].sum()
-    rest = Budget(None if budget.rows is None else max(0, budget.rows - used_rows),
-                  None if budget.tokens is None else max(0, budget.tokens - used_tokens))
+    rest = budget.without(counts[:covered].sum(), tokens[:covered].sum())
     ranks = inside[:, 0].astype(np.int64)
     more = cut(ranks // (BINS_PER_TIER * HASHES), ranks, inside[:, 1], inside[:, 2], rest)
     return int(ranks[more]) if more < len(ranks) else (int(bins[covered]) + 1) * HASHES
 
 
 def _curve(table: np.ndarray) -> dict:
-    """Cumulated rows, cost and value in the order of writing, at most CURVE_POINTS points from 0 on."""
+    """Cumulated rows, cost and value, the sample first and others by rank, at CURVE_POINTS points at most."""
     sums = np.vstack([np.zeros(3), np.cumsum(table[:, [1, 3, 4]], axis=0)])
     places = np.unique(np.linspace(0, len(sums) - 1, CURVE_POINTS).round().astype(int))
     rows, costs, values = (sums[places, place] for place in range(3))
@@ -186,9 +184,12 @@ def hour_at_previous_rate(job: Job, curve: dict | None) -> float | None:
 
 
 def texts_of(records: dict[str, dict]) -> dict:
-    """Rows, cost and value of the texts of all entity types, for the curve, from records of ``counts``."""
-    return {f"chosen_{name}": sum(records[entity]["texts"][name] for entity in ENTITIES)
-            for name in ("rows", "cost", "value")}
+    """For the curve, from records of ``counts``: rows, cost and value of the texts of all entity types, and
+    the value of all rows that are not written.
+    """
+    chosen = {f"chosen_{name}": sum(records[entity]["texts"][name] for entity in ENTITIES)
+              for name in ("rows", "cost", "value")}
+    return chosen | {"left_value": sum(records[entity]["value_left"] for entity in ENTITIES)}
 
 
 def counts(changed: dict[str, DataFrame]) -> dict[str, dict]:
@@ -204,7 +205,7 @@ def counts(changed: dict[str, DataFrame]) -> dict[str, dict]:
     value, value_left
         Expected value of what is written, with copies, and of what is not.
     ages
-        By age of the text: rows that are written or share a text, and the others.
+        By age of the text: rows with a prompt that are written or share a text, and the others.
     """
     reason = F.when(F.col("text_of").isNotNull(), "copied").otherwise(F.coalesce("carried_reason", F.lit(
         "chosen")))
@@ -225,8 +226,9 @@ def _record(groups: list[Row]) -> dict:
     ages: dict[str, list[int]] = {}
     for group in groups:
         by_reason[group["reason"]] = by_reason.get(group["reason"], 0) + group["rows"]
-        written = group["reason"] in WRITTEN
-        ages.setdefault(age_name(group["age"]), [0, 0])[not written] += group["rows"]
+        if group["texts"]:  # rows without a prompt have no text to write
+            written = group["reason"] in WRITTEN
+            ages.setdefault(age_name(group["age"]), [0, 0])[not written] += group["texts"]
     own = [group for group in groups if group["reason"] == "chosen"]
     value = sum(group["value"] for group in groups if group["reason"] in WRITTEN)
     left = sum(group["value"] for group in groups if group["reason"] not in WRITTEN)

@@ -1,5 +1,7 @@
 """Sentences about the choice of a run, for the log, the screen and the report."""
 
+import numpy as np
+
 from dare_job.observe.progress import counted
 from dare_job.schemas import ENTITIES
 
@@ -91,13 +93,28 @@ def one_more_hour(curve: dict | None, busy_s: float | None, workers: int | None,
 
 
 def more_value(curve: dict, cost: float) -> float | None:
-    """Share of the value left that ``cost`` more would buy, by a curve; None: nothing is left."""
-    left = curve["value"][-1] - curve["chosen_value"]
+    """Share of the value left that ``cost`` more would buy, by a curve; None: nothing is left.
+
+    Some of what is left no time can buy: rows that failed before, for example.
+    """
+    rest = curve["value"][-1] - curve["chosen_value"]
+    left = max(rest, curve.get("left_value", rest))
     if left < _ROUNDED:
         return None
-    wanted, points = curve["chosen_cost"] + cost, list(zip(curve["cost"], curve["value"], strict=True))
-    for (cost_0, value_0), (cost_1, value_1) in zip(points, points[1:], strict=False):
-        if cost_1 >= wanted:
-            reached = value_0 + (value_1 - value_0) * (wanted - cost_0) / max(1, cost_1 - cost_0)
-            return min(1.0, max(0.0, (reached - curve["chosen_value"]) / left))
-    return 1.0
+    reached = float(np.interp(curve["chosen_cost"] + cost, curve["cost"], curve["value"]))
+    return min(1.0, max(0.0, (reached - curve["chosen_value"]) / left))
+
+
+def stopped(curve: dict, share: float) -> dict:
+    """The curve of a run that stops after this share of the cost of what it chose."""
+    cost = share * curve["chosen_cost"]
+    rows, value = (float(np.interp(cost, curve["cost"], curve[name])) for name in ("rows", "value"))
+    value = min(value, curve["chosen_value"])
+    return curve | {"chosen_rows": min(round(rows), curve["chosen_rows"]), "chosen_cost": cost,
+                    "chosen_value": value,
+                    "left_value": curve["left_value"] + curve["chosen_value"] - value}
+
+
+def value_left(curve: dict) -> float:
+    """Share of the expected value of texts that is left for later runs, by a curve."""
+    return curve["left_value"] / max(_ROUNDED, curve["left_value"] + curve["chosen_value"])

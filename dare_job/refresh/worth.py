@@ -1,7 +1,7 @@
 """What writing a row is worth, as Spark columns of the stage plan: tier, score, and what holds a row back.
 
-A row with a prompt that changed is in one of four tiers (``choice``): texts older than ``refresh.max_days``,
-a seeded sample of 2 % of the others, rows without a text, and the rest by value. The sample keeps later
+A row with a prompt that changed is in one of three tiers (``choice``): texts older than ``refresh.max_days``,
+rows without a text, and the rest by value. 2 % of the rest are in a seeded sample, which keeps later
 estimates of the value unbiased: it is written also where its value is low. A budget covers as many rows of it
 as make 2 % of all rows that it covers.
 """
@@ -55,12 +55,12 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
         "tokens": (F.col("prompt_tokens") + text_tokens).cast("long")})
     rows = rows.withColumn("value", F.when(to_write, _value(job, entity)))
-    tier = _tier(job, entity)
-    score = F.when(tier == choice.SAMPLE, 1.0).otherwise(_score(job.config.refresh.priority))
-    bins = tier * BINS_PER_TIER + FIRST_BIN + score_bin(score)
-    return rows.withColumns({
+    bins = _tier(job) * BINS_PER_TIER + FIRST_BIN + score_bin(_score(job.config.refresh.priority))
+    rows = rows.withColumns({
         "carried_reason": F.when(to_write, _held_back(job, entity)),
         "rank": F.when(to_write, bins * choice.HASHES + hash_of(job, entity)).cast("long")})
+    may_be_sampled = to_write & text & ~_overdue(job) & ~F.col("carried_reason").eqNullSafe(FAILED)
+    return rows.withColumn("sample", F.when(may_be_sampled, _sample_key(job, entity)).cast("int"))
 
 
 def _prompt_tokens(job: Job, entity: str) -> Column:
@@ -87,11 +87,6 @@ def score_bin(score: Column) -> Column:
     """``choice.score_bin`` of a column."""
     clipped = F.least(F.greatest(score, F.lit(choice.MIN_SCORE)), F.lit(choice.MAX_SCORE))
     return -F.floor(F.log2(clipped) * choice.BINS_PER_DOUBLING)
-
-
-def is_sampled() -> Column:
-    """Whether a row of PLAN is in the tier of the seeded sample."""
-    return F.floor(F.col("rank") / (choice.HASHES * BINS_PER_TIER)) == choice.SAMPLE
 
 
 def hash_of(job: Job, entity: str, purpose: str = "order") -> Column:
@@ -124,7 +119,7 @@ def learned_coefficients(job: Job) -> Coefficients | None:
 def uses_vectors(job: Job) -> bool:
     """Whether the value of a user depends on the vectors of items."""
     settings, coefficients = job.config.refresh, learned_coefficients(job)
-    return settings.is_limited and (
+    return settings.has_budget and (
         settings.priority == "value" or coefficients is not None and coefficients.distance > 0)
 
 
@@ -182,13 +177,15 @@ def _expected(job: Job, entity: str) -> tuple[Column, Column]:
     return tokens, F.coalesce(F.when(same, F.col("old.target_steps")), F.ceil(tokens / per_step))
 
 
-def _sampled(job: Job, entity: str) -> Column:
-    return F.col("has_text") & (hash_of(job, entity, purpose="sample") % choice.SAMPLE_ONE_IN == 0)
+def _sample_key(job: Job, entity: str) -> Column:
+    """Key of one row in ``SAMPLE_ONE_IN``; null of the others."""
+    key = hash_of(job, entity, purpose="sample")
+    return F.when(key % choice.SAMPLE_ONE_IN == 0, key)
 
 
-def _tier(job: Job, entity: str) -> Column:
-    return (F.when(_overdue(job), choice.OVERDUE).when(_sampled(job, entity), choice.SAMPLE)
-            .when(~F.col("has_text"), choice.NO_TEXT).otherwise(choice.BY_VALUE))
+def _tier(job: Job) -> Column:
+    return F.when(_overdue(job), choice.OVERDUE).when(~F.col("has_text"), choice.NO_TEXT).otherwise(
+        choice.BY_VALUE)
 
 
 def _overdue(job: Job) -> Column:
@@ -203,7 +200,7 @@ def _score(priority: str) -> Column:
 
 
 def _held_back(job: Job, entity: str) -> Column:
-    """Why a changed row is not written, whatever the budget; null if it may be."""
+    """Why a changed row is not written, whatever the budget, but for the sample; null if it may be."""
     settings = job.config.refresh
     if not settings.is_limited:
         return F.lit(None).cast("string")
@@ -212,7 +209,7 @@ def _held_back(job: Job, entity: str) -> Column:
     previous = published.previous_folder(job, entity)
     if previous and published.writer_changes(job, previous, entity):
         failed = F.lit(False)  # what failed may succeed with another model or prompt set
-    free = _overdue(job) | _sampled(job, entity) | (_rewritten(job, entity) & ~F.col("same_text"))
+    free = _overdue(job) | (_rewritten(job, entity) & ~F.col("same_text"))
     keeps = F.col("has_text") & ~free
     few = F.col("unseen_interactions") < (settings.min_new_interactions if entity == "user" else 0)
     return (F.when(F.coalesce(failed, F.lit(False)), FAILED)

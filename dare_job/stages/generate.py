@@ -102,7 +102,7 @@ def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None, tot
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
     """The shard plan of this run: the existing one, or a new one. It has no rows if none is stale."""
-    stale = stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan"))
+    stale = stage_inputs.has_rows_to_write(stage_inputs.require_stage(job, "plan"))
     rows = partial(rows_to_write, job) if stale else None
     return shard_plan.load_or_create(job, _fingerprint(job, stale), rows)
 
@@ -129,7 +129,8 @@ def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> 
 def rows_to_write(job: Job, limit: int | None) -> DataFrame:
     """``entity`` and ``shard_plan.ROW_COLUMNS`` of the rows to write: stale rows with their pool.
 
-    ``limit`` applies to rows with a prompt. Rows without one cost nothing and are always included.
+    ``limit`` applies to rows with a prompt. Rows without one cost nothing and are always included. Rows of
+    the seeded sample have the rank 0: they are written first.
     """
     frames = []
     for entity in ENTITIES:
@@ -145,6 +146,7 @@ def rows_to_write(job: Job, limit: int | None) -> DataFrame:
     only = _ROUTE_OF_MODE.get(job.config.decode.mode)
     for column in ("pool", "pool_kind"):
         rows = rows.withColumn(column, F.lit(only) if only else F.coalesce(column, F.lit(GLOBAL)))
+    rows = rows.withColumn("rank", F.when(F.col("sampled"), 0).otherwise(F.col("rank")))
     return rows.select("entity", *shard_plan.ROW_COLUMNS)
 
 

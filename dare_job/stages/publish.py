@@ -39,7 +39,7 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
-from dare_job.refresh import chosen, stopping, words, worth
+from dare_job.refresh import chosen, stopping, words
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -260,7 +260,7 @@ def _snapshot(job: Job, entity: str):
     """DataFrame of KNOWLEDGE, by the rules in the module's docstring."""
     plan = plan_table.read(job, entity).select(
         "entity_id", "stale", "interactions", "unseen_interactions", "carried_reason", "text_of", "distance",
-        worth.is_sampled().alias("sampled"),
+        "sampled",
         F.col("error").alias("no_prompt"), F.coalesce("text_of", "entity_id").alias("written_as"))
     written = _prefixed(_texts(job, entity), "new").withColumnRenamed("entity_id", "written_as")
     rows = plan.join(written, "written_as", "left")

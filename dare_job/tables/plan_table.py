@@ -1,10 +1,8 @@
 """Reads the plan of a run, and which of its rows are written, copies of another row's text, or carried over.
 
-The choice is in the stage's record: rows from the rank ``cut`` on are carried over, and those whose rank lies
-in ``skipped``. Copies are in a table of their own. So the plan, with its prompts, is written only once.
+The choice is in the stage's record: rows of the seeded sample below ``sample_end`` are written, and others up
+to the rank ``cut``. Copies are in a table of their own. So the plan, with its prompts, is written only once.
 """
-
-from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,34 +21,45 @@ CURRENT = -1  # ``written_rank`` of a copy of a text that is there already
 
 
 def read(job: Job, entity: str) -> DataFrame:
-    """PLAN of an entity type with ``text_of``, and ``carried_reason`` with the reason BUDGET."""
+    """PLAN of an entity type with ``text_of``, ``sampled``, and ``carried_reason`` with the reason BUDGET."""
     copies = copies_folder(job.space.stage("plan"), entity)
     copies = read_parquet(job.spark, copies) if published.dataset(copies, COPIES).count_rows() else None
     return decided(stage_inputs.stage_table(job, "plan", entity), copies, *_choice(job))
 
 
-def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None,
-            skipped: list[int] | None) -> DataFrame:
-    """Add ``text_of`` and the reason BUDGET to rows of PLAN (entity_id, rank, carried_reason and others).
+def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None, sample_end: int | None) -> DataFrame:
+    """Add ``text_of``, ``sampled`` and the reason BUDGET to rows of PLAN, those of ``rank``, ``sample``,
+    ``carried_reason`` and ``entity_id`` among its columns.
 
     Parameters
     ----------
     copies
         COPIES of the same entity type; None: there are none.
-    cut, skipped
-        Rows from the rank ``cut`` on are not written, nor those from the first to before the second rank of
-        ``skipped``; None: there are none. A copy costs nothing: what holds it back does not count.
+    cut
+        Rows from this rank on are not written, but for the sample; None: all are.
+    sample_end
+        Rows of the sample below this key are written, whatever their rank and ``carried_reason``; None: no
+        row is. A copy costs nothing: what holds it back does not count.
     """
-    is_late = late(cut, skipped)
     if copies is None:
         rows = rows.withColumns({name: F.lit(None).cast(kind) for name, kind in (
-            ("text_of", "string"), ("written_rank", "long"))})
+            ("text_of", "string"), ("written_rank", "long"), ("written_sample", "int"))})
     else:
-        rows = rows.join(copies.select("entity_id", "text_of", "written_rank"), "entity_id", "left")
-    waits = is_late(F.coalesce("written_rank", "rank"))  # a copy waits for the row that has the text
-    rows = rows.withColumn("text_of", F.when(~waits, F.col("text_of")))
-    return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), F.coalesce(
-        "carried_reason", F.when(waits, BUDGET)))).drop("written_rank")
+        rows = rows.join(copies.select(*COPIES.names), "entity_id", "left")
+    alone = F.col("written_rank").isNull()
+    sampled, late = alone & is_sampled(F.col("sample"), sample_end), F.lit(False)
+    if cut is not None:  # a copy waits for the row that has the text
+        late = F.when(alone, (F.col("rank") >= cut) & ~sampled).otherwise(
+            (F.col("written_rank") >= cut) & ~is_sampled(F.col("written_sample"), sample_end))
+    rows = rows.withColumns({"text_of": F.when(~late, F.col("text_of")), "late": late, "sampled": sampled})
+    held = F.coalesce(F.when(~F.col("sampled"), F.col("carried_reason")), F.when(F.col("late"), BUDGET))
+    return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), held)).drop(
+        "late", "written_rank", "written_sample")
+
+
+def is_sampled(key: Column, sample_end: int | None) -> Column:
+    """Whether a row is written as one of the seeded sample (``decided``)."""
+    return F.lit(False) if sample_end is None else F.coalesce(key < sample_end, F.lit(False))
 
 
 def own_texts(rows: DataFrame) -> DataFrame:
@@ -61,14 +70,15 @@ def own_texts(rows: DataFrame) -> DataFrame:
 def rows_to_generate(job: Job, entity: str, limit: int | None = None) -> pa.Table:
     """The first ``limit`` rows of ``own_texts`` with a prompt, sorted by entity_id (PLAN), without Spark.
 
-    Rows with ``error`` are not included: they need no model and are always written.
+    Rows with ``error`` are not included: they need no model.
     """
-    (cut, skipped), folder = _choice(job), copies_folder(job.space.stage("plan"), entity)
-    wanted = pc.field("stale") & pc.field("carried_reason").is_null() & pc.field("prompt").is_valid()
+    (cut, sample_end), folder = _choice(job), copies_folder(job.space.stage("plan"), entity)
+    wanted = pc.field("carried_reason").is_null()
     if cut is not None:
         wanted &= pc.field("rank") < cut
-    if skipped is not None:
-        wanted &= (pc.field("rank") < skipped[0]) | (pc.field("rank") >= skipped[1])
+    if sample_end is not None:
+        wanted |= pc.field("sample") < sample_end
+    wanted &= pc.field("stale") & pc.field("prompt").is_valid()
     rows = _dataset(job, entity).to_table(filter=wanted)
     copies = published.dataset(folder, COPIES).to_table(columns=["entity_id"])["entity_id"]
     rows = rows.filter(pc.invert(pc.is_in(rows["entity_id"], value_set=copies.combine_chunks())))
@@ -95,15 +105,6 @@ def _dataset(job: Job, entity: str) -> ds.Dataset:
     return published.dataset(stage_inputs.stage_folder(job, "plan", entity), PLAN)
 
 
-def _choice(job: Job) -> tuple[int | None, list[int] | None]:
+def _choice(job: Job) -> tuple[int | None, int | None]:
     record = stage_inputs.require_stage(job, "plan")["refresh"]
-    return record["cut"], record.get("skipped")
-
-
-def late(cut: int | None, skipped: list[int] | None) -> Callable[[Column], Column]:
-    """Whether ranks, a column, are not written because of ``cut`` and ``skipped`` (``decided``)."""
-    def is_late(rank: Column) -> Column:
-        after = F.lit(False) if cut is None else rank >= cut
-        return after if skipped is None else after | rank.between(skipped[0], skipped[1] - 1)
-
-    return is_late
+    return record["cut"], record["sample_end"]

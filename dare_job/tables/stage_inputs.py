@@ -16,7 +16,7 @@ from dare_job.tables import published
 from dare_job.workspace import FILES, done_record, is_complete
 
 
-def has_stale_rows(plan: dict) -> bool:
+def has_rows_to_write(plan: dict) -> bool:
     """Whether a run has anything to write, by the done-record of the stage plan."""
     return any(plan["refresh"][entity]["chosen"] for entity in ENTITIES)
 

@@ -7,7 +7,7 @@ import pytest
 
 from dare_job.config.refresh import RefreshSettings
 from dare_job.refresh import choice
-from dare_job.refresh.choice import Budget, choose
+from dare_job.refresh.choice import NOT_SAMPLED, Budget, choose
 from dare_job.refresh.value import HALF_LIFE_DAYS, cost, new_share, value
 
 
@@ -25,42 +25,58 @@ def test_value_grows_with_what_was_missed_age_and_distance_and_is_whole_without_
 
 
 def test_the_budget_covers_the_best_rows_and_overdue_ones_beyond_it():
-    tiers = np.array([choice.BY_VALUE, choice.NO_TEXT, choice.BY_VALUE, choice.OVERDUE, choice.SAMPLE])
-    scores, hashes, tokens = np.array([5.0, 0.1, 9.0, 0.1, 0.1]), np.arange(5), np.full(5, 10)
+    tiers = np.array([choice.BY_VALUE, choice.NO_TEXT, choice.BY_VALUE, choice.OVERDUE])
+    scores, hashes, tokens = np.array([5.0, 0.1, 9.0, 0.1]), np.arange(4), np.full(4, 10)
 
     def chosen(**budget):
-        return choose(tiers, scores, hashes, tokens, Budget(**budget)).tolist()
+        return choose(tiers, scores, hashes, np.full(4, NOT_SAMPLED), tokens, Budget(**budget)).tolist()
 
-    assert chosen() == [True] * 5
-    assert chosen(rows=0) == [False, False, False, True, False]
-    assert chosen(rows=4) == [False, True, True, True, True]
-    assert chosen(tokens=25) == [False, False, False, True, True]
-    assert chosen(rows=2, tokens=1000) == [False, False, False, True, True]
+    assert chosen() == [True] * 4
+    assert chosen(rows=0) == [False, False, False, True]
+    assert chosen(rows=3) == [False, True, True, True]
+    assert chosen(tokens=25) == [False, True, False, True]
+    assert chosen(rows=2, tokens=1000) == [False, True, False, True]
 
 
 def test_a_small_budget_is_not_for_the_sample_alone_and_the_sample_is_drawn_by_hash():
     """A tenth of the rows have no text, 2 % of the others are in the sample, and the budget covers 1 %."""
     generator, n = np.random.default_rng(0), 100_000
     scores, hashes = generator.lognormal(size=n), generator.integers(0, choice.HASHES, n)
-    tiers = np.full(n, choice.BY_VALUE)
+    tiers, sample = np.full(n, choice.BY_VALUE), np.full(n, NOT_SAMPLED)
     tiers[: n // 10] = choice.NO_TEXT
-    tiers[n // 10 :: choice.SAMPLE_ONE_IN] = choice.SAMPLE
-    chosen = choose(tiers, scores, hashes, np.ones(n, int), Budget(rows=1000))
-    sample = chosen & (tiers == choice.SAMPLE)
-    assert chosen.sum() == 1000 and sample.sum() == 20 and (chosen & (tiers == choice.NO_TEXT)).sum() == 980
-    assert hashes[sample].max() < np.sort(hashes[tiers == choice.SAMPLE])[20]
-    everything = choose(tiers, scores, hashes, np.ones(n, int), Budget())
-    assert everything.all()
+    places = np.arange(n // 10, n, choice.SAMPLE_ONE_IN)
+    sample[places] = generator.permutation(choice.HASHES)[: len(places)]
+    chosen = choose(tiers, scores, hashes, sample, np.ones(n, int), Budget(rows=1000))
+    sampled = chosen & (sample != NOT_SAMPLED)
+    assert chosen.sum() == 1000 and sampled.sum() == 20 and (chosen & (tiers == choice.NO_TEXT)).sum() == 980
+    assert sample[sampled].max() < np.sort(sample[places])[20]
+    assert choose(tiers, scores, hashes, sample, np.ones(n, int), Budget()).all()
+
+
+@pytest.mark.parametrize("rows", [1, 30, 1000, 30_000])
+def test_rows_of_the_sample_that_it_does_not_write_compete_by_value(rows):
+    generator, n = np.random.default_rng(1), 100_000
+    scores, hashes, keys = generator.lognormal(size=n), *generator.integers(0, choice.HASHES, (2, n))
+    sample = np.where(keys % choice.SAMPLE_ONE_IN == 0, keys, NOT_SAMPLED)
+    tiers, ones = np.full(n, choice.BY_VALUE), np.ones(n, int)
+    chosen = choose(tiers, scores, hashes, sample, ones, Budget(rows=rows))
+    assert chosen.sum() == rows
+    drawn = rows // choice.SAMPLE_ONE_IN
+    best = np.argsort(-scores)[: rows - drawn]
+    close = scores[best].min() * 1.02  # of bins of about 1 %
+    assert chosen[scores >= close].all() and (chosen & (scores < scores[best].min() / 1.02)).sum() <= drawn
+    assert (chosen & (scores < scores[best].min() / 1.02)).sum() >= 0.5 * drawn
 
 
 def test_equal_scores_are_ordered_by_hash_and_the_choice_by_nothing_else():
     generator = np.random.default_rng(0)
     scores, hashes = np.ones(100), generator.permutation(100)
     tiers, tokens = np.full(100, choice.BY_VALUE), np.ones(100, int)
-    chosen = choose(tiers, scores, hashes, tokens, Budget(rows=30))
+    nobody = np.full(100, NOT_SAMPLED)
+    chosen = choose(tiers, scores, hashes, nobody, tokens, Budget(rows=30))
     assert set(hashes[chosen]) == set(range(30))
     order = generator.permutation(100)
-    assert (choose(tiers, scores, hashes[order], tokens, Budget(rows=30)) == chosen[order]).all()
+    assert (choose(tiers, scores, hashes[order], nobody, tokens, Budget(rows=30)) == chosen[order]).all()
 
 
 def test_bins_keep_the_order_of_scores_that_differ_by_more_than_a_percent():

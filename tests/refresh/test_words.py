@@ -45,6 +45,21 @@ def test_more_cost_buys_a_share_of_the_value_that_is_left_by_the_curve(cost, sha
     assert words.more_value(CURVE, cost) == pytest.approx(share)
 
 
+def test_what_no_time_can_buy_is_left_too():
+    curve = CURVE | {"left_value": 8.0}  # 4 of them behind the chosen rows
+    assert words.more_value(curve, 100) == pytest.approx(0.25) and words.more_value(curve, 1e9) == 0.5
+    assert words.value_left(curve) == pytest.approx(8 / 14)
+
+
+def test_a_run_that_stops_leaves_what_it_does_not_reach():
+    curve = CURVE | {"left_value": 5.0}
+    stopped = words.stopped(curve, 0.5)
+    assert (stopped["chosen_rows"], stopped["chosen_cost"], stopped["chosen_value"]) == (1, 50, 3.0)
+    assert stopped["left_value"] == 8.0 and words.value_left(stopped) == pytest.approx(8 / 11)
+    assert words.more_value(stopped, 50) == pytest.approx(3 / 8)
+    assert words.stopped(curve, 1.0) == curve
+
+
 def test_where_nothing_is_left_more_buys_nothing():
     assert words.more_value(CURVE | {"chosen_cost": 300, "chosen_value": 9.999}, 100) is None
 

@@ -3,18 +3,20 @@
 import hashlib
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from dare_job import schemas
 from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
-from dare_job.refresh import learned
-from dare_job.refresh.choice import HASHES, SAMPLE
+from dare_job.refresh import chosen, learned
+from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import aged, new_share
-from dare_job.refresh.worth import BINS_PER_TIER
+from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST, done_record
@@ -130,7 +132,7 @@ def test_what_holds_a_row_back_and_what_does_not(make_job, inputs):
     assert reasons == {"u0": "budget", "u1": None, "u2": "few new interactions", "u5": "written recently",
                        "u6": "failed before", "u7": "few new interactions"}
     assert rows["u7"]["unseen_interactions"] == 0
-    assert stage_inputs.has_stale_rows(plan.run(job))
+    assert stage_inputs.has_rows_to_write(plan.run(job))
 
 
 @pytest.mark.slow
@@ -180,8 +182,7 @@ def test_a_share_and_tokens_and_each_priority(make_job, inputs):
         publish_old(job, "2026-01-09", {**old, "twin-a": {"generated_dt": "2026-01-09"},
                                         "twin-b": {"generated_dt": "2026-01-09"}})
         _, rows = planned(job)
-        assert len(written(rows)) == 1 and (first is None or score_of(rows[first]) == min(
-            map(score_of, rows.values())))
+        assert len(written(rows)) == 1 and first in (None, *written(rows))
 
 
 @pytest.mark.slow
@@ -253,8 +254,9 @@ def test_sampled_rows_are_written_whatever_holds_others_back_and_tokens_are_coun
     job = make_job({**settings, "out": f"{inputs['input']['path']}/sampled"}, day="2026-01-10")
     publish_old(job, "2026-01-09", {user: {"prompt_tokens": 100} for user in USERS})
     _, rows = planned(job)
-    assert written(rows) >= set(USERS)
-    assert {row["rank"] // (HASHES * BINS_PER_TIER) for row in map(rows.get, USERS)} == {SAMPLE}
+    assert written(rows) | set(shared(rows)) >= set(USERS) - {"u0"} and "u0" in shared(rows)
+    assert all(rows[user]["sampled"] for user in USERS[1:])
+    assert {rows[user]["carried_reason"] for user in USERS} == {None}
     job = make_job({**inputs, "out": f"{inputs['input']['path']}/tokens", "refresh": {"max_tokens": 2500}},
                    day="2026-01-10")
     old = {name: {"prompt_tokens": 1000} for name in (*USERS, "twin-a", "twin-b")}
@@ -276,13 +278,39 @@ def test_the_sample_takes_its_share_of_a_budget_and_the_rest_of_it_waits(make_jo
     job = make_job({**inputs, "refresh": {"max_rows": 2}}, day="2026-01-10")
     publish_old(job, "2026-01-09", {name: {} for name in (*USERS, "twin-a", "twin-b")})
     record, rows = planned(job)
-    sample = {name for name, row in rows.items() if row["rank"] // (HASHES * BINS_PER_TIER) == SAMPLE}
-    assert len(sample) > 1 and len(written(rows) & sample) == 1 and len(written(rows)) == 2
-    assert min(rows[name]["rank"] for name in sample) == rows[(written(rows) & sample).pop()]["rank"]
-    first, end = record["refresh"]["skipped"]
-    skipped = {name for name, row in rows.items() if first <= row["rank"] < end}
-    reasons = {rows[name]["carried_reason"] for name in skipped if not rows[name]["text_of"]}
-    assert skipped and reasons == {"budget"}
+    sample = {name for name in USERS[1:] if rows[name]["sample"] is not None}  # not a copy of another row
+    sampled = {name for name, row in rows.items() if row["sampled"]}
+    assert len(sample) > 1 and len(sampled) == 1 < len(written(rows)) == 2 and sampled <= written(rows)
+    assert min(rows[name]["sample"] for name in sample) == rows[sampled.pop()]["sample"]
+    others = [name for name, row in rows.items() if not row["sampled"]]
+    assert min(others, key=lambda name: rows[name]["rank"]) in written(rows)
+    left = {rows[name]["carried_reason"] for name in sample - written(rows) if not rows[name]["text_of"]}
+    assert left <= {"budget"} and record["refresh"]["sample_end"] > min(
+        rows[name]["sample"] for name in sample)
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(rows=0), Budget(rows=120), Budget(tokens=9000),
+                                    Budget(rows=250, tokens=9000)])
+def test_histograms_choose_the_rows_that_the_rule_chooses(spark, budget, monkeypatch):
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 10)
+    generator, n = np.random.default_rng(0), 500
+    tiers = np.where(generator.random(n) < 0.02, OVERDUE, generator.integers(OVERDUE + 1, BY_VALUE + 1, n))
+    hashes, keys = generator.integers(0, HASHES, (2, n))
+    sample = np.where((tiers == BY_VALUE) & (keys % 10 == 0), keys, NOT_SAMPLED)
+    scores, tokens = generator.lognormal(size=n), generator.integers(10, 90, n)
+    ranks = ((tiers * BINS_PER_TIER + FIRST_BIN + score_bin(scores)) * HASHES + hashes).tolist()
+    keys = [None if key == NOT_SAMPLED else key for key in sample.tolist()]
+    rows = spark.createDataFrame(
+        list(zip(ranks, keys, tokens.tolist(), tokens.tolist(), scores.tolist(), strict=True)),
+        "rank long, sample int, tokens long, cost long, value double")
+    rows = rows.withColumn("held", F.lit(False))
+    end, drawn = chosen._sample(rows, budget)
+    others = rows.where(~plan_table.is_sampled(F.col("sample"), end))
+    table = chosen._histogram(others, F.shiftright("rank", chosen._HASH_BITS))
+    cut = chosen._cut(table, others, budget.without(*drawn[:2]))
+    found = [(cut is None or rank < cut) or (key is not None and key < end)
+             for rank, key in zip(ranks, keys, strict=True)]
+    assert found == choose(tiers, scores, hashes, sample, tokens, budget).tolist()
 
 
 @pytest.mark.slow

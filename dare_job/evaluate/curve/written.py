@@ -118,7 +118,7 @@ def prepared(job: Job, work: Path) -> Job:
 
 def rows(job: Job, count: int | None, seed: int) -> list[dict]:
     """Up to ``count`` stale rows that have a prompt, in seeded random order."""
-    if not stage_inputs.has_stale_rows(stage_inputs.require_stage(job, "plan")):
+    if not stage_inputs.has_rows_to_write(stage_inputs.require_stage(job, "plan")):
         return []
     stale = generate.rows_to_write(job, None).where(F.col("prompt").isNotNull())
     stale = stale.orderBy(F.xxhash64(F.lit(seed), "entity", "entity_id"), "entity", "entity_id")

@@ -7,10 +7,9 @@ import numpy as np
 
 from dare_job.evaluate.refresh.nights import NONE, Nights
 from dare_job.refresh import choice, learned, value
-from dare_job.refresh.choice import BY_VALUE, HASHES, NO_TEXT, SAMPLE
+from dare_job.refresh.choice import BY_VALUE, HASHES, NO_TEXT, NOT_SAMPLED, SAMPLE_ONE_IN
 from dare_job.refresh.learned import Coefficients
 
-SAMPLED_SHARE = 0.02  # of the rows, written whatever their priority
 TOKENS_PER_STEP = 4.0  # with drafts, roughly
 
 # Score (U,) of each row on a night, from the night (U,) on which its text was written (NONE: no text).
@@ -89,16 +88,16 @@ def _chosen(nights: Nights, night: int, written: np.ndarray, places: np.ndarray,
     """(n,) which of the rows at ``places`` (n,) are written, by the choice that a run makes."""
     rng, changed = np.random.default_rng([seed, night]), nights.changed(night, _last_night(nights, night))
     tiers = np.where(written[places] == NONE, NO_TEXT, BY_VALUE)
-    hashes = rng.integers(HASHES, size=len(written))[places]
-    tiers[(tiers == BY_VALUE) & (rng.random(len(written))[places] < SAMPLED_SHARE)] = SAMPLE
+    hashes, keys = rng.integers(HASHES, size=(2, len(written)))[:, places]
+    sample = np.where((tiers == BY_VALUE) & (keys % SAMPLE_ONE_IN == 0), keys, NOT_SAMPLED)
     if policy.by_id:
-        tiers, hashes = np.full(len(places), BY_VALUE), places
+        tiers, hashes, sample = np.full(len(places), BY_VALUE), places, np.full(len(places), NOT_SAMPLED)
     if budget.unit == "rows":
         limit = choice.Budget(rows=round(budget.share * int(changed.sum())))
     else:
         limit = choice.Budget(tokens=round(budget.share * int(nights.tokens[night, changed].sum())))
     scores = policy.score(night, written)[places]
-    return choice.choose(tiers, scores, hashes, nights.tokens[night, places], limit)
+    return choice.choose(tiers, scores, hashes, sample, nights.tokens[night, places], limit)
 
 
 def _last_night(nights: Nights, night: int) -> np.ndarray:
@@ -139,8 +138,9 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
     """Ours: value per cost by the formula, with and without vectors, and by learned coefficients."""
     def policy(name: str, worth: Callable[..., np.ndarray]) -> Policy:
         def score(night: int, written: np.ndarray) -> np.ndarray:
-            steps = nights.text_tokens[night] / TOKENS_PER_STEP
-            cost = value.cost(nights.prompt_tokens[night], steps)
+            mean = nights.text_tokens[night - 1].mean() if night else 1.0
+            expected = np.where(written == NONE, mean, nights.at(nights.text_tokens, written))
+            cost = value.cost(nights.prompt_tokens[night], expected / TOKENS_PER_STEP)
             return worth(**features(nights, night, written, max_history)) / np.maximum(cost, 1)
         return Policy(name, score)
 
