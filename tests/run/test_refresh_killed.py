@@ -24,16 +24,18 @@ def plan_files(out):
 
 
 def choice(out):
-    """The cut, the copies, and the rows of a lower rank that nothing else holds back."""
+    """The copies, and the rows that the record of the plan chooses, with the record's two numbers."""
     folder = out / "_work" / f"dt={NIGHT_2}" / "plan"
-    cut = done_record(folder)["refresh"]["cut"]
+    record = done_record(folder)["refresh"]
+    cut, end = record["cut"], record["sample_end"]
     rows = {entity: pq.read_table(folder / f"entity={entity}").to_pylist() for entity in ENTITIES}
     copies = [published.dataset(plan_table.copies_folder(folder, entity), COPIES).to_table().to_pylist()
               for entity in ENTITIES]
     chosen = {entity: {row["entity_id"] for row in rows[entity]
-                       if row["stale"] and row["rank"] < cut and row["carried_reason"] is None}
+                       if row["stale"] and (row["rank"] < cut and row["carried_reason"] is None
+                                            or row["sample"] is not None and row["sample"] < end)}
               for entity in ENTITIES}
-    return cut, copies, chosen
+    return (cut, end), copies, chosen
 
 
 def test_a_run_with_a_budget_that_is_killed_keeps_its_choice(run, nights, job_of):  # noqa: F811
