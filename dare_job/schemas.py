@@ -57,7 +57,7 @@ PLAN = pa.schema([
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
     pa.field("carried_reason", pa.string()),  # why a stale row is written neither by budget nor by its rank
     pa.field("unseen_interactions", pa.int32()),  # interactions since the text was written; null: unknown
-    pa.field("age_days", pa.int32()),  # age of the text in days; null if there is none
+    pa.field("age_days", pa.int32()),  # age of the text, 20 if its date is not known; null: no text
     pa.field("distance", pa.float32()),  # 0 to 1: how far the history's item vectors moved since the text
     pa.field("value", pa.float64()),  # expected value of writing the row
     pa.field("cost", pa.int64()),  # estimate: tokens of the prompt, and eight for each decoding step

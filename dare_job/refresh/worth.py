@@ -45,9 +45,10 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
         Seconds from midnight (UTC) to the end of a date in the zone of the input; negative east of it.
     """
     to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
+    age = F.coalesce(_days_since(job, "old.generated_dt"), F.lit(HALF_LIFE_DAYS))
     rows = rows.withColumns({
         "unseen_interactions": F.when(text, _unseen(day_s)).cast("int"),
-        "age_days": F.when(text, F.greatest(F.lit(0), _days_since(job, "old.generated_dt"))).cast("int"),
+        "age_days": F.when(text, F.greatest(F.lit(0), age)).cast("int"),
         "prompt_tokens": _prompt_tokens(job, entity)})
     text_tokens, steps = _expected(job, entity)
     rows = rows.withColumns({
@@ -78,7 +79,7 @@ def _unseen(day_s: int) -> Column:
     """
     known = F.col("old.text_interactions").isNotNull()
     more = F.when(known, F.greatest(F.lit(0), F.col("interactions") - F.col("old.text_interactions")))
-    after = (F.unix_date(F.to_date("old.generated_dt")) + 1) * 86_400 + day_s
+    after = (F.unix_date(F.col("old.generated_dt").try_cast("date")).cast("long") + 1) * 86_400 + day_s
     later = F.size(F.filter("times", lambda time: time >= after))
     return F.greatest(more, F.when(known & F.col("times").isNotNull(), later))
 
@@ -96,12 +97,12 @@ def hash_of(job: Job, entity: str, purpose: str = "order") -> Column:
 
 
 def _days_since(job: Job, column: str) -> Column:
-    return F.datediff(F.lit(job.space.dt).cast("date"), F.to_date(column))
+    return F.datediff(F.lit(job.space.dt).cast("date"), F.col(column).try_cast("date"))
 
 
 def _age() -> Column:
-    """Days since the text was written; that of a text without a date is not known."""
-    return F.coalesce(F.col("age_days"), F.when(F.col("has_text"), HALF_LIFE_DAYS), F.lit(0.0))
+    """Days since the text was written; 0 without one."""
+    return F.coalesce("age_days", F.lit(0.0))
 
 
 def learned_coefficients(job: Job) -> Coefficients | None:

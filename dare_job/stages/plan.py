@@ -195,6 +195,9 @@ def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, 
     compared = ["entity_id", "text_key", "prompt_sha256", "error", "relaxed_tokens", *worth.OF_TEXTS]
     texts = read_texts(job, previous, compared if dated else [*compared, "knowledge"])
     texts = texts.withColumn("has_text", F.col("generated_dt" if dated else "knowledge").isNotNull())
+    if not dated:
+        _warn_of_dates(texts, previous)
+    texts = texts.withColumn("generated_dt", published.text_date())
     if previous.name.startswith("dt="):
         texts = texts.withColumn("generated_dt", F.coalesce("generated_dt", F.lit(previous.name[3:])))
     old = texts.select(
@@ -216,6 +219,14 @@ def _planned(job: Job, entity: str, table: DataFrame, previous: AnyPath | None, 
         "prompt_sha256": F.when(known, F.col("prompt_sha256")).otherwise(F.col("old_sha")),
         "text_key": F.when(known, F.col("text_key")).otherwise(F.col("old_key")),
     })
+
+
+def _warn_of_dates(texts: DataFrame, folder: AnyPath) -> None:
+    """Warn if the date of a text that came with the input cannot be read."""
+    unreadable = F.col("generated_dt").isNotNull() & published.text_date().isNull()
+    if found := texts.where(unreadable).select("generated_dt").first():
+        _LOG.warning("%s: generated_dt = %r is not a date; write dates as YYYY-MM-DD. Such a text counts as "
+                     "one without a date", folder, found[0])
 
 
 def _refresh_interval(job: Job) -> int:

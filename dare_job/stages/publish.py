@@ -316,7 +316,7 @@ def _before(job: Job, entity: str):
     old = published.previous_folder(job, entity)
     if old is None:
         return _empty(job)
-    before = published.read_texts(job, old)
+    before = published.read_texts(job, old).withColumn("generated_dt", published.text_date())
     if old.name.startswith("dt="):
         dated = F.coalesce("generated_dt", F.lit(old.name[3:]))
         before = before.withColumn("generated_dt", F.when(F.col("knowledge").isNotNull(), dated))

@@ -215,6 +215,13 @@ def has_relaxed_tokens():
     return F.coalesce("relaxed_tokens", F.lit(0)) > 0
 
 
+def text_date():
+    """Spark column ``generated_dt`` as YYYY-MM-DD; null if it is not a date, as in a text of the input."""
+    from pyspark.sql import functions as F
+
+    return F.col("generated_dt").try_cast("date").cast("string")
+
+
 def read_texts(job: Job, folder: AnyPath, columns: Sequence[str] = KNOWLEDGE.names):
     """A folder of text as a Spark DataFrame with some columns of KNOWLEDGE; missing columns are null.
 

@@ -313,6 +313,26 @@ def test_histograms_choose_the_rows_that_the_rule_chooses(spark, budget, monkeyp
     assert found == choose(tiers, scores, hashes, sample, tokens, budget).tolist()
 
 
+def test_a_text_of_the_input_whose_date_cannot_be_read_counts_as_one_without_a_date(
+        make_job, inputs, tmp_path, caplog):
+    """Nor does a date after 2038, whose end in seconds needs more than 32 bits, end the plan."""
+    folder = tmp_path / "texts" / "entity=user"
+    folder.mkdir(parents=True)
+    dates = {"u4": "05.12.2025", "u5": None, "u6": "2040-01-01", "u7": "2026-01-05T10:00:00"}
+    rows = [{"entity_id": name, "knowledge": "text", "generated_dt": day, "text_interactions": 1}
+            for name, day in dates.items()]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "part-0.parquet")
+    job = make_job({**inputs, "input": {**inputs["input"], "knowledge": str(folder.parent)},
+                    "refresh": {"max_rows": 3}}, day="2026-01-10")
+    _, found = planned(job)
+    assert {name: (found[name]["age_days"], found[name]["unseen_interactions"]) for name in dates} == {
+        "u4": (20, 4), "u5": (20, 5), "u6": (0, 6), "u7": (5, 7)}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text for text in warnings if "generated_dt" in text] == [
+        f"{folder}: generated_dt = '05.12.2025' is not a date; write dates as YYYY-MM-DD. Such a text counts "
+        "as one without a date"]
+
+
 @pytest.mark.slow
 def test_what_failed_is_tried_again_with_another_prompt_set(make_job, inputs):
     failing = {"u6": {"failures": 6, "failed_dt": "2026-01-09"}}
