@@ -30,7 +30,7 @@ def _key(task: Task) -> tuple:
     return task.run_id, task.folder, task.model, task.config.decode.batch_size
 
 
-def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
+def decode_rows(rows: Iterator[dict | None], task: Task, watchdog: Watchdog,
                 hung: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict, Result | str]]:
     """Yield every row with its result, or with the reason why it has none, in order of completion.
 
@@ -40,6 +40,8 @@ def decode_rows(rows: Iterator[dict], task: Task, watchdog: Watchdog,
 
     Parameters
     ----------
+    rows
+        None among them: the next one is taken when those before it are finished.
     hung
         Reasons of earlier hangs by row id; a row that hung alone is given up.
 
@@ -130,7 +132,7 @@ class _RequestQueue:
         Rows to decode at the end.
     """
 
-    def __init__(self, rows: Iterator[dict], task: Task, watchdog: Watchdog,
+    def __init__(self, rows: Iterator[dict | None], task: Task, watchdog: Watchdog,
                  hung: Mapping[str, Sequence[str]]):
         self._rows, self._task, self._watchdog, self._hung = rows, task, watchdog, hung
         self._next: dict | None = None

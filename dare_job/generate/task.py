@@ -46,8 +46,8 @@ class Task:
         Shipped copies of these folders; ``here`` unpacks them.
     stop_at, stop_why
         When no further chunk is started (seconds since 1970), and the reason; None: never.
-    chunk_s
-        Expected seconds of a worker's first chunk; 0: not known.
+    row_s
+        Expected seconds of a worker per row, until it has measured its own; 0: not known.
     prompt_formats
         What surrounds prompts, by entity type; empty: the section ``model`` alone decides.
     """
@@ -70,7 +70,7 @@ class Task:
     prompt_formats: tuple[tuple[str, PromptFormat], ...] = ()
     stop_at: float | None = None
     stop_why: str = ""
-    chunk_s: float = 0.0
+    row_s: float = 0.0
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", plan_token: str = "") -> "Task":

@@ -59,6 +59,9 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
     first = next(rows, None)
     if first is None or not shard_plan.is_active(folder, task.plan_token):
         return
+    if not _has_time(task):  # ``Collector.watched`` asks again, since loading the model takes time
+        _record_stop(task)
+        return
     shard = first["shard"]
     loading.start_task_log(task, "generate", shard=shard)
     note = partial(hangs.record_hang, task, shard, _name())
@@ -70,9 +73,6 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
         _LOG.info("the model is loaded", extra={
             "seconds": round(time.perf_counter() - began, 3), "gpu": workers.task_gpu(),
             "loads": loading.load_count()})
-        if not _has_time(task):  # loading took it
-            _record_stop(task)
-            return
         collector = Collector(task)
         live = LiveProgress(folder, shard, task.plan_token, collector.uncommitted, watchdog)
         with watchdog.running(), live.running():
@@ -99,24 +99,25 @@ def write_shard(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Re
 
 
 def _missing(rows: Iterable[dict], task: Task) -> Iterator[dict]:
-    """Rows whose chunk no earlier attempt at the shard has committed, while there is time to write them."""
+    """Rows whose chunk no earlier attempt at the shard has committed."""
     chunk, committed = None, False
     for row in rows:
         if row["chunk"] != chunk:
             chunk, committed = row["chunk"], _path(row, task).exists()
-            if not committed and not _has_time(task):
-                _record_stop(task)
-                return
         if not committed:
             yield row
 
 
-_chunk_s = 0.0  # time that a chunk took in this process, from its first row to its commit; 0: not known
+_row_s = 0.0  # time of a row in this process, in batches that are full; 0: not known
 
 
-def _has_time(task: Task) -> bool:
-    """Whether a chunk that takes as long as the ones before it would end before ``task.stop_at``."""
-    return task.stop_at is None or time.time() + (_chunk_s or task.chunk_s) <= task.stop_at
+def _has_time(task: Task, waiting: int = 0) -> bool:
+    """Whether ``waiting`` rows in decoding and another chunk would end before ``task.stop_at``.
+
+    They are decoded at the same time, so rows that do not fill a batch take as long as a full one.
+    """
+    rows = max(waiting + task.config.spark.rows_per_commit, decoding.batch_size_of(task))
+    return task.stop_at is None or time.time() + rows * (_row_s or task.row_s) <= task.stop_at
 
 
 def _record_stop(task: Task) -> None:
@@ -146,13 +147,24 @@ class Collector:
         self._totals: dict[int, Totals] = defaultdict(Totals)  # of ``_ready``
         self._newest = -1
         self._began = time.perf_counter()
-        self._started: dict[int, float] = {}  # chunk -> when its first row was read
+        self._measured, self._finished = self._began, 0  # last measurement of ``_row_s``, rows since then
 
-    def watched(self, rows: Iterable[dict]) -> Iterator[dict]:
-        """Yield the same rows and count the rows in decoding of each chunk."""
+    def watched(self, rows: Iterable[dict]) -> Iterator[dict | None]:
+        """Yield the rows of chunks for which there is time, and count the rows in decoding of each chunk.
+
+        None after a batch whose time has to be measured: the next row follows when these are finished.
+        """
+        task = self._task
         for row in rows:
+            if row["chunk"] != self._newest:
+                self._newest = -1
+                is_measured = task.stop_at is None or _row_s or task.row_s
+                if not is_measured and self._waiting.total() >= decoding.batch_size_of(task):
+                    yield None
+                if not _has_time(task, self._waiting.total()):
+                    _record_stop(task)
+                    return
             self._newest = row["chunk"]
-            self._started.setdefault(self._newest, time.perf_counter())
             self._waiting[self._newest] += 1
             yield row
         self._newest = -1
@@ -160,6 +172,7 @@ class Collector:
     def add(self, row: dict, finished: dict, beams: Counter[str]) -> Iterator[pa.RecordBatch]:
         """Add a finished row and commit complete chunks. The newest chunk can still receive rows."""
         self._waiting[row["chunk"]] -= 1
+        self._finished += 1
         self._beams[row["chunk"]].update(beams)
         self._ready[row["chunk"]].append((row, finished))
         self._totals[row["chunk"]] += _totals_of(finished)
@@ -176,10 +189,8 @@ class Collector:
         return sum(list(self._totals.values()), Totals(busy_s=time.perf_counter() - self._began))
 
     def _commit(self, chunk: int) -> pa.RecordBatch:
-        global _chunk_s
         busy_s = time.perf_counter() - self._began
-        took_s = time.perf_counter() - self._started.pop(chunk)
-        _chunk_s = max(took_s, (took_s + _chunk_s) / 2)  # quick to learn that chunks take longer
+        self._measure()
         entries = sorted(self._ready.pop(chunk), key=lambda entry: entry[0]["position"])
         first = entries[0][0]
         if not shard_plan.is_active(path(self._task.folder), self._task.plan_token):
@@ -195,6 +206,15 @@ class Collector:
         _LOG.info("committed %s", file.name, extra={
             "entity": first["entity"], **record, "busy_s": round(busy_s, 3)})
         return pa.RecordBatch.from_pylist([record], schema=CHUNKS)
+
+    def _measure(self) -> None:
+        """Update the time of a row. Less than a batch of rows says only that they take longer than known."""
+        global _row_s
+        now, batch_size = time.perf_counter(), decoding.batch_size_of(self._task)
+        row_s = (now - self._measured) / max(self._finished, batch_size)
+        if self._finished >= batch_size or row_s > _row_s:
+            _row_s = max(row_s, (row_s + _row_s) / 2)  # quick to learn that rows take longer
+            self._measured, self._finished = now, 0
 
 
 def _totals_of(finished: dict) -> Totals:

@@ -146,18 +146,17 @@ def _previous_manifest(job: Job) -> dict:
     return published.read_manifest(old) if old else {}
 
 
-def chunk_seconds(job: Job, tally: Totals) -> float:
-    """Expected time of a chunk: of those that are there (``tally``), else by the rate of an earlier date.
+def row_seconds(job: Job, tally: Totals) -> float:
+    """Expected time of a worker per row: of those that are there (``tally``), else at an earlier date's rate.
 
     The newest one that wrote rows. 0 if there is none.
     """
-    rows = job.config.spark.rows_per_commit
     if tally.rows:
-        return tally.busy_s / tally.rows * rows
+        return tally.busy_s / tally.rows
     for manifest in _earlier_manifests(job):
         written, rate = (manifest.get("counts") or {}).get("written"), manifest.get("tokens_per_s")
         if written and rate:
-            return rows * manifest["totals"]["tokens"] / written / rate
+            return manifest["totals"]["tokens"] / written / rate
     return 0.0
 
 

@@ -184,7 +184,7 @@ def _write(job: Job, work: shard_plan.ShardPlan) -> None:
                 break
             if wave_index.unfinished_rows(work, wave):
                 if stop:
-                    task = replace(task, chunk_s=stopping.chunk_seconds(job, tally.update()))
+                    task = replace(task, row_s=stopping.row_seconds(job, tally.update()))
                 _write_wave(job, work, wave, task.of_wave(job, wave_index.build_indexes(job, work, wave)))
 
 

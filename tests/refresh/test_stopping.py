@@ -128,13 +128,13 @@ def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_r
     assert baseline.expected_seconds(job, Totals(rows=3, errors=3)) == 0
 
 
-def test_a_first_chunk_takes_as_long_as_those_that_are_there_or_as_an_earlier_run_says(job):
-    assert stopping.chunk_seconds(job, Totals()) == 0
+def test_a_first_row_takes_as_long_as_those_that_are_there_or_as_an_earlier_run_says(job):
+    assert stopping.row_seconds(job, Totals()) == 0
     publish(job, "2025-12-30", counts={"written": 10}, totals={"tokens": 2000}, tokens_per_s=50.0)
     publish(job, "2025-12-31", counts={"written": 0}, totals={"tokens": 0}, tokens_per_s=None)
     publish(job, "2026-01-03", counts={"written": 10}, totals={"tokens": 10}, tokens_per_s=50.0)
-    assert stopping.chunk_seconds(job, Totals()) == pytest.approx(8 * 200 / 50)
-    assert stopping.chunk_seconds(job, Totals(rows=4, busy_s=20.0)) == pytest.approx(8 * 5)
+    assert stopping.row_seconds(job, Totals()) == pytest.approx(200 / 50)
+    assert stopping.row_seconds(job, Totals(rows=4, busy_s=20.0)) == pytest.approx(5)
 
 
 def test_an_estimate_says_which_share_of_the_decoding_the_limits_of_time_leave(job, make_job, at):

@@ -227,11 +227,70 @@ def test_a_worker_of_a_killed_run_does_not_stop_a_later_cut(task):
 
 
 def test_no_chunk_is_started_if_loading_the_model_took_the_time(task, monkeypatch):
-    monkeypatch.setattr(worker, "_chunk_s", 0.0)
+    monkeypatch.setattr(worker, "_row_s", 0.0)
     monkeypatch.setattr(loading, "load_task_model", lambda task: time.sleep(0.3))
     soon = replace(task.task, stop_at=time.time() + 0.2, stop_why=stopping.DEADLINE)
     assert list(worker.write_shard(batches(4, 2), soon)) == [] and not written(task.folder)
     assert stopping.stopped(task.folder) == stopping.DEADLINE
+
+
+class Timed(FakeEngine):
+    """Reads all rows ahead, then decodes a batch of two in ``batch_s`` seconds of the worker's clock."""
+
+    clock, batch_s = 1000.0, 20.0
+
+    def run(self, requests):
+        for found in super().run(list(requests)):
+            Timed.clock += self.batch_s / self.batch_size
+            yield found
+
+
+@pytest.fixture
+def timed(task, monkeypatch):
+    """Factory: writes shard 3, whose chunks have two rows, as far as this number of seconds allows."""
+    def now() -> float:
+        return Timed.clock
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(time=now, perf_counter=now))
+    monkeypatch.setattr(loading, "make_engine", lambda task, batch_size=2: Timed(batch_size, set()))
+    config = JobConfig.model_validate({"decode": {"batch_size": 2}, "spark": {"rows_per_commit": 2}})
+
+    def write(chunks: int, left_s: float | None, **changes) -> int:
+        stop_at = left_s and now() + left_s
+        limited = replace(task.task, config=config, stop_at=stop_at, stop_why=stopping.DEADLINE, **changes)
+        return len(list(worker.write_shard(batches(2 * chunks, 2), limited)))
+    return write
+
+
+@pytest.mark.parametrize(("left_s", "chunks"), [(19.9, 0), (20.1, 1), (39.9, 1), (60.1, 3), (200.1, 9)])
+@pytest.mark.parametrize("known", ["measured", "earlier run"])
+def test_rows_that_are_read_ahead_need_time_too(task, timed, monkeypatch, left_s, chunks, known):
+    """A row takes 10 seconds of a worker. All rows are read before the first one is decoded."""
+    monkeypatch.setattr(worker, "_row_s", 10.0 if known == "measured" else 0.0)
+    assert timed(9, left_s, row_s=10.0 if known == "earlier run" else 99.0) == chunks
+    assert stopping.stopped(task.folder) == (stopping.DEADLINE if chunks < 9 else None)
+
+
+def test_rows_that_do_not_fill_a_batch_take_as_long_as_a_full_one(task, monkeypatch):
+    monkeypatch.setattr(worker, "_row_s", 1.0)
+    config = JobConfig.model_validate({"decode": {"batch_size": 60}, "spark": {"rows_per_commit": 20}})
+    for left_s, waiting, expected in ((50, 0, False), (70, 0, True), (70, 40, True), (70, 60, False)):
+        limited = replace(task.task, config=config, stop_at=time.time() + left_s)
+        assert worker._has_time(limited, waiting) == expected
+
+
+def test_the_first_batch_of_a_worker_that_knows_no_times_is_measured_before_others_start(timed, monkeypatch):
+    monkeypatch.setattr(worker, "_row_s", 0.0)
+    assert timed(9, 59.9) == 2 and worker._row_s == pytest.approx(10.0)  # then 39.9 seconds are left
+
+
+def test_the_time_of_a_row_follows_those_that_are_committed(timed, monkeypatch):
+    """At once if they take longer, and by half if they take less time."""
+    monkeypatch.setattr(worker, "_row_s", 10.0)
+    for chunks, (batch_s, row_s) in enumerate(((60.0, 30.0), (20.0, 20.0), (20.0, 15.0)), start=1):
+        monkeypatch.setattr(Timed, "batch_s", batch_s)
+        assert timed(chunks, None) == 1  # the others are there
+        assert worker._row_s == pytest.approx(row_s)
 
 
 def test_a_text_without_an_answer_is_an_error_of_its_row(task, monkeypatch):
