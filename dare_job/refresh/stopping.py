@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
 from dare_job.errors import ConfigError
 from dare_job.job import Job
 from dare_job.observe import figures
 from dare_job.schemas import ENTITIES
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import published
+from dare_job.tables import published, stage_inputs
 from dare_job.tables.chunk_files import Totals
-from dare_job.workspace import generation_started, write_json
+from dare_job.workspace import write_json
 
 FIXED, STOPPED = "_deadline.json", "_stopped.json"
 DEADLINE, WORKER_HOURS = "deadline", "worker hours"
@@ -74,13 +76,22 @@ def require_future(job: Job) -> None:
     Raises
     ------
     ConfigError
-        It is, and no text of this date has been written. Otherwise the run publishes what is written.
+        It is, and no row of this date has been written. Otherwise the run publishes what is written, as does
+        one that has stopped before its first row.
     """
-    if not job.config.refresh.deadline or generation_started(job.space.work):
+    if not job.config.refresh.deadline or _deadline(job) > datetime.now(UTC).timestamp():
         return
-    if _deadline(job) <= datetime.now(UTC).timestamp():
+    if not (has_stopped(job) or _has_rows(job)):
         raise ConfigError(f"refresh.deadline = {job.config.refresh.deadline!r} of this run is over, and no "
                           f"text of {job.space.dt} is written: give a later one")
+
+
+def _has_rows(job: Job) -> bool:
+    """Whether rows of this date are committed, or kept of an earlier shard plan."""
+    try:
+        return any(stage_inputs.count_generated(job, entity) for entity in ENTITIES)
+    except (pa.ArrowException, OSError):  # a damaged file: the stage generate writes its rows again
+        return True
 
 
 def _limits(job: Job) -> dict:

@@ -8,6 +8,7 @@ import pytest
 from dare_job.errors import ConfigError
 from dare_job.generate import baseline, estimate
 from dare_job.refresh import stopping, words
+from dare_job.tables import chunk_files
 from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import write_json
 
@@ -42,10 +43,13 @@ def test_a_run_that_is_resumed_keeps_its_deadline_and_the_next_one_has_its_own(j
     stopping.fix_deadline(job)
     at(5, 10)  # killed in between, before anything was written
     stopping.fix_deadline(job)
+    folder = job.space.stage("generate") / "entity=user"
+    folder.mkdir(parents=True)
+    write_json(folder.parent / "_cut.json", {})  # killed after the shard plan
+    chunk_files.write(folder / "kept-00000.parquet", [])
     with pytest.raises(ConfigError, match="'05:00 UTC' of this run is over, and no text of 2026-01-02"):
         stopping.require_future(job)
-    job.space.stage("generate").mkdir(parents=True)
-    write_json(job.space.stage("generate") / "_cut.json", {})
+    chunk_files.write(folder / chunk_files.name(0, 0), [{"entity_id": "u1", "run_id": "r"}])
     stopping.require_future(job)  # with texts, it publishes them
     assert stopping.seconds_left(job) == 0
     assert stopping.set_stop(job, job.space.stage("generate"), 2, 0.0) == stopping.Stop(
@@ -76,6 +80,8 @@ def test_a_run_that_has_stopped_is_not_started_again_until_it_ends_or_its_limits
     job.space.stage("generate").mkdir(parents=True)
     stopping.record_stop(job.space.stage("generate"), stopping.DEADLINE)
     assert stopping.has_stopped(job) and not stopping.has_stopped(more)
+    at(6)
+    stopping.require_future(job)  # it may have stopped before its first row
     at(4, 59, day=4 if "deadline" in limits else 3)
     assert stopping.has_stopped(job)
     at(5, 1, day=4)
