@@ -60,10 +60,8 @@ class Sample:
     batch_size: int
 
 
-def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict | None:
+def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict:
     """Rates by method and ``tokens_per_s`` of the faster one. Measured once per shard plan and settings.
-
-    None if there are no rows or the measurement failed. A warning gives the reason of a failure.
 
     Parameters
     ----------
@@ -72,24 +70,37 @@ def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict | N
 
     Returns
     -------
-    rows, workers, batch_size
-        Of the sample.
-    run_workers, comparable
-        Concurrent workers of the run, and whether its rate may be divided by this one.
-    rates, method, tokens_per_s
-        Of each method, the faster method, its rate.
+    measured
+        None if there are no rows or the measurement failed; a warning gives the reason of a failure. Else
+
+        - ``rows, workers, batch_size`` of the sample
+        - ``run_workers, comparable``: concurrent workers of the run, and whether its rate may be divided by
+          this one
+        - ``rates, method, tokens_per_s`` of each method, the faster method, its rate
+    span
+        Start and end, in seconds since 1970.
     """
-    settings = job.config.baseline
-    folder = job.space.stage("baseline")
-    fingerprint = digest([plan.fingerprint, plan.rows, settings.model_dump(), job.config.seed,
-                          job.config.decode.batch_size])
+    folder, fingerprint = job.space.stage("baseline"), _fingerprint(job, plan)
     if not is_done(folder, fingerprint):
-        slots = task_slots(job.spark)
+        slots, began = task_slots(job.spark), time.time()
         run_workers = min(slots, run_workers or slots)
-        measured = _try_measure(job, plan, run_workers) if settings.rows and plan.rows else None
-        with committing(folder, fingerprint, {"measured": measured}):
+        rows = job.config.baseline.rows and plan.rows
+        measured = _try_measure(job, plan, run_workers) if rows else None
+        span = [round(began, 3), round(time.time(), 3)]
+        with committing(folder, fingerprint, {"measured": measured, "span": span}):
             pass
-    return done_record(folder)["measured"]
+    record = done_record(folder)
+    return {"measured": record["measured"], "span": record.get("span")}  # versions before had no span
+
+
+def is_measured(job: Job, plan) -> bool:
+    """Whether an earlier start of the run has measured the baseline."""
+    return is_done(job.space.stage("baseline"), _fingerprint(job, plan))
+
+
+def _fingerprint(job: Job, plan) -> str:
+    return digest([plan.fingerprint, plan.rows, job.config.baseline.model_dump(), job.config.seed,
+                   job.config.decode.batch_size])
 
 
 def expected_seconds(job: Job, totals: Totals, run_workers: int | None = None) -> float:

@@ -1,7 +1,6 @@
 """Stage generate: generates texts with the model, in Spark tasks that commit chunk by chunk."""
 
 import logging
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -45,7 +44,7 @@ def run(job: Job) -> dict:
     waves, workers, beams, baseline
         Wave totals, worker utilization, beam statistics, baseline rates.
     baseline_span
-        Start and end of measuring the baseline, in seconds since 1970.
+        Start and end of measuring the baseline, in seconds since 1970; None if it was not measured.
     ...
         Totals and rates of ``chunk_files.Totals``.
 
@@ -81,9 +80,8 @@ def run(job: Job) -> dict:
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
                   "stopped": why, "not_reached": work.rows - totals.rows,
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams}
-        began = time.time()
-        record["baseline"] = _baseline(job, work, workers, totals) if work.rows and not why else None
-        record["baseline_span"] = [round(began, 3), round(time.time(), 3)]
+        measured = _baseline(job, work, workers, totals) if work.rows and not why else {}
+        record |= {"baseline": measured.get("measured"), "baseline_span": measured.get("span")}
     lock.require_held()
     write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
     if why:
@@ -92,11 +90,13 @@ def run(job: Job) -> dict:
 
 
 def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None, totals: chunk_files.Totals
-              ) -> dict | None:
+              ) -> dict:
+    """What ``measure_baseline`` returns; empty if there is no time for it."""
     from dare_job.generate import baseline  # imports torch, which a run without rows does not need
 
-    if not stopping.has_time_for_baseline(job, baseline.expected_seconds(job, totals, run_workers)):
-        return None
+    expected_s = baseline.expected_seconds(job, totals, run_workers)
+    if not (baseline.is_measured(job, work) or stopping.has_time_for_baseline(job, expected_s)):
+        return {}
     return baseline.measure_baseline(job, work, run_workers)
 
 

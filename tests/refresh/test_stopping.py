@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from dare_job.errors import ConfigError
-from dare_job.generate import baseline, estimate
+from dare_job.generate import baseline, estimate, shard_plan
 from dare_job.refresh import stopping, words
+from dare_job.stages import generate
 from dare_job.tables import chunk_files
 from dare_job.tables.chunk_files import Totals
 from dare_job.workspace import write_json
@@ -132,6 +133,20 @@ def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_r
     assert not stopping.has_time_for_baseline(job, seconds)
     assert baseline.expected_seconds(make_job({"baseline": {"rows": 0}}), totals) == 0
     assert baseline.expected_seconds(job, Totals(rows=3, errors=3)) == 0
+
+
+def test_a_baseline_that_is_measured_is_kept_by_a_run_that_is_resumed_near_its_deadline(
+        job, at, monkeypatch):
+    work = shard_plan.ShardPlan(job.space.stage("generate"), "f", 1, 8, 0)
+    monkeypatch.setattr(baseline, "_try_measure", lambda job, plan, run_workers: {"tokens_per_s": 5.0})
+    at(3)
+    stopping.fix_deadline(job)
+    first = generate._baseline(job, work, 1, Totals())
+    assert first["measured"] == {"tokens_per_s": 5.0}
+    at(5)
+    assert generate._baseline(job, work, 1, Totals()) == first
+    other = shard_plan.ShardPlan(job.space.stage("generate"), "g", 1, 8, 0)
+    assert generate._baseline(job, other, 1, Totals()) == {}
 
 
 def test_a_first_row_takes_as_long_as_those_that_are_there_or_as_an_earlier_run_says(job):

@@ -39,7 +39,7 @@ class Night:
 
     @property
     def baseline(self) -> dict | None:
-        """What ``baseline.measure_baseline`` returned: tokens per second, and how they were measured."""
+        """What ``baseline.measure_baseline`` measured: tokens per second, and how they were measured."""
         return self.first("baseline")
 
     @property
