@@ -73,16 +73,20 @@ class RefreshSettings(Section):
         return self != RefreshSettings(priority=self.priority)
 
     @property
+    def is_timed(self) -> bool:
+        """Whether a run may stop before all chosen rows are written."""
+        return self.deadline is not None or self.max_worker_hours is not None
+
+    @property
     def has_budget(self) -> bool:
         """Whether a run may have to leave rows that nothing else holds back, so that their order counts."""
-        return any(limit is not None for limit in (self.max_rows, self.max_share, self.max_tokens,
-                                                   self.max_worker_hours, self.deadline))
+        return self.is_timed or any(limit is not None for limit in (
+            self.max_rows, self.max_share, self.max_tokens))
 
     @property
     def choosing(self) -> dict:
-        """The settings that the choice of rows depends on; those about time act while texts are written."""
-        values = self.model_dump(exclude={"deadline", "max_worker_hours"})
-        return values | {"timed": self.deadline is not None or self.max_worker_hours is not None}
+        """What the choice of rows depends on. Of a limit of time, only whether it is the only limit."""
+        return self.model_dump(exclude={"deadline", "max_worker_hours"}) | {"limited": self.is_limited}
 
     def deadline_after(self, start: datetime) -> datetime | None:
         """The deadline: its date where it names one, else the next such time after ``start`` (with a zone).

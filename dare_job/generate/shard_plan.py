@@ -57,7 +57,7 @@ class ShardPlan:
     drafting
         Entity types whose waves draft from the texts of earlier waves.
     wave_settings
-        Digest of the section ``waves``.
+        Digest of the settings that assign rows to waves.
     """
 
     folder: AnyPath
@@ -89,7 +89,8 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
     ``rows_to_write(limit)`` returns a DataFrame with ``entity`` and ROW_COLUMNS, one row per text; None: this
     run has no rows.
     """
-    folder, wave_settings = job.space.stage("generate"), digest(job.config.waves.model_dump())
+    folder = job.space.stage("generate")
+    wave_settings = digest([job.config.waves.model_dump(), job.config.refresh.is_timed])
     for entity in ENTITIES:
         chunk_files.discard_unreadable(folder / f"entity={entity}")
     plan = read_plan(folder)

@@ -94,7 +94,7 @@ def _in_bands(job: Job, rows: DataFrame, last: int) -> DataFrame:
 
     Workers write a wave after the other, so the most valuable rows are there when time runs out.
     """
-    if not job.config.refresh.choosing["timed"]:
+    if not job.config.refresh.is_timed:
         return rows
     inside = rows.where((F.col("wave") == last) & F.col("rank").isNotNull())
     edges = inside.approxQuantile("rank", [band / _BANDS for band in range(1, _BANDS)], 0.001)

@@ -97,6 +97,13 @@ def test_a_deadline_is_the_next_such_time_in_its_zone(deadline, start, expected)
     assert found == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
+def test_a_limit_of_time_beside_others_does_not_change_the_choice():
+    """Alone it does: without any limit, nothing is held back and no vectors are needed."""
+    nothing, rows, time = {}, {"max_rows": 3}, {"deadline": "05:00 UTC"}
+    choosing = [RefreshSettings(**values).choosing for values in (nothing, time, rows, rows | time)]
+    assert choosing[2] == choosing[3] and choosing[0] != choosing[1] != choosing[2]
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({"deadline": "5 o'clock"}, "write a time and its time zone"),
     ({"deadline": "25:00 UTC"}, "not a valid time of day"),

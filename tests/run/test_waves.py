@@ -104,6 +104,10 @@ def test_the_cut_keeps_waves_apart_and_other_settings_cut_anew_until_all_is_writ
     write(work, shard_plan.remaining_rows(job, work, 1).collect()[:1])
     assert unfinished_rows(work, 1) == 9 and unfinished_rows(work, 2) == 30
     assert shard_plan.load_or_create(job, "f", lambda limit: rows) == work
+    timed = make_job({"waves": {"sizes": [10, 40]}, "refresh": {"max_worker_hours": 1.0}})
+    again = shard_plan.load_or_create(timed, "f", lambda limit: rows)
+    assert len(again.waves) > 2 and sum(count for count, _ in again.waves) == 171 and again.kept == 1
+    assert shard_plan.load_or_create(timed, "f", lambda limit: rows) == again
     never = make_job({"waves": {"when": "never"}, "spark": {"shards": 4}})
     again = shard_plan.load_or_create(never, "f", lambda limit: rows)
     assert ([count for count, _ in again.waves], again.kept, again.drafting) == ([171], 1, [])
