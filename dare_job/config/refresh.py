@@ -55,9 +55,11 @@ class RefreshSettings(Section):
                              "Europe/Berlin' or '2026-01-31 05:00 UTC'")
         check_zone(match[3], "the time zone of refresh.deadline")
         try:
-            datetime.strptime(f"{match[1] or '2026-01-31'} {match[2]}", "%Y-%m-%d %H:%M")
+            _in_utc(datetime.strptime(f"{match[1] or '2026-01-31'} {match[2]}", "%Y-%m-%d %H:%M"), match[3])
         except ValueError:
             raise ValueError(f"refresh.deadline = {value!r} is not a valid time of day") from None
+        except OverflowError:
+            raise ValueError(f"refresh.deadline = {value!r} is outside the years 1 to 9999 in UTC") from None
         return value
 
     @model_validator(mode="after")
@@ -91,15 +93,17 @@ class RefreshSettings(Section):
     def deadline_after(self, start: datetime) -> datetime | None:
         """The deadline: its date where it names one, else the next such time after ``start`` (with a zone).
 
-        A time that clocks skip counts as the moment at which they are set forward; one that comes twice is
-        the earlier one.
+        A time that clocks skip is read by the clock before: 02:30 is 03:30 if they are set forward by an hour
+        at 02:00. One that comes twice is the earlier one.
         """
         if self.deadline is None:
             return None
         day, time, zone = _DEADLINE.fullmatch(self.deadline).groups()
         local = start.astimezone(ZoneInfo(zone))
         moment = datetime.strptime(f"{day or local.date()} {time}", "%Y-%m-%d %H:%M")
-        deadline = moment.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        if day is None and deadline <= start:
-            deadline = (moment + timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        return deadline
+        deadline = _in_utc(moment, zone)
+        return _in_utc(moment + timedelta(days=1), zone) if day is None and deadline <= start else deadline
+
+
+def _in_utc(moment: datetime, zone: str) -> datetime:
+    return moment.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)

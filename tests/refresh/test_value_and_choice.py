@@ -90,7 +90,9 @@ def test_bins_keep_the_order_of_scores_that_differ_by_more_than_a_percent():
     ("05:00 Europe/Berlin", "2026-01-10T03:59", "2026-01-10T04:00"),
     ("05:00 UTC", "2026-01-10T05:00", "2026-01-11T05:00"),
     ("2026-01-09 05:00 UTC", "2026-01-10T05:00", "2026-01-09T05:00"),
-    ("05:00 Europe/Berlin", "2026-03-28T22:00", "2026-03-29T03:00")])  # clocks are set forward
+    ("05:00 Europe/Berlin", "2026-03-28T22:00", "2026-03-29T03:00"),  # clocks are set forward
+    ("02:30 Europe/Berlin", "2026-03-28T22:00", "2026-03-29T01:30"),  # and skip this time
+    ("02:30 Europe/Berlin", "2026-10-24T22:00", "2026-10-25T00:30")])  # this one comes twice
 def test_a_deadline_is_the_next_such_time_in_its_zone(deadline, start, expected):
     settings = RefreshSettings(deadline=deadline)
     found = settings.deadline_after(datetime.fromisoformat(start).replace(tzinfo=UTC))
@@ -107,6 +109,8 @@ def test_a_limit_of_time_beside_others_does_not_change_the_choice():
 @pytest.mark.parametrize(("settings", "message"), [
     ({"deadline": "5 o'clock"}, "write a time and its time zone"),
     ({"deadline": "25:00 UTC"}, "not a valid time of day"),
+    ({"deadline": "9999-12-31 23:59 America/New_York"}, "is outside the years 1 to 9999 in UTC"),
+    ({"deadline": "0001-01-01 00:00 Asia/Tokyo"}, "is outside the years 1 to 9999 in UTC"),
     ({"deadline": "05:00 Berlin"}, "not a known time zone"),
     ({"min_days": 9, "max_days": 3}, "refresh.min_days = 9 is more than refresh.max_days = 3")])
 def test_bad_settings_are_named(settings, message):
