@@ -30,7 +30,6 @@ from dare_job.tables import plan_table, published, stage_inputs
 
 PROBED = 4  # rows of each entity type that are decoded if no previous run has measured them
 _BEFORE = ("embed", "group", "route", "pools")
-_AFTER = ("gate", "publish", "encode", "recommend")
 
 # Seconds, and seconds per row, of a first run on two CPU cores. The fixed parts are those of `make demo` (700
 # rows). The others are those of docs/lab-log.md ("Growth of the stages", "Cost of the quality gates"), and of
@@ -105,7 +104,7 @@ def estimate_run(job: Job, plan_s: float = 0.0) -> dict:
     planned = sum(plan_table.row_count(job, entity) for entity in ENTITIES)
     before = _stages(job, _BEFORE, planned) if stage_inputs.has_rows_to_write(plan) else []
     starting = _generate(job, sum(rows.values()), list(costs.values()), workers) if costs else []
-    after = _stages(job, _AFTER, sum(rows.values()))
+    after = _stages(job, stopping.AFTER, sum(rows.values()))
     in_time = _share_in_time(job, busy_s, workers, _seconds([*before, *starting, *after]))
     generating = [*starting, Part("decoding", in_time * busy_s / workers, basis)] if costs else []
     parts = [planning, *before, *generating, *after]
@@ -166,7 +165,7 @@ def cut_off_warning(estimate: dict, limit: int, max_share: float | None) -> str 
 
 def _stages(job: Job, stages: tuple[str, ...], rows: int) -> list[Part]:
     """Stages with their times in the previous run; those that it did not run at rough rates for ``rows``."""
-    manifest = _previous_manifest(job, ENTITIES[0])
+    manifest = published.previous_manifest(job, ENTITIES[0])
     needed = [stage for stage in stages
               if stage not in figures.AFTER_PUBLISH or getattr(job.config, stage).model]
     seconds = figures.previous_seconds(job.space, manifest)
@@ -192,7 +191,7 @@ def _rough(job: Job, stages: list[str], rows: int) -> Part:
 
 def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Part]:
     """What the stage generate does in addition to decoding the rows."""
-    manifest = _previous_manifest(job, ENTITIES[0])
+    manifest = published.previous_manifest(job, ENTITIES[0])
     generate_s = manifest.get("seconds", {}).get("generate")
     busy_s = sum(((manifest.get("workers") or {}).get("busy_s") or {}).values())
     if not any(cost.probed for cost in costs) and generate_s and busy_s:
@@ -212,13 +211,8 @@ def _generate(job: Job, rows: int, costs: list[_Cost], workers: int) -> list[Par
     return parts
 
 
-def _previous_manifest(job: Job, entity: str) -> dict:
-    old = published.previous_folder(job, entity)
-    return published.read_manifest(old) if old else {}
-
-
 def _previous_cost(job: Job, entity: str) -> _Cost | None:
-    manifest = _previous_manifest(job, entity)
+    manifest = published.previous_manifest(job, entity)
     same = manifest.get("text_settings") == text_salt(job.config, job.model_hash, job.draft_hash, entity)
     if not (same and manifest.get("tokens_per_s") and manifest["counts"]["written"]):
         return None

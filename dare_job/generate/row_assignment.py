@@ -15,12 +15,9 @@ from pyspark.sql import functions as F
 from dare_job.generate import sharding
 from dare_job.generate.sharding import Load
 from dare_job.job import Job
-from dare_job.refresh.value import STEP_COST
+from dare_job.refresh.value import CHARACTERS_PER_TOKEN, STEP_COST, TOKENS_PER_STEP
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
-
-CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
-DEFAULT_PER_STEP = 4.0  # tokens per step, if there is no previous run
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,10 @@ def text_token_cost(job: Job) -> int:
     if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
         return STEP_COST
     for entity in ENTITIES:
-        old = published.previous_folder(job, entity)
-        written = published.read_manifest(old) if old else {}
+        written = published.previous_manifest(job, entity)
         if written.get("mode") == decode.mode:
             sums = {name: total + written["totals"][name] for name, total in sums.items()}
-    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else DEFAULT_PER_STEP)
+    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else TOKENS_PER_STEP)
 
 
 def token_cost(per_step: float) -> int:

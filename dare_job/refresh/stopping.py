@@ -26,7 +26,7 @@ from dare_job.workspace import write_json
 
 FIXED, STOPPED = "_deadline.json", "_stopped.json"
 DEADLINE, WORKER_HOURS = "deadline", "worker hours"
-_AFTER = ("gate", "publish", "encode", "recommend")  # stages that follow
+AFTER = ("gate", "publish", "encode", "recommend")  # stages that follow the stage generate
 _SPARE = 1.2  # they may take longer than in the previous run
 _UNKNOWN_SHARE = 0.1  # of the time left, if no run has measured them
 _KEPT_S = 24 * 3600  # a command that starts so long after the deadline begins a new run
@@ -147,14 +147,10 @@ def set_stop(job: Job, folder: AnyPath, slots: int, used_s: float) -> Stop | Non
 
 def _time_after(job: Job, left_s: float) -> float:
     """Seconds that the stages after generate need: as in the previous run, else a share of the time left."""
-    seconds = figures.stage_seconds(job.space) | figures.previous_seconds(job.space, _previous_manifest(job))
-    known = [seconds[stage] for stage in _AFTER if stage in seconds]
+    previous = published.previous_manifest(job, ENTITIES[0])
+    seconds = figures.stage_seconds(job.space) | figures.previous_seconds(job.space, previous)
+    known = [seconds[stage] for stage in AFTER if stage in seconds]
     return min(_SPARE * sum(known) if "publish" in seconds else _UNKNOWN_SHARE * left_s, left_s)
-
-
-def _previous_manifest(job: Job) -> dict:
-    old = published.previous_folder(job, "user")
-    return published.read_manifest(old) if old else {}
 
 
 def row_seconds(job: Job, tally: Totals) -> float:
@@ -188,7 +184,7 @@ def has_time_for_baseline(job: Job, expected_s: float) -> bool:
     """
     if not job.config.refresh.deadline:
         return True
-    manifest = _previous_manifest(job)
+    manifest = published.previous_manifest(job, ENTITIES[0])
     span = manifest.get("baseline_span") if manifest.get("baseline") else None
     began, ended = span or (0.0, expected_s)
     left_s = _deadline(job) - datetime.now(UTC).timestamp()

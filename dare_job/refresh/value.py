@@ -15,6 +15,8 @@ nothing about tables, budgets or Spark.
 RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
 HALF_LIFE_DAYS = 20.0  # after which half of a text no longer holds
 STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
+TOKENS_PER_STEP = 4.0  # with drafts, roughly: if there is no previous run
+CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
 
 
 def new_share(new, shown):

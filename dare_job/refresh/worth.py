@@ -14,13 +14,18 @@ from pyspark.sql import functions as F
 from dare_job.job import Job
 from dare_job.refresh import choice, learned
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import HALF_LIFE_DAYS, cost, new_share, value
+from dare_job.refresh.value import (
+    CHARACTERS_PER_TOKEN,
+    HALF_LIFE_DAYS,
+    TOKENS_PER_STEP,
+    cost,
+    new_share,
+    value,
+)
 from dare_job.schemas import TRAFFIC
 from dare_job.tables import published
 
 MAX_BACKOFF = 6  # a row that failed N times waits 2^min(N, MAX_BACKOFF) days
-CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
-TOKENS_PER_STEP = 4.0  # if there is no previous run
 GROWN = 1.5  # a prompt that has grown by more than this factor has other tokens than the previous one
 BINS_PER_TIER, FIRST_BIN = 8192, 4096
 
@@ -168,8 +173,7 @@ def _expected(job: Job, entity: str) -> tuple[Column, Column]:
 
     A text of another model, other settings or another prompt set says nothing about the length of the next.
     """
-    old, longest = published.previous_folder(job, entity), job.config.decode.max_new_tokens
-    manifest = published.read_manifest(old) if old else {}
+    manifest, longest = published.previous_manifest(job, entity), job.config.decode.max_new_tokens
     totals, written = manifest.get("totals") or {}, (manifest.get("counts") or {}).get("written")
     mean = totals["tokens"] / written if written and totals.get("tokens") else longest
     per_step = totals["tokens"] / totals["target_steps"] if totals.get("target_steps") else TOKENS_PER_STEP

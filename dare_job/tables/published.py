@@ -85,6 +85,12 @@ def read_manifest(folder: AnyPath) -> dict:
         raise DataError(f"{path} is damaged ({error}): publish that date again") from None
 
 
+def previous_manifest(job: Job, entity: str) -> dict:
+    """The manifest of ``previous_folder``; empty if there is none."""
+    folder = previous_folder(job, entity)
+    return read_manifest(folder) if folder else {}
+
+
 def baseline_rate(record: dict) -> float | None:
     """Tokens per second of the baseline in a manifest or in the record of the stage generate.
 

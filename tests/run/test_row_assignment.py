@@ -8,6 +8,7 @@ from run_helpers import place
 
 from dare_job.generate import row_assignment, sharding
 from dare_job.generate.row_assignment import PoolStatistics
+from dare_job.refresh.value import TOKENS_PER_STEP
 from dare_job.workspace import MANIFEST, write_json
 
 COLUMNS = ("wave int, entity string, entity_id string, prompt string, error string, pool string, "
@@ -60,7 +61,7 @@ def test_rows_are_placed_by_their_cost_whatever_the_partitions(job):
                        sum(min(len(row[6]), 256) for row in members if row[3] and row[6]))
             for key, members in known.items()}
     means = row_assignment.mean_tokens(sums, 256)
-    token = row_assignment.token_cost(row_assignment.DEFAULT_PER_STEP)
+    token = row_assignment.token_cost(TOKENS_PER_STEP)
     waves, table = sharding.assign_waves(row_assignment.pool_loads(sums, means, token), lambda rows: 12)
     assert waves == record
     for wave, entity, pool, *fields in table:

@@ -10,8 +10,6 @@ from dare_job.refresh import choice, learned, value
 from dare_job.refresh.choice import BY_VALUE, HASHES, NO_TEXT, NOT_SAMPLED, SAMPLE_ONE_IN
 from dare_job.refresh.learned import Coefficients
 
-TOKENS_PER_STEP = 4.0  # with drafts, roughly
-
 # Score (U,) of each row on a night, from the night (U,) on which its text was written (NONE: no text).
 Score = Callable[[int, np.ndarray], np.ndarray]
 
@@ -140,7 +138,7 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
         def score(night: int, written: np.ndarray) -> np.ndarray:
             mean = nights.text_tokens[night - 1].mean() if night else 1.0
             expected = np.where(written == NONE, mean, nights.at(nights.text_tokens, written))
-            cost = value.cost(nights.prompt_tokens[night], expected / TOKENS_PER_STEP)
+            cost = value.cost(nights.prompt_tokens[night], expected / value.TOKENS_PER_STEP)
             return worth(**features(nights, night, written, max_history)) / np.maximum(cost, 1)
         return Policy(name, score)
 
