@@ -41,14 +41,14 @@ class Source:
     items: pd.DataFrame
 
 
-def load(data: str, min_rating: float) -> Source:
+def load(data: str, min_rating: float | None) -> Source:
     """Read ``--data``: ``sample``, a folder with train, valid and test.csv.gz, a folder written by
     ``dare-job data prepare``, or an input folder of the job.
 
     Parameters
     ----------
     min_rating
-        Lowest rating of a click; split and prepared files have labels.
+        Lowest rating of a click; None: every interaction is one. Split and prepared files have labels.
 
     Raises
     ------
@@ -81,9 +81,11 @@ def _read(data: str, into: Path) -> None:
     prepare.read_input(InputSettings(path=data), into, spark)
 
 
-def _contract(folder: Path, min_rating: float) -> Source:
+def _contract(folder: Path, min_rating: float | None) -> Source:
     tables = {name: _parquet(folder / f"{name}.parquet") for name in ("interactions", "users", "items")}
     rows = tables["interactions"].drop_duplicates(_EVENT)
+    if min_rating is None:
+        return Source(rows.assign(label=np.float32(1)), tables["users"], tables["items"])
     unrated = int(rows["rating"].isna().sum())
     if unrated:
         raise DataError(f"--data: {unrated} of {len(rows)} interactions have no rating, but a click is a "

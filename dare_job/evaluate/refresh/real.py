@@ -29,7 +29,7 @@ def run(data: str, encoder: str, coefficients: Coefficients, seed: int) -> dict:
     DataError
         The data cannot be read, or no user has two active days.
     """
-    read = source.load(data, min_rating=0.0)
+    read = source.load(data, min_rating=None)
     moved = changes(read.interactions, read.items, encoder, seed)
     users = read.interactions["user_id"].nunique()
     return {"users": users, "users_with_changes": len(np.unique(moved.user)), "changes": len(moved.user),
