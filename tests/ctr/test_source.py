@@ -28,7 +28,7 @@ def unrated(tmp_path):
 
 
 def test_a_click_needs_a_rating_only_where_it_depends_on_one(unrated):
-    with pytest.raises(DataError, match="60 of 60 interactions have no rating, but a click is a rating of at"):
+    with pytest.raises(DataError, match="60 of 60 interactions have no rating, but a click is a rating"):
         source._contract(unrated, 4.0)
     found = source._contract(unrated, None)
     assert len(found.interactions) == 60 and (found.interactions["label"] == 1).all()
