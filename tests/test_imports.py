@@ -17,7 +17,7 @@ LAYERS = ("settings", "prompt", "request", "model", "verify", "engine", "samplin
 MATHEMATICS = ("distributions", "kseq", "random_streams", "rules", "traversal", "verify", "warp")
 
 # Each folder and root file of dare_job, and those that it may import beside itself. "" and "." are dare_job
-# itself; api is a reserved name. A new folder needs a line here, and a reason in docs/decisions.
+# itself. A new folder needs a line here, and a reason in docs/decisions.
 ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for name, rooms in {
     "": "",
     "errors": "",
@@ -37,12 +37,13 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "embed": "errors schemas storage",
     "refresh": "config errors job observe schemas spark storage tables workspace",
     "data": "config decode embed errors job models observe prompts schemas spark storage workspace",
-    "generate": "config data decode embed errors job models observe refresh schemas spark storage tables "
-                "workspace",
+    "inference": "config decode errors models",
+    "generate": "config data decode embed errors inference job models observe refresh schemas spark storage "
+                "tables workspace",
     "publish": "config data decode embed errors generate job models observe refresh schemas spark storage "
                "tables workspace",
-    "recommend": "config data decode errors generate job models observe schemas spark storage tables "
-                 "workspace",
+    "recommend": "config data decode errors generate inference job models observe schemas spark storage "
+                 "tables workspace",
     "stages": "config data embed errors generate job models observe prompts publish recommend refresh "
               "schemas spark storage tables training workspace",
     "evaluate": "config data decode embed errors generate job models observe pipeline prompts publish "
@@ -53,14 +54,14 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
            "workspace",
     "bench": "cli config data decode embed errors evaluate generate job models pipeline prompts publish "
              "recommend schemas stages tables training workspace",
-    "api": "",
+    "api": "config decode errors evaluate inference models observe prompts",
 }.items()}
-RESERVED = {"api"}
 MUTUAL = (("config", "prompts"),)  # pairs of folders that import each other
-WITH_POOLS = ("decode", "generate", "stages", "evaluate", "training", "bench")
+WITH_POOLS = ("api", "decode", "inference", "generate", "stages", "evaluate", "training", "bench")
 
-# The files that may import by name: stages, commands of the benchmarks, packages of object stores.
-BY_NAME = ("dare_job.pipeline", "dare_job.bench.cli", "dare_job.storage.paths")
+# The files that may import by name: the public names, stages, commands of the benchmarks, packages of object
+# stores.
+BY_NAME = ("dare_job", "dare_job.pipeline", "dare_job.bench.cli", "dare_job.storage.paths")
 IMPORTERS = {"import_module", "__import__", "resolve_name", "run_module", "run_path"}
 
 # A folder or file, and all that it may import of this repository beside itself.
@@ -78,12 +79,15 @@ NEVER = {f"dare_job.decode.{layer}": tuple(f"dare_job.decode.{above}" for above 
 # A folder, another one, and all files of the latter that the former imports.
 PARTS = (("config", "decode", {"settings"}), ("data", "decode", {"settings"}),
          ("publish", "generate", {"shard_plan"}),
-         ("recommend", "generate", {"shard_plan", "hangs", "engines"}))
+         ("recommend", "generate", {"shard_plan", "hangs", "engines"}),
+         ("api", "evaluate", {"replay.measure", "replay.drafters"}), ("api", "observe", {"progress"}))
 
 # Packages of others that a folder may not import, not even inside a function.
 WITHOUT = {
     "pools": ("torch", "pyspark", "faiss", "transformers"),
     "dare_job.decode": ("pyspark", "faiss", "airflow", "pandas", "pyarrow"),
+    "dare_job.api": ("pyspark", "faiss", "airflow"),
+    "dare_job.inference": ("pyspark", "faiss", "airflow", "pandas"),
     "dare_job.storage": ("torch", "pyspark", "transformers"),
     "dare_job.config": ("torch", "pyspark", "transformers"),
 }
@@ -159,7 +163,7 @@ def test_the_rules_name_what_exists(folder):
 
 def test_the_folders_are_a_fixed_list():
     found = {path.name for path in (ROOT / "dare_job").iterdir() if any(path.rglob("*.py"))}
-    assert (found | ROOT_FILES) - RESERVED - {"__init__"} == ROOMS.keys() - RESERVED - {""}
+    assert (found | ROOT_FILES) - {"__init__"} == ROOMS.keys() - {""}
 
 
 @pytest.mark.parametrize("name", ROOMS)

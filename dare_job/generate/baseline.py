@@ -31,6 +31,7 @@ from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading
 from dare_job.generate.row_assignment import task_slots
 from dare_job.generate.task import Task
+from dare_job.inference.engines import sampling
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
@@ -244,7 +245,7 @@ class _Clock:
 def count_generated_tokens(requests, task: Task, **options) -> int:
     """Number of new tokens of ``generate`` with a task's settings: greedy, or sampled in mode ``sample``."""
     decode = task.config.decode
-    method = _sampling_arguments(loading.sampling_settings(task)) if decode.mode == "sample" else GREEDY
+    method = _sampling_arguments(sampling(task.config)) if decode.mode == "sample" else GREEDY
     if decode.repetition_penalty is not None:
         method = method | {"repetition_penalty": decode.repetition_penalty}
     loaded, stop = loading.load_task_model(task), loading.load_stop_strings(task)

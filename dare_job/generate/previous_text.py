@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dare_job.decode.prompt.tokens import control_tokens
+from dare_job.decode.prompt.tokens import text_ids
 from dare_job.job import Job
 from dare_job.models.files import files, tokenizer_hash, vocabulary
 from dare_job.spark import shipping
@@ -33,19 +33,11 @@ def _tokenizer(model: str, trust_remote_code: bool):
 
 def tokenize_batches(batches: Iterable[pa.RecordBatch], model: str,
                      trust_remote_code: bool) -> Iterator[pa.RecordBatch]:
-    """Tokenize batches of ``entity_id, knowledge`` to TOKENS, with an end-of-text token after each text.
-
-    Control tokens that a text spells are left out: as a draft they would end it or begin a turn.
-    """
+    """Tokenize batches of ``entity_id, knowledge`` to TOKENS, by ``text_ids``."""
     for batch in batches:
         if not batch.num_rows:
             continue
-        tokenizer = _tokenizer(model, trust_remote_code)
-        end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        controls = control_tokens(tokenizer, tokenizer.chat_template)
-        texts = batch.column("knowledge").to_pylist()
-        ids = [[token for token in row if token not in controls] + end
-               for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        ids = text_ids(_tokenizer(model, trust_remote_code), batch.column("knowledge").to_pylist())
         columns = [batch.column("entity_id"), pa.array(ids, TOKENS.field("token_ids").type)]
         yield pa.RecordBatch.from_arrays(columns, schema=TOKENS)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from dare_job.config.settings import JobConfig
 from dare_job.decode.prompt.template import PromptFormat
+from dare_job.inference.prompt_format import model_format
 from dare_job.job import Job
 from dare_job.models import files
 from dare_job.schemas import ENTITIES
@@ -130,10 +131,3 @@ def prompt_format(config: JobConfig, entity: str, day: date | str | None = None)
     """
     prompt_set = config.prompt_set(entity)
     return model_format(config, day, prompt_set.system_text(entity), prompt_set.example_turns(entity))
-
-
-def model_format(config: JobConfig, day: date | str | None = None, system: str = "",
-                 examples: tuple[tuple[str, str], ...] = ()) -> PromptFormat:
-    """A format from the section ``model`` of the settings alone, by default without system text."""
-    day = date.fromisoformat(day) if isinstance(day, str) else day
-    return PromptFormat(config.model.chat_template, system, examples, config.model.template_arguments, day)

@@ -16,7 +16,7 @@ from dare_job.decode.trie_search.sampled import SampledTopK, SampledTrieDrafter
 from dare_job.decode.trie_search.search import TopK
 from dare_job.decode.trie_search.trie import Trie, Vocabulary
 from dare_job.errors import ConfigError
-from dare_job.generate import engines
+from dare_job.inference.model import memory_errors
 from dare_job.job import Job
 from dare_job.models import files as models_files
 from dare_job.recommend import users
@@ -191,7 +191,7 @@ def _load(task: RecommendTask, gpu: str | None) -> BatchRecommender:
     catalogue = Catalogue.build(recommender.ids, users.counts(folder, recommender.ids))
 
     sequences = partial(users.sequences, folder, recommender.ids, catalogue.trie.rows)
-    with engines.memory_errors("the recommender"):
+    with memory_errors("the recommender"):
         search = make_search(settings, recommender, catalogue.trie, sequences, drafter,
                              workers.select_device(task.device, gpu), task.seed)
     return BatchRecommender(search, catalogue, recommender, drafter, settings.exclude, settings.k,

@@ -31,7 +31,8 @@ def task_of(beam: dict, draft=None, **others):
 def embedded(monkeypatch):
     folder = resolve("embedded")
     target = Target.load(folder, device="cpu")
-    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target, numbers=None))
+    loaded = SimpleNamespace(target=target, numbers=None, learned={})
+    monkeypatch.setattr(loading, "load_task_model", lambda task: loaded)
     return folder
 
 

@@ -276,7 +276,8 @@ def test_mode_sample_uses_its_settings(monkeypatch):
     given = {"decode": {"mode": "sample"},
              "sample": {"temperature": 0.5, "top_k": 3, "min_p": 0.1}, "seed": 4}
     target = Target(tiny("llama"))
-    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target, numbers=None))
+    loaded = SimpleNamespace(target=target, numbers=None, learned={})
+    monkeypatch.setattr(loading, "load_task_model", lambda task: loaded)
     task = SimpleNamespace(config=JobConfig.model_validate(given), threads=1, model="llama")
     drafted, plain = loading.make_engine(task), loading.make_engine(task, mode="autoregressive")
     assert drafted.sampling == plain.sampling == Sampling(Warp(0.5, 3, None, 0.1), 4)

@@ -200,7 +200,8 @@ def test_beams_are_refused():
 @pytest.mark.parametrize("mode", ["dare", "sample", "resd", "autoregressive"])
 def test_the_engine_of_a_run_has_no_drafts(monkeypatch, mode):
     target = _undrafted("mamba2")
-    monkeypatch.setattr(loading, "load_task_model", lambda task: SimpleNamespace(target=target, numbers=None))
+    loaded = SimpleNamespace(target=target, numbers=None, learned={})
+    monkeypatch.setattr(loading, "load_task_model", lambda task: loaded)
     config = JobConfig.model_validate({"decode": {"mode": mode}})
     engine = loading.make_engine(SimpleNamespace(config=config, threads=1, model="mamba2", draft=""))
     assert engine.drafter is None and engine.draft_budget is None and not engine.settings.nodes

@@ -17,6 +17,7 @@ from shard_helpers import committed, prepared, prompt, write
 
 from dare_job.decode.engine import engine
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.model.target import Target
 from dare_job.errors import DeviceError, InfrastructureError
 from dare_job.generate import baseline, hangs, loading, shard_plan
 from dare_job.generate import hangs as generate_hangs
@@ -140,7 +141,7 @@ def test_a_model_that_does_not_get_on_its_device_is_the_hosts_fault(tmp_path, mo
     def fail(*args, **options):
         raise error
 
-    monkeypatch.setattr(loading.Target, "load", fail)
+    monkeypatch.setattr(Target, "load", fail)
     loading._load.cache_clear()
     with pytest.raises(InfrastructureError, match=f"the device failed: .*{error}; give each task"):
         write(prepared(tmp_path), PROMPTS)

@@ -15,6 +15,7 @@ from dare_job.config.settings import JobConfig
 from dare_job.decode.request import BeamStatistics, Request, Result
 from dare_job.generate import live_progress, loading, shard_plan, worker, worker_stats
 from dare_job.generate.task import Task
+from dare_job.inference import engines
 from dare_job.refresh import stopping
 from dare_job.tables import chunk_files, chunk_progress
 
@@ -313,8 +314,7 @@ def test_a_text_without_an_answer_is_an_error_of_its_row(task, monkeypatch):
 def test_how_much_old_text_is_scored(decode, verify, score):
     """Text that depends on its drafts, and must not depend on time, has all of its old text scored."""
     config = JobConfig.model_validate({"decode": decode, "verify": verify})
-    task = Task(config, "m", "t", "f", "p", "", "c", "2026-01-02", "run-1", 1)
-    assert loading._score(task, config.decode.mode) == score
+    assert engines.score(config, config.decode.mode) == score
 
 
 def test_rows_of_an_open_chunk_are_reported_while_it_is_open(task, monkeypatch):

@@ -44,7 +44,7 @@ def greedy(models) -> list[list[int]]:
 @pytest.fixture
 def texts(tmp_path, monkeypatch, models, greedy):
     """Factory: YAML to texts, generated as a worker does it; rows have pools and their previous text."""
-    loaded = SimpleNamespace(target=models[0], numbers=None)
+    loaded = SimpleNamespace(target=models[0], numbers=None, learned={})
     monkeypatch.setattr(loading, "load_task_model", lambda task: loaded)
     monkeypatch.setattr(engines, "load_draft_model", lambda task: models[1])
     previous = [np.array([*text[:5], 3, *text[6:]], np.int32) for text in greedy]

@@ -7,7 +7,7 @@ the template marks turns with text that is no control token, ``markers`` breaks 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -39,6 +39,17 @@ def prompt_ids(tokenizer, prompt: str, prompt_format: PromptFormat = PLAIN) -> n
         The prompt spells a control token that cannot be written as text.
     """
     return encoder(tokenizer, prompt_format).ids(prompt)
+
+
+def text_ids(tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of earlier texts, with an end-of-text token after each, to draft from.
+
+    Control tokens that a text spells are left out: as a draft they would end it or begin a turn.
+    """
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    controls = control_tokens(tokenizer, tokenizer.chat_template)
+    return [[token for token in row if token not in controls] + end
+            for row in tokenizer(list(texts), add_special_tokens=False)["input_ids"]] if texts else []
 
 
 def encoder(tokenizer, prompt_format: PromptFormat) -> "PromptEncoder":
