@@ -1,4 +1,4 @@
-"""Progress of long work: one line kept up to date on a terminal, log lines elsewhere.
+"""Progress of long work: one line kept up to date on a terminal or in a notebook, log lines elsewhere.
 
 Work that is counted (rows, steps) also gets a rate and an estimate of the time left.
 """
@@ -117,7 +117,7 @@ class Reporter:
         """Report until ``stopped`` is set: the body of a thread."""
         if self.stopped.wait(_SILENT_S):
             return
-        with _bar() if sys.stderr.isatty() else _lines() as show:
+        with _bar() if sys.stderr.isatty() else _notebook() if _in_notebook() else _lines() as show:
             last, wait = None, 0.0
             while not self.stopped.wait(wait):
                 began = time.monotonic()
@@ -306,12 +306,35 @@ def _bar():
 
     columns = (SpinnerColumn(), TextColumn("[bold]{task.fields[stage]}"), BarColumn(20),
                TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4,
+                  redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=None, stage=_stage())
 
         def show(reading: Reading, due: bool) -> None:
             bar.update(task, completed=reading.done or 0, total=reading.total, description=str(reading))
         yield show
+
+
+def _in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def _notebook():
+    """A line under the cell; a carriage return overwrites it."""
+    width = 0
+
+    def show(reading: Reading, due: bool) -> None:
+        nonlocal width
+        line = f"{reading}, {duration(reading.elapsed_s)} elapsed"
+        print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
+        width = len(line)
+    try:
+        yield show
+    finally:
+        print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,0 +1,8 @@
+"""The Python interface: what ``dare_job.__all__`` names. Needs neither Spark nor faiss.
+
+    llm.py         LLM: a model in memory that generates texts with drafts
+    completion.py  Completion: one generated text
+    pool.py        Pool: indexed texts to draft from
+    replays.py     replay: accepted tokens of recorded texts, without a model
+    prompts.py     token ids of prompts, chat messages and texts
+"""
