@@ -178,7 +178,7 @@ class LLM:
             try:
                 ids = prompts_.token_ids(prompt, self._loaded.tokenizer, self._config)
             except RowError as error:
-                failed.append(without_text(request, f"prompts[{index}]: {error}"))
+                failed.append(without_text(request, str(error)))
                 continue
             previous = previous if own and previous is not None and len(previous) else None
             nearest = () if previous is None else (Index.build([previous], kind="own"),)
@@ -193,6 +193,8 @@ class LLM:
                 text = model_.decode_text(result.token_ids, self._loaded, self._config, limit)
             except RowError as error:
                 result = replace(result, finish_reason="error", error=str(error))
+        if result.error is not None:
+            result = replace(result, error=f"prompts[{result.id}]: {result.error}")
         return Completion.of(result, text)
 
 

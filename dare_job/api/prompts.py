@@ -96,12 +96,11 @@ class Tokens:
             An entry of the argument ``name`` is no text, or has ids that the model has not.
         """
         ids: list[np.ndarray | None] = [None] * len(texts)
-        places = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        for place, tokens in zip(places, text_ids(self.tokenizer, [texts[place] for place in places]),
-                                 strict=True):
-            ids[place] = np.asarray(tokens, np.int32)
+        words = {place: text for place, text in enumerate(texts) if isinstance(text, str)}
+        for place, tokens in zip(words, text_ids(self.tokenizer, list(words.values())), strict=True):
+            ids[place] = np.array(tokens if words[place] else [], np.int32)  # an empty text has no end either
         for place, text in enumerate(texts):
-            if text is not None and not isinstance(text, str):
+            if text is not None and place not in words:
                 ids[place] = self._checked(f"{name}[{place}]", text)
         return ids
 
