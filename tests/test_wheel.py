@@ -43,9 +43,10 @@ def installed(tmp_path_factory) -> Path:
 
 def test_the_wheel_is_what_is_imported_and_has_no_benches(installed, tmp_path):
     code = ("import dare_job, importlib.util\n"
-            "print(dare_job.__file__, importlib.util.find_spec('dare_job.bench'))")
-    file, bench = call(installed / "python", "-c", code, cwd=tmp_path).split()
-    assert Path(file).is_relative_to(installed.parent) and bench == "None"
+            "print(dare_job.__file__, importlib.util.find_spec('dare_job.bench'), dare_job.Pool.__module__)")
+    file, bench, pool = call(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert Path(file).is_relative_to(installed.parent) and (bench, pool) == ("None", "dare_job.api.pool")
+    assert {"py.typed", "__init__.pyi"} <= {path.name for path in Path(file).parent.iterdir()}
 
 
 @pytest.mark.release

@@ -64,10 +64,10 @@ class Completion:
         """Accepted draft tokens per step; 0 without steps."""
         return self.accepted_tokens / self.steps if self.steps else 0.0
 
-    @classmethod
-    def of(cls, result: Result, text: str) -> "Completion":
-        """The completion of an engine's result; ``result.id`` is its index."""
-        return cls(result.id, text, result.token_ids, result.finish_reason, result.error,
-                   result.prompt_tokens, result.target_steps, result.step_tokens, result.accepted_tokens,
-                   result.reused_tokens, result.relaxed_tokens, result.decode_ms, result.prompt_ms,
-                   result.retrieval_ms)
+
+def completion_of(result: Result, text: str) -> Completion:
+    """The completion of an engine's result; ``result.id`` is its index."""
+    return Completion(result.id, text, result.token_ids, result.finish_reason, result.error,
+                      result.prompt_tokens, result.target_steps, result.step_tokens, result.accepted_tokens,
+                      result.reused_tokens, result.relaxed_tokens, result.decode_ms, result.prompt_ms,
+                      result.retrieval_ms)

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from dare_job.api import prompts as prompts_
-from dare_job.api.completion import Completion
+from dare_job.api.completion import Completion, completion_of
 from dare_job.api.pool import Pool, indexes
 from dare_job.api.prompts import Prompt, Text, Tokens, require_list
 from dare_job.config.errors import explain
@@ -195,7 +195,7 @@ class LLM:
                 result = replace(result, finish_reason="error", error=str(error))
         if result.error is not None:
             result = replace(result, error=f"prompts[{result.id}]: {result.error}")
-        return Completion.of(result, text)
+        return completion_of(result, text)
 
 
 def _config(sections: dict) -> JobConfig:

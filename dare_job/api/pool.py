@@ -11,15 +11,7 @@ from pools.index import Index
 
 
 class Pool:
-    """Texts from which drafts are proposed, in an index. Make one with ``from_texts`` or ``open``.
-
-    Attributes
-    ----------
-    texts
-        Number of texts that are not empty.
-    tokens
-        Number of their tokens.
-    """
+    """Texts from which drafts are proposed, in an index. Make one with ``from_texts`` or ``open``."""
 
     def __init__(self, index: Index, tokenizer: str):
         self._index, self._tokenizer = index, tokenizer
@@ -77,16 +69,18 @@ class Pool:
 
     @property
     def texts(self) -> int:
+        """Number of texts that are not empty."""
         return self._index.texts
 
     @property
     def tokens(self) -> int:
+        """Number of tokens of all texts."""
         return self._index.token_count
 
     def __repr__(self) -> str:
         return f"<Pool of {progress.counted(self.texts, 'text')}, {progress.counted(self.tokens, 'token')}>"
 
-    def index_for(self, tokens: Tokens, model: str) -> Index:
+    def _index_for(self, tokens: Tokens, model: str) -> Index:
         """The index, for a model with these tokens.
 
         Raises
@@ -107,4 +101,4 @@ def indexes(pool: Pool | Sequence[Pool] | None, tokens: Tokens, model: str) -> t
     for each in pools:
         if not isinstance(each, Pool):
             raise ConfigError(f"pool is {each!r:.60}: make it with Pool.from_texts(texts, model={model!r})")
-    return tuple(each.index_for(tokens, model) for each in pools)
+    return tuple(each._index_for(tokens, model) for each in pools)

@@ -6,6 +6,7 @@ A test compares the committed pages with what the code says now.
 import importlib
 import inspect
 import re
+import textwrap
 from pathlib import Path
 
 import typer
@@ -69,6 +70,27 @@ shows, at most 20. *Compact*: the same with `prompts.history: compact`. Tokens a
 sentence encoder's tokenizer (30,522 words and parts of words); those of your model differ somewhat. The
 instruction of `writer` stands last, because the models that it is for are trained on that order.
 """
+_ORDER = ("LLM", "Completion", "Pool", "replay", "Replay", "DareJobError")
+_BEFORE_NAMES = """\
+The engine without Spark, for notebooks and programs. [A notebook](../get-started/notebook.ipynb) goes from
+texts to a plot of the speed-up.
+
+```python
+from dare_job import LLM, Pool
+
+llm = LLM("embedded", decode={"batch_size": 4})
+pool = Pool.from_texts(["Silent Harbor is a grainy drama film from Italy."], model="embedded")
+for completion in llm.generate(["Describe this film.\\nTitle: Silent Tide\\nDescription:\\n"], pool=pool):
+    print(completion.text, completion.accepted_per_step)
+```
+
+The names on this page are stable: `dare_job.__all__` lists them, and [changes](../../CHANGELOG.md) names each
+change. All other modules are private. The first use after an installation compiles for about a minute.
+Settings are those of the job, by section ([settings](settings.md)). In float32 and with strict verification,
+the default, texts are those of `generate` in transformers and of the job, token for token; a text that
+repeats itself ends where the job ends it (`decode={"end_loops": False}`: it does not). Errors are subclasses
+of `DareJobError`: `dare_job.errors` has them, and [exit codes](exit-codes.md) explains them.
+"""
 _AFTER_CODES = """\
 A killed process has the exit code of the shell or scheduler (137: SIGKILL, often because of its memory). Run
 it again; it continues where it stopped.
@@ -82,7 +104,8 @@ on [Airflow](../how-to/airflow.md#when-a-task-fails), retry only 5: 3 and 7 need
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
     return {"commands.md": commands(), "settings.md": settings(), "tables.md": tables(),
-            "metrics.md": metrics(), "exit-codes.md": exit_codes(), "prompts.md": prompt_sets()}
+            "metrics.md": metrics(), "exit-codes.md": exit_codes(), "prompts.md": prompt_sets(),
+            "api.md": python_names()}
 
 
 def commands() -> str:
@@ -213,6 +236,62 @@ def exit_codes() -> str:
     return "\n".join([_NOTE, "# Exit codes\n", _BEFORE_CODES,
                       *_table(("code", "meaning", "retry the same command?", "what to do"), rows),
                       _AFTER_CODES])
+
+
+def python_names() -> str:
+    """Every name of ``dare_job.__all__``, from its docstring."""
+    import dare_job
+
+    parts = [_NOTE, "# Python interface\n", _BEFORE_NAMES]
+    for name in sorted(dare_job.__all__, key=_ORDER.index):
+        value = getattr(dare_job, name)
+        parts += [f"## {name}\n", *_documented(value, name, signature=name in ("LLM", "replay"))]
+        for member, inner in vars(value).items() if isinstance(value, type) else ():
+            if member.startswith("_") or not (inspect.isroutine(inner) or isinstance(inner, property)):
+                continue
+            path, method = f"{name}.{member}", not isinstance(inner, property)
+            parts += [f"### {path}\n", *_documented(getattr(value, member), path, method)]
+    return "\n".join(parts)
+
+
+def _documented(value, name: str, signature: bool) -> list[str]:
+    """Signature and docstring of a name, in Markdown."""
+    parts = []
+    if signature:
+        listed = [str(each.replace(annotation=each.empty)) for each in _parameters(value)]
+        parts.append(f"```python\n{_wrapped(name, listed)}\n```\n")
+    text, *sections = re.split(r"^(\w+)\n-+$", inspect.getdoc(value), flags=re.MULTILINE)
+    parts.append(f"{_code(text)}\n")
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        entries = re.split(r"^(\S.*)$", body.strip("\n"), flags=re.MULTILINE)[1:]
+        parts += [f"{title}:\n", *(f"- {_names(head)}: {' '.join(_code(meaning).split())}"
+                                  for head, meaning in zip(entries[::2], entries[1::2], strict=True)), ""]
+    return parts
+
+
+def _parameters(value) -> list[inspect.Parameter]:
+    """Parameters with a marker where those that must be named begin."""
+    parameters = [each for each in inspect.signature(value).parameters.values() if each.name != "self"]
+    first = next((n for n, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY), None)
+    if first is not None:
+        parameters.insert(first, inspect.Parameter("_", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    return parameters
+
+
+def _wrapped(name: str, parameters: list[str]) -> str:
+    """A signature in lines of at most 100 characters."""
+    arguments = ", ".join("*" if each == "_" else each for each in parameters)
+    return textwrap.fill(f"{name}({arguments})", 100, subsequent_indent=" " * (len(name) + 1))
+
+
+def _names(head: str) -> str:
+    """``a, b : type`` as code, and the type as it is."""
+    names, _, kind = head.partition(" : ")
+    return ", ".join(f"`{each}`" for each in names.split(", ")) + (f" ({kind})" if kind else "")
+
+
+def _code(text: str) -> str:
+    return text.strip().replace("``", "`")
 
 
 def _walk(command, path: tuple[str, ...]):
