@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,17 +83,19 @@ class LLM:
     def _load(self, trust_remote_code: bool) -> None:
         config, settings = self._config, self._config.model
         folder = files.resolve(settings.name, trust_remote_code, setting="model")
-        self._draft_folder = config.drafter.model and files.resolve(config.drafter.model, trust_remote_code,
-                                                                    setting="drafter.model")
-        checks.check_drafting(config, folder, self._draft_folder)
+        checks.check_drafting(config, lambda: folder, self._draft_folder)
         self._loaded = model_.load(str(folder), settings.dtype, settings.device, trust_remote_code,
                                   model_format(config))
         self._tokens = Tokens.of_folder(folder, self._loaded.tokenizer, trust_remote_code)
 
+    def _draft_folder(self) -> Path:
+        return files.resolve(self._config.drafter.model, self._config.model.trust_remote_code,
+                             setting="drafter.model")
+
     @cached_property
     def _draft(self) -> Target:
         settings = self._config.model
-        return model_.load_target(str(self._draft_folder), settings.dtype, settings.device,
+        return model_.load_target(str(self._draft_folder()), settings.dtype, settings.device,
                                  settings.trust_remote_code)
 
     def __repr__(self) -> str:
@@ -148,6 +151,11 @@ class LLM:
         """As ``generate``, but yield each completion as soon as its text has ended.
 
         Arguments are checked at once. ``Completion.index`` tells which prompt it belongs to.
+
+        Raises
+        ------
+        ConfigError, PoolError, InfrastructureError
+            As ``generate``; the last one while texts are generated.
         """
         require_list("prompts", prompts)
         if max_new_tokens is not None and not (isinstance(max_new_tokens, Integral) and max_new_tokens > 0):

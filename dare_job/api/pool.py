@@ -96,7 +96,15 @@ class Pool:
 
 
 def indexes(pool: Pool | Sequence[Pool] | None, tokens: Tokens, model: str) -> tuple[Index, ...]:
-    """The indexes of the argument ``pool``, nearest first."""
+    """The indexes of the argument ``pool``, nearest first.
+
+    Raises
+    ------
+    ConfigError
+        An entry is no pool.
+    PoolError
+        A pool was made with another tokenizer.
+    """
     pools = () if pool is None else (pool,) if isinstance(pool, Pool) else tuple(pool)
     for each in pools:
         if not isinstance(each, Pool):

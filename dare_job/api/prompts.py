@@ -19,7 +19,13 @@ Text = str | Sequence[int] | np.ndarray  # a text, or its token ids with the end
 
 
 def require_list(name: str, value: Any) -> None:
-    """Raise ConfigError for one text in place of a list of texts."""
+    """Check that the argument ``name`` is a list of texts.
+
+    Raises
+    ------
+    ConfigError
+        It is one text.
+    """
     if isinstance(value, str | bytes | Mapping):
         raise ConfigError(f"{name} is one {type(value).__name__}: pass a list, such as {name}=[...]")
 

@@ -14,7 +14,7 @@ from dare_job.tables import published
 
 def check_drafting(job: Job) -> None:
     """``inference.checks.check_drafting`` with the models of a job."""
-    checks.check_drafting(job.config, job.model_path, job.draft_path)
+    checks.check_drafting(job.config, lambda: job.model_path, lambda: job.draft_path)
 
 
 def check_model(job: Job) -> None:

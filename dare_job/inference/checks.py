@@ -1,5 +1,6 @@
 """Checks the settings of drafting and sampling before weights are loaded."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dare_job.config.settings import JobConfig
@@ -11,7 +12,7 @@ _ADVICE = ("dare-job drafter train trains a draft model on published text; witho
            "texts are the drafts")
 
 
-def check_drafting(config: JobConfig, model: Path, draft: Path | None) -> None:
+def check_drafting(config: JobConfig, model: Callable[[], Path], draft: Callable[[], Path]) -> None:
     """Check the settings of drafting and sampling without loading weights.
 
     For a draft model, check its folder, its tokenizer, its tree size, and in mode ``sample`` whether the
@@ -20,7 +21,8 @@ def check_drafting(config: JobConfig, model: Path, draft: Path | None) -> None:
     Parameters
     ----------
     model, draft
-        Folders of the model and of the draft model; None: there is no draft model.
+        Return the folders of the model, and of the draft model if there is one. They may fail as
+        ``files.resolve``.
 
     Raises
     ------
@@ -28,28 +30,31 @@ def check_drafting(config: JobConfig, model: Path, draft: Path | None) -> None:
         With the setting, its value and the fix.
     """
     _require_biased_tokens(config, model)
-    if draft is None:
+    if config.drafter.model is None:
         return
-    _require_folder(config, draft)
+    folder = _require_folder(config, draft)
     if config.decode.mode != "beam":  # the section beam determines its drafts
         _require_tree(config)
-    _require_same_tokens(config, model, draft)
+    _require_same_tokens(config, model(), folder)
 
 
-def _require_biased_tokens(config: JobConfig, model: Path) -> None:
+def _require_biased_tokens(config: JobConfig, model: Callable[[], Path]) -> None:
     bias = config.sample.logit_bias
     if not bias or config.decode.mode != "sample":
         return
-    size = files.vocabulary(model, config.model.trust_remote_code)
+    size = files.vocabulary(model(), config.model.trust_remote_code)
     if max(bias) >= size:
         raise ConfigError(f"sample.logit_bias = {bias}: {config.model.name} has token ids up to "
                           f"{size - 1}; remove {max(bias)}")
 
 
-def _require_folder(config: JobConfig, draft: Path) -> None:
+def _require_folder(config: JobConfig, draft: Callable[[], Path]) -> Path:
+    """The folder of the draft model, with all its files."""
     try:
-        files.tokenizer_hash(draft)
-        files.fingerprint(draft)
+        folder = draft()
+        files.tokenizer_hash(folder)
+        files.fingerprint(folder)
+        return folder
     except (ModelError, InfrastructureError) as error:
         raise type(error)(f"drafter.model = {config.drafter.model!r}: {error}; {_ADVICE}") from error
 
