@@ -50,7 +50,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
                 "refresh schemas spark stages storage tables training workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
-    "cli": ". config data decode errors evaluate job observe pipeline publish spark storage training "
+    "cli": ". api config data decode errors evaluate job observe pipeline publish spark storage training "
            "workspace",
     "bench": "cli config data decode embed errors evaluate generate job models pipeline prompts publish "
              "recommend schemas stages tables training workspace",

@@ -4,5 +4,6 @@
     completion.py  Completion: one generated text
     pool.py        Pool: indexed texts to draft from
     replays.py     replay: accepted tokens of recorded texts, without a model
+    export.py      dare-job pools export: pools for other inference engines
     prompts.py     token ids of prompts, chat messages and texts
 """

@@ -93,6 +93,10 @@ class Tokens:
     def of_folder(cls, folder: Path, tokenizer, trust_remote_code: bool) -> "Tokens":
         return cls(tokenizer, files.tokenizer_hash(folder), files.vocabulary(folder, trust_remote_code))
 
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
     def ids(self, name: str, texts: Sequence[Text | None]) -> list[np.ndarray | None]:
         """Token ids, int32 (tokens,), of texts; None where there is none.
 

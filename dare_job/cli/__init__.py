@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dare_job import __version__, errors
-from dare_job.cli import config, data, locales, run, snapshots, training, tuning
+from dare_job.cli import config, data, locales, pools, run, snapshots, training, tuning
 from dare_job.cli.from_dataclass import paragraphs
 from dare_job.cli.names import Root
 from dare_job.errors import DareJobError
@@ -70,6 +70,7 @@ for _panel, _families in {
         "drafter": _family("Train draft models.", train=training.train_drafter),
         "writer": _family("Train small models that write the texts.", train=training.train_writer),
         "data": data.app,
+        "pools": _family("Use pools in other programs.", export=pools.export),
     },
 }.items():
     for _name, _group in _families.items():

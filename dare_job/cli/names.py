@@ -37,7 +37,7 @@ _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
 
 def renamed(words: list[str]) -> list[str]:
     """The command line with new names, from the words after ``dare-job``."""
-    if not words or words[0] not in _OLD:
+    if not words or words[0] not in _OLD or words[:2] == ["pools", "export"]:
         return words
     command, options = _OLD[words[0]]
     rest = [_option(word, options) for word in words[1:]]
