@@ -6,6 +6,7 @@ import pty
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,50 @@ def test_a_terminal_has_one_line_that_is_gone_in_the_end(tmp_path, monkeypatch):
     assert "generate" in text and "running" in text and "wave 1 of 2: 5 of 6 rows, 250 tokens" in text
     assert "2.50 accepted per step" in text and " left" in text and "{" not in text
     assert text.rstrip().endswith("\x1b[2K") or "\x1b[2K" in text[-40:]  # the line is erased
+
+
+def test_what_the_work_prints_stays_in_its_file(tmp_path, monkeypatch):
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    seen = []
+    reader = threading.Thread(target=read_all, args=(ours, seen))
+    reader.start()
+    with (open(theirs, "w", encoding="utf-8") as terminal, open(tmp_path / "out", "w+") as out,
+          monkeypatch.context() as patch):
+        patch.setattr(sys, "stderr", terminal)
+        patch.setattr(sys, "stdout", out)
+        with progress.doing("working"):
+            wait_until(lambda: b"working" in b"".join(seen))
+            print("a [bold]line")
+        out.seek(0)
+        assert out.read() == "a [bold]line\n"
+    reader.join()
+    os.close(ours)
+    assert b"line" not in b"".join(seen)
+
+
+def test_a_notebook_has_one_line_that_is_gone_in_the_end(monkeypatch, capsys):
+    """IPython is not installed; a notebook's shell is known by its kernel."""
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(
+        get_ipython=lambda: SimpleNamespace(kernel="a kernel")))
+    written = ""
+    with progress.counting("generating texts", 4, unit="texts") as counter:
+        counter.advance(3)
+        until = time.monotonic() + 20
+        while "3 of 4" not in written and time.monotonic() < until:
+            time.sleep(0.05)
+            written += capsys.readouterr().err
+    written += capsys.readouterr().err
+    assert "\rgenerating texts: 3 of 4 texts" in written and " elapsed" in written and "\n" not in written
+    *_, last, end = written.split("\r")
+    assert not last.strip() and end == ""
+
+
+def wait_until(happened) -> None:
+    until = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def read_all(file: int, seen: list[bytes]) -> None:
