@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dare_job.api import prompts as prompts_
 from dare_job.api.completion import Completion, completion_of
 from dare_job.api.pool import Pool, indexes
-from dare_job.api.prompts import Prompt, Text, Tokens, require_list
+from dare_job.api.prompts import Prompt, Text, Tokens, as_list
 from dare_job.config.errors import explain
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine.engine import Engine
@@ -101,7 +101,7 @@ class LLM:
     def __repr__(self) -> str:
         return f"<LLM {self._config.model.name}, {self._config.model.dtype}>"
 
-    def generate(self, prompts: Sequence[Prompt], previous: Sequence[Text | None] | None = None,
+    def generate(self, prompts: Iterable[Prompt], previous: Iterable[Text | None] | None = None,
                  pool: Pool | Sequence[Pool] | None = None, *, max_new_tokens: int | None = None,
                  drafts: bool = True, show_progress: bool = True) -> list[Completion]:
         """Generate a text for each prompt.
@@ -112,8 +112,8 @@ class LLM:
         Parameters
         ----------
         prompts
-            Strings, or conversations: lists of messages such as ``{"role": "user", "content": "..."}``, that
-            end with a user message.
+            A list or a column of a table: strings, or conversations. A conversation is a list of messages
+            such as ``{"role": "user", "content": "..."}`` that ends with a user message.
         previous
             For each prompt the text that an earlier version of it got, or None. It is the nearest source of
             drafts. Strings, or token ids (tokens,), as in ``Completion.token_ids``.
@@ -145,7 +145,7 @@ class LLM:
                             show_progress=show_progress)
         return sorted(done, key=lambda completion: completion.index)
 
-    def iterate(self, prompts: Sequence[Prompt], previous: Sequence[Text | None] | None = None,
+    def iterate(self, prompts: Iterable[Prompt], previous: Iterable[Text | None] | None = None,
                 pool: Pool | Sequence[Pool] | None = None, *, max_new_tokens: int | None = None,
                 drafts: bool = True, show_progress: bool = False) -> Iterator[Completion]:
         """As ``generate``, but yield each completion as soon as its text has ended.
@@ -157,7 +157,7 @@ class LLM:
         ConfigError, PoolError, InfrastructureError
             As ``generate``; the last one while texts are generated.
         """
-        require_list("prompts", prompts)
+        prompts = as_list("prompts", prompts)
         if max_new_tokens is not None and not (isinstance(max_new_tokens, Integral) and max_new_tokens > 0):
             raise ConfigError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number above 0")
         nearest = self._tokens.previous_ids(previous, "prompts", len(prompts))

@@ -1,9 +1,9 @@
 """Texts to draft from, indexed in memory or in a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dare_job.api.prompts import Text, Tokens, require_list
+from dare_job.api.prompts import Text, Tokens, as_list
 from dare_job.errors import ConfigError, PoolError
 from dare_job.observe import progress
 from pools import PoolError as FolderError
@@ -17,7 +17,7 @@ class Pool:
         self._index, self._tokenizer = index, tokenizer
 
     @classmethod
-    def from_texts(cls, texts: Sequence[Text], model: str, trust_remote_code: bool = False) -> "Pool":
+    def from_texts(cls, texts: Iterable[Text], model: str, trust_remote_code: bool = False) -> "Pool":
         """Index texts in memory.
 
         Parameters
@@ -36,7 +36,7 @@ class Pool:
         ModelError, InfrastructureError
             The model is not found, or has no tokenizer.
         """
-        require_list("texts", texts)
+        texts = as_list("texts", texts)
         with progress.doing(f"indexing {progress.counted(len(texts), 'text')}"):
             tokens = Tokens.of_model(model, trust_remote_code)
             ids = tokens.ids("texts", texts)

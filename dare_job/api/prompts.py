@@ -1,6 +1,6 @@
 """Token ids of prompts, conversations and texts that a user passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from dare_job.config.settings import JobConfig
 from dare_job.decode.prompt.tokens import prompt_ids, text_ids
 from dare_job.errors import ConfigError, RowError
 from dare_job.inference.prompt_format import model_format
+from dare_job.inference.tokenizer import load_tokenizer
 from dare_job.models import files
 
 Messages = Sequence[Mapping[str, str]]
@@ -18,16 +19,17 @@ Prompt = str | Messages
 Text = str | Sequence[int] | np.ndarray  # a text, or its token ids with the end-of-text token
 
 
-def require_list(name: str, value: Any) -> None:
-    """Check that the argument ``name`` is a list of texts.
+def as_list(name: str, value: Iterable) -> list:
+    """The entries of the argument ``name``: a list, a column of a table, or another iterable.
 
     Raises
     ------
     ConfigError
-        It is one text.
+        It is one text, or not iterable.
     """
-    if isinstance(value, str | bytes | Mapping):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise ConfigError(f"{name} is one {type(value).__name__}: pass a list, such as {name}=[...]")
+    return list(value)
 
 
 def token_ids(prompt: Prompt, tokenizer, config: JobConfig) -> np.ndarray:
@@ -83,11 +85,8 @@ class Tokens:
     @classmethod
     def of_model(cls, model: str, trust_remote_code: bool) -> "Tokens":
         """Load the tokenizer of a model, named as for ``LLM``."""
-        from transformers import AutoTokenizer
-
         folder = files.resolve(model, trust_remote_code, setting="model")
-        return cls.of_folder(folder, AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trust_remote_code), trust_remote_code)
+        return cls.of_folder(folder, load_tokenizer(folder, trust_remote_code), trust_remote_code)
 
     @classmethod
     def of_folder(cls, folder: Path, tokenizer, trust_remote_code: bool) -> "Tokens":
@@ -114,7 +113,7 @@ class Tokens:
                 ids[place] = self._checked(f"{name}[{place}]", text)
         return ids
 
-    def previous_ids(self, previous: Sequence[Text | None] | None, of: str,
+    def previous_ids(self, previous: Iterable[Text | None] | None, of: str,
                      count: int) -> list[np.ndarray | None]:
         """Token ids of the argument ``previous``, which has an entry for each of ``count`` entries of ``of``.
 
@@ -125,7 +124,7 @@ class Tokens:
         """
         if previous is None:
             return [None] * count
-        require_list("previous", previous)
+        previous = as_list("previous", previous)
         if len(previous) != count:
             raise ConfigError(f"previous has {len(previous)} entries and {of} has {count}: give one for "
                               "each, and None where there is no previous text")

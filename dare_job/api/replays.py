@@ -1,12 +1,12 @@
 """Accepted tokens of recorded texts, counted without a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dare_job.api.pool import Pool, indexes
-from dare_job.api.prompts import Text, Tokens, require_list
+from dare_job.api.prompts import Text, Tokens, as_list
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import measure
 from dare_job.evaluate.replay.drafters import Blend
@@ -47,7 +47,7 @@ class Replay:
         return self.accepted_per_step + 1
 
 
-def replay(texts: Sequence[Text], model: str, previous: Sequence[Text | None] | None = None,
+def replay(texts: Iterable[Text], model: str, previous: Iterable[Text | None] | None = None,
            pool: Pool | Sequence[Pool] | None = None, nodes: Sequence[int] = (16, 64),
            trust_remote_code: bool = False) -> list[Replay]:
     """Replay recorded texts: draft, count the accepted tokens, continue after them.
@@ -78,7 +78,7 @@ def replay(texts: Sequence[Text], model: str, previous: Sequence[Text | None] | 
     PoolError
         ``pool`` was made with another tokenizer.
     """
-    require_list("texts", texts)
+    texts = as_list("texts", texts)
     if not all(1 <= count <= _MAX_NODES for count in nodes):
         raise ConfigError(f"nodes is {list(nodes)}; each must be from 1 to {_MAX_NODES}")
     tokens = Tokens.of_model(model, trust_remote_code)

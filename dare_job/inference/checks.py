@@ -6,6 +6,7 @@ from pathlib import Path
 from dare_job.config.settings import JobConfig
 from dare_job.decode.settings import SAMPLE_METHODS
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
+from dare_job.inference.tokenizer import load_tokenizer
 from dare_job.models import files
 
 _ADVICE = ("dare-job drafter train trains a draft model on published text; without drafter.model, earlier "
@@ -84,16 +85,14 @@ def _require_exact(config: JobConfig, widths: tuple[int, ...]) -> None:
 
 
 def _require_same_tokens(config: JobConfig, model: Path, draft: Path) -> None:
-    from transformers import AutoTokenizer
-
     from dare_job.decode.draft.tokenizer_match import require_same_tokenizer
 
     trust, tokenizers = config.model.trust_remote_code, []
     for setting, folder in (("model.name", model), ("drafter.model", draft)):
         try:
-            tokenizers.append(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust))
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ModelError(f"{setting}: {folder} has no tokenizer that can be loaded: {error}") from error
+            tokenizers.append(load_tokenizer(folder, trust))
+        except ModelError as error:
+            raise ModelError(f"{setting}: {error}") from error
     names = config.model.name, config.drafter.model
     try:
         require_same_tokenizer(*tokenizers, files.vocabulary(draft, trust), names)

@@ -21,6 +21,7 @@ from dare_job.decode.prompt.template import PromptFormat
 from dare_job.decode.prompt.tokens import encoder
 from dare_job.errors import InfrastructureError, RowError, describe
 from dare_job.inference.prompt_format import model_format
+from dare_job.inference.tokenizer import load_tokenizer
 from dare_job.inference.warm_up import warm_up
 
 _LOG = logging.getLogger("dare_job")
@@ -66,13 +67,11 @@ def load(folder: str, dtype: str, device: str, trust_remote_code: bool,
     ModelError, ConfigError, InfrastructureError
         As ``load_target``.
     """
-    from transformers import AutoTokenizer
-
+    tokenizer = load_tokenizer(Path(folder), trust_remote_code)
     warm_up()
     target = load_target(folder, dtype, device, trust_remote_code, any_target)
     target.release_weights()
     failures.release(target)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if warning := add_end_of_turn(target.generation_config, tokenizer, prompt_format):
         _LOG.warning("%s", warning)
     return LoadedModel(target, tokenizer)

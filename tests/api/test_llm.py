@@ -96,7 +96,7 @@ def test_a_prompt_that_fails_does_not_affect_the_others(llm, plain):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"prompts": "a"}, r"prompts is one str: pass a list"),
-    ({"prompts": {"role": "user"}}, "prompts is one dict"),
+    ({"prompts": {"role": "user"}}, "prompts is one dict"), ({"prompts": 7}, "prompts is one int"),
     ({"previous": "a"}, "previous is one str"),
     ({"previous": ["a"]}, "previous has 1 entries and prompts has 2: give one for each"),
     ({"previous": ["a", 7]}, r"previous\[1\] is 7: pass a text, or its token ids"),

@@ -1,10 +1,11 @@
 """Pools that are saved and opened; replays of recorded texts."""
 
 import numpy as np
+import pandas
 import pytest
 from api_texts import FILMS, TITLES
 
-from dare_job import Pool, replay
+from dare_job import LLM, Pool, replay
 from dare_job.errors import ConfigError, ModelError, PoolError
 from pools.index import Index
 
@@ -42,9 +43,26 @@ def test_texts_that_are_none(texts, message):
         Pool.from_texts(texts, model="embedded")
 
 
+def test_columns_of_a_table(llm, pool):
+    table = pandas.DataFrame({"prompt": FILMS[:3], "text": TEXTS[:3]}, index=[7, 7, 1])
+    same = Pool.from_texts(table["text"], model="embedded")
+    assert repr(same) == repr(Pool.from_texts(iter(TEXTS[:3]), model="embedded"))
+    written = llm.generate(table["prompt"], previous=table["text"], pool=[same, pool], max_new_tokens=8)
+    assert [text.index for text in written] == [0, 1, 2] and not any(text.error for text in written)
+
+
 def test_models_and_folders_that_do_not_exist(tmp_path):
     with pytest.raises(ModelError, match="does not exist"):
         Pool.from_texts(["a"], model=str(tmp_path / "none"))
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text('{"model_type": "llama", "vocab_size": 9}')
+    for use in (lambda model: Pool.from_texts(["a"], model=model), LLM):
+        with pytest.raises(ModelError, match="bare holds no tokenizer"):
+            use(str(tmp_path / "bare"))
+        (tmp_path / "bare" / "tokenizer.json").write_text("{")
+        with pytest.raises(ModelError, match="has no tokenizer that can be loaded"):
+            use(str(tmp_path / "bare"))
+        (tmp_path / "bare" / "tokenizer.json").unlink()
     with pytest.raises(PoolError, match="none"):
         Pool.open(tmp_path / "none")
     Index.build([np.arange(4)]).save(tmp_path / "unnamed")
