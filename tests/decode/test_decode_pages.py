@@ -7,12 +7,13 @@ import pytest
 import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 
+from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import support
 from dare_job.decode.model.masks import level_of_trees
 from dare_job.decode.model.paged import forward, pool
-from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder
-from dare_job.decode.model.paged.inputs import Bucket, round_up_queries
+from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder, step_shapes
+from dare_job.decode.model.paged.inputs import Bucket, max_width, round_up_queries, round_up_tree
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
@@ -178,6 +179,29 @@ def test_few_buckets_serve_many_steps():
         assert shape.queries >= len(tree.tokens) and shape.width >= tree.width and not shape.limited
         shapes.add(shape)
     assert len(shapes) <= 12
+
+
+def test_default_draft_nodes_do_not_widen_the_attention_of_all_rows():
+    """The trees of all slots are padded to the widest: their scores stay below 2**15 a head."""
+    for slots in (1, 8, 32, 128, 512):
+        width = max_row_nodes(slots, paged=True) + 1
+        assert slots * width**2 <= 2**15 and width == max_width(slots)
+        assert {shape.width for shape in step_shapes(slots, width - 1, 1)} <= {1, 16, 32, 64, 128}
+    assert [max_row_nodes(slots, paged=True) for slots in (1, 8, 32, 128)] == [127, 63, 31, 15]
+
+
+def test_shapes_recorded_at_the_start_serve_every_step_without_much_waste():
+    """A narrow step takes no shape that is twice as wide as needed: attention would take four times as long."""
+    slots, nodes = 32, 31
+    shapes = step_shapes(slots, nodes, 2)
+    assert len(set(shapes)) == len(shapes)
+    for width in (1, 2, 9, 16, 17, 32):
+        for count in range(max(2, width), slots * width + 1, 7):
+            own = Bucket(round_up_queries(count), round_up_tree(width), round_up_tree(width), 2, False)
+            serving = [shape for shape in shapes if shape.serves(own)]
+            assert serving and min(shape.queries for shape in serving) == own.queries, (width, count)
+    wide = Bucket(64, 128, 128, 2, False)
+    assert not any(wide.serves(Bucket(64, width, width, 2, False)) for width in (16, 32))
 
 
 def test_a_model_with_its_own_attention_uses_dynamic_shapes(caplog):

@@ -17,7 +17,7 @@ from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
 from dare_job.bench.measured import timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
@@ -38,7 +38,7 @@ def costs(target: Target, batch: int, context: int, max_queries: int, repeats: i
     """{queries per row: milliseconds of a step} of this batch size."""
     ms = {}
     for nodes in (0, *NODES) if max_queries > 64 else (0, *NODES[1::2]):
-        if nodes and batch * (nodes + 1) > max_queries:
+        if nodes and (batch * (nodes + 1) > max_queries or nodes > max_row_nodes(batch, True)):
             break
         ms[nodes + 1] = round(step_ms(target, batch, nodes + 1, context, repeats), 4)
         release(target.device)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dare_job.bench.gpu import shapes, texts
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve, chains
 from dare_job.decode.model.paged.forward import argmax_tokens
@@ -33,7 +33,6 @@ from pools.draft import DraftSettings
 from pools.index import Index
 
 BATCHES = (1, 32, 128)
-NODES = 15  # of a row
 CURVE = Path(__file__).parents[3] / "conf/latency/h100-llama-3.1-8b-vllm.json"
 _SHAPE, _VOCABULARY, _SEED = "twin", 512, 0
 _PROMPTS, _TEXTS = (100, 600), (64, 192)  # tokens, from and to
@@ -152,12 +151,12 @@ def passes(batch: int, curve: LatencyCurve) -> dict:
     RuntimeError
         A text differs from the recorded one.
     """
-    workload = Workload.made_up(batch)
+    workload, nodes = Workload.made_up(batch), max_row_nodes(batch, True)
     target = Target(shapes.large(_SHAPE, torch.device("cpu"), torch.float32), check=False, paged=True)
-    settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=NODES, depth=DEPTH, score="never")
+    settings = EngineSettings(max_new_tokens=None, batch_size=batch, nodes=nodes, depth=DEPTH, score="never")
     recorded = RecordedTarget(target, workload.requests, workload.texts)
     engine = Engine(recorded, settings, RetrievalDrafter(DraftSettings(depth=DEPTH)),
-                    draft_budget=_SteadyBudget(curve, NODES, target.round_up))
+                    draft_budget=_SteadyBudget(curve, nodes, target.round_up))
     with Counts() as counts:
         results = {result.id: result for result in engine.run(workload.requests)}
     if wrong := [number for number, text in enumerate(workload.texts)
@@ -188,7 +187,7 @@ class Waits(TorchFunctionMode):
 def waits(rows: int = 32) -> int:
     """Return how often a strict step, forward pass, verification and commit, would wait for the device."""
     target = Target(shapes.large(_SHAPE, torch.device("cpu"), torch.float32), check=False, paged=True)
-    tree, lengths = chains(rows, NODES + 1), np.full(rows, 300)
+    tree, lengths = chains(rows, max_row_nodes(rows, True) + 1), np.full(rows, 300)
     cache, paths = target.new_cache(rows), np.tile(np.array([0, 2, 3]), (rows, 1))
     with Waits() as counter:
         values = target.verified(cache, tree, lengths, argmax_tokens)

@@ -19,6 +19,7 @@ import numba
 import numpy as np
 
 from dare_job.decode.engine.latency import LatencyCurve
+from dare_job.decode.model.paged.inputs import max_width
 from dare_job.decode.model.tree import Tree
 from dare_job.decode.verify.result import VerificationResult
 from pools.tree import DraftBatch
@@ -41,9 +42,13 @@ _MIN_SCORE = 1e-3  # nodes with a lower score are never drafted
 _BOUND_MARGIN = 0.7  # of the last step's lowest kept probability: the next step drafts no nodes below it
 
 
-def max_row_nodes(rows: int) -> int:
-    """Return the default maximum of nodes per row. On a GPU, hundreds of nodes per forward pass are free."""
-    return max(_MAX_ROW_NODES, _MAX_FORWARD_NODES // rows)
+def max_row_nodes(rows: int, paged: bool = False) -> int:
+    """Return the default maximum of nodes per row.
+
+    Few rows may have hundreds of nodes per forward pass, which a GPU computes for little. ``paged``: whether
+    passes have static shapes, in which the widest row's tree is the size of all.
+    """
+    return max_width(rows) - 1 if paged else max(_MAX_ROW_NODES, _MAX_FORWARD_NODES // rows)
 
 
 class DraftBudget:

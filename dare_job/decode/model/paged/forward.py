@@ -22,7 +22,7 @@ from dare_job.decode.model.masks import Level
 from dare_job.decode.model.paged import recording
 from dare_job.decode.model.paged.attention import SplitAttention, over_pages
 from dare_job.decode.model.paged.fusion import fused
-from dare_job.decode.model.paged.inputs import Bucket, Inputs, round_up_power, round_up_queries
+from dare_job.decode.model.paged.inputs import Bucket, Inputs, round_up_queries, round_up_tree
 from dare_job.decode.model.paged.pool import PagedCache
 from dare_job.decode.model.support import CHUNKED, SLIDING
 
@@ -30,7 +30,6 @@ _PROMPT_SIZES = (256, 512, 768, 1024, 1536, 2048)  # to which the tokens of a pa
 PROMPT_TOKENS = _PROMPT_SIZES[-1]
 _MAX_GRAPHS = 128  # per cache; the least recently used one is dropped
 _MAX_PREPARED = 1024  # queries of the largest shape that is recorded before it is needed
-_MAX_WASTE = 1.125  # queries of a recorded shape over those needed, for which no other shape is recorded
 _UNRECORDABLE = re.compile(r"captur|Triton Error")  # errors of the device that a recording causes
 _LOG = logging.getLogger("dare_job")
 Epilogue = Callable[[torch.Tensor, Inputs], torch.Tensor]
@@ -115,17 +114,14 @@ class PagedForward:
 
     def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> None:
         """Record the shapes of steps with up to ``nodes`` draft nodes per row, once and in a bounded time."""
-        pages, width, end = cache.table.shape[1], round_up_power(nodes + 1), time.perf_counter() + seconds
+        pages, end = cache.table.shape[1], time.perf_counter() + seconds
         if not self._record or (epilogue, pages) in cache.prepared:
             return
         cache.prepared.add((epilogue, pages))
         if self.fixed_nodes is not None:
             self._find(cache, self._fixed(Bucket(1, 1, 1, pages, False), cache.slots), epilogue)
             return
-        max_count = min(cache.slots * (nodes + 1), _MAX_PREPARED)
-        shapes = [Bucket(count, width, width, pages, False) for count in ladder(max_count)] if nodes else []
-        shapes += [Bucket(count, 1, 1, pages, False) for count in ladder(min(cache.slots, _MAX_PREPARED))]
-        for bucket in shapes[: _MAX_GRAPHS // 2]:
+        for bucket in step_shapes(cache.slots, nodes, pages)[: _MAX_GRAPHS // 2]:
             if time.perf_counter() > end or not self._record:
                 return
             try:
@@ -190,7 +186,7 @@ class PagedForward:
         """Return the bucket of ``fixed_nodes``, if it is set and holds this one; else this one."""
         if self.fixed_nodes is None:
             return bucket
-        width = round_up_power(self.fixed_nodes + 1)
+        width = round_up_tree(self.fixed_nodes + 1)
         largest = Bucket(round_up_queries(slots * (self.fixed_nodes + 1)), width, width, bucket.pages,
                          self._traits.window is not None)
         return largest if largest.holds(bucket) else bucket
@@ -199,10 +195,9 @@ class PagedForward:
         """Return a recorded shape: this one, or a slightly larger one, or this one after recording it."""
         key = bucket, epilogue
         if key not in cache.graphs and self._record and self.fixed_nodes is None:
-            larger = [known for known, other in cache.graphs if other is epilogue and known.holds(bucket)
-                      and known.queries <= max(8, _MAX_WASTE * bucket.queries)]
+            larger = [known for known, other in cache.graphs if other is epilogue and known.serves(bucket)]
             if larger:
-                key = min(larger, key=lambda known: (known.queries, known.width, known.columns)), epilogue
+                key = min(larger, key=lambda known: (known.scores, known.queries)), epilogue
         if key not in cache.graphs:
             return self._add(cache, bucket, epilogue)
         recorded = cache.graphs[key] = cache.graphs.pop(key)  # the order of last use
@@ -267,6 +262,17 @@ class PagedForward:
         with over_pages(split):
             return self._model(input_ids=tokens[None], position_ids=positions[None], attention_mask=mask,
                                past_key_values=cache, use_cache=True, **options).logits[0]
+
+
+def step_shapes(slots: int, nodes: int, pages: int) -> list[Bucket]:
+    """Return the shapes of steps with up to ``nodes`` draft nodes per row, the widest and largest first."""
+    widths, shapes = [1], []
+    while widths[-1] <= nodes:
+        widths.append(round_up_tree(widths[-1] + 1))
+    for narrower, width in reversed(list(zip((0, *widths), widths, strict=False))):
+        counts = ladder(min(slots * min(width, nodes + 1), _MAX_PREPARED))
+        shapes += [Bucket(count, width, width, pages, False) for count in counts if count > narrower]
+    return shapes
 
 
 def ladder(end: int) -> list[int]:

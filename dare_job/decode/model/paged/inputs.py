@@ -5,6 +5,7 @@ which is filled on the host and copied to the device at once.
 """
 
 from dataclasses import dataclass
+from math import isqrt
 
 import numba
 import numpy as np
@@ -19,6 +20,9 @@ from dare_job.decode.model.tree import PaddedLayout
 
 # Queries are rounded up to a multiple of the second number, up to the first one.
 _STEPS = ((8, 1), (64, 8), (256, 16), (512, 32), (2048, 64), (2**62, 128))
+_MIN_WIDTH = 16  # queries of the widest row, except of steps without drafts
+_MAX_WASTE = 1.125  # queries of a recorded shape over those needed, for which no other shape is recorded
+_TREE_SCORES = 2**15  # of a head, in all slots: 4 MB a layer with 32 heads in float32
 
 
 def round_up_queries(count: int) -> int:
@@ -27,9 +31,17 @@ def round_up_queries(count: int) -> int:
     return -(-count // step) * step
 
 
-def round_up_power(count: int) -> int:
-    """Round up to a power of two."""
-    return 1 << max(0, count - 1).bit_length()
+def round_up_tree(count: int) -> int:
+    """Round up the queries, or tree columns, of the widest row: to 1, or a power of two of at least 16."""
+    return 1 if count <= 1 else max(_MIN_WIDTH, 1 << (count - 1).bit_length())
+
+
+def max_width(slots: int) -> int:
+    """Return the most queries of a row, its root included, at which tree attention costs little.
+
+    A graph pads the trees of all slots to the widest one: the scores of a head are (slots, width, width).
+    """
+    return 1 << max(3, min(7, (isqrt(_TREE_SCORES // slots)).bit_length() - 1))
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,23 @@ class Bucket:
         counts = np.diff(level.starts)
         longest = int((level.lengths + level.depths.max(1)).max())
         limited = traits.window is not None and longest > traits.window
-        return cls(round_up_queries(len(level.tokens)), round_up_power(int(counts.max())),
-                   round_up_power(int((level.first + counts).max())), pages, limited)
+        return cls(round_up_queries(len(level.tokens)), round_up_tree(int(counts.max())),
+                   round_up_tree(int((level.first + counts).max())), pages, limited)
 
     def holds(self, other: "Bucket") -> bool:
         """Return whether this shape can run what has the shape ``other``."""
         return (self.queries >= other.queries and self.width >= other.width and self.columns >= other.columns
                 and self.pages >= other.pages and self.limited >= other.limited)
+
+    def serves(self, other: "Bucket") -> bool:
+        """Return whether this shape holds ``other`` with little waste of queries and of tree attention."""
+        return (self.holds(other) and self.queries <= max(_STEPS[0][0], _MAX_WASTE * other.queries)
+                and self.scores <= max(_MIN_WIDTH**2, 4 * other.scores))
+
+    @property
+    def scores(self) -> int:
+        """Scores of a slot's tree attention, for each head."""
+        return self.width * self.columns
 
 
 class Inputs:
