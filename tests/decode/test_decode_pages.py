@@ -191,7 +191,7 @@ def test_default_draft_nodes_do_not_widen_the_attention_of_all_rows():
 
 
 def test_shapes_recorded_at_the_start_serve_every_step_without_much_waste():
-    """A narrow step takes no shape that is twice as wide as needed: attention would take four times as long."""
+    """No step takes a shape more than twice as wide as needed: attention to trees grows with the square."""
     slots, nodes = 32, 31
     shapes = step_shapes(slots, nodes, 2)
     assert len(set(shapes)) == len(shapes)

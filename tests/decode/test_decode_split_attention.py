@@ -8,6 +8,7 @@ from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
 from dare_job.decode.model import target as model_target
+from dare_job.decode.model.paged import attention
 from dare_job.decode.model.paged.attention import text_attention
 from dare_job.decode.model.paged.forward import PagedForward
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
@@ -67,8 +68,77 @@ def test_the_shapes_of_text_attention_need_no_values():
     assert lse.shape == (5, HEADS) and lse.dtype == torch.float32
 
 
-def filled(slots: int, limit: int | None = None) -> PagedCache:
-    return PagedCache(SHAPES, slots, torch.float32, "cpu", limit)
+class FlashKernel:
+    """What flash attention 2 computes, by its documentation: ``varlen_attn``, or the operator below it."""
+
+    def varlen_attn(self, query, keys, values, starts, ends, max_q, max_k, *, return_aux, scale, window_size,
+                    enable_gqa, seqused_k, block_table, num_splits):
+        assert num_splits == 1 and enable_gqa == (query.shape[1] != keys.shape[2])
+        texts = [[x[pages.long()].flatten(0, 1)[:length] for x in (keys, values)]
+                 for pages, length in zip(block_table, seqused_k, strict=True)]
+        return self._attend(query, texts, starts, max_q, scale, *window_size)
+
+    def operator(self, query, keys, values, starts, begins, max_q, max_k, dropout, causal, debug, *, scale,
+                 window_size_left, window_size_right, seqused_k):
+        assert begins.dtype == torch.int32 and len(begins) == len(starts) and not dropout and not debug
+        texts = [[x[begin : begin + length] for x in (keys, values)]
+                 for begin, length in zip(begins, seqused_k, strict=False)]
+        left, right = (-1 if x is None else x for x in (window_size_left, window_size_right))
+        out, lse = self._attend(query, texts, starts, max_q, scale, left, 0 if causal else right)
+        return out, lse, None, None, None
+
+    def _attend(self, query, texts, starts, max_q, scale, left, right):
+        assert starts.dtype == torch.int32 and (starts[1:] - starts[:-1]).max() <= max_q
+        out, lse = torch.zeros_like(query), torch.full(query.shape[:2][::-1], torch.inf)
+        for (keys, values), start, end in zip(texts, starts[:-1], starts[1:], strict=True):
+            times = query.shape[1] // keys.shape[1]
+            scores = scale * torch.einsum("qhd,khd->hqk", query[start:end], keys.repeat_interleave(times, 1))
+            last = torch.arange(end - start)[:, None] + len(keys) - (end - start)
+            column = torch.arange(len(keys))
+            hidden = (column > last + (right if right >= 0 else len(keys) + len(last)))
+            hidden |= column < last - (left if left >= 0 else len(keys) + len(last))
+            scores = scores.masked_fill(hidden, -torch.inf)
+            if len(keys):
+                lse[:, start:end] = scores.logsumexp(-1)
+                out[start:end] = torch.einsum("hqk,khd->qhd", scores.softmax(-1),
+                                              values.repeat_interleave(times, 1))
+        return out, lse
+
+
+@pytest.mark.parametrize("reads_pages", [True, False])
+@pytest.mark.parametrize(("causal", "window"), [(False, 0), (True, 0), (True, 5)])
+def test_flash_attention_is_given_what_plain_attention_computes(causal, window, reads_pages, monkeypatch):
+    """Grouped heads, rows without queries or text, texts that end within and at the end of a page."""
+    kernel, rng = FlashKernel(), np.random.default_rng(0)
+    monkeypatch.setattr(attention, "READS_PAGES", reads_pages)
+    monkeypatch.setattr(attention.varlen, "varlen_attn", kernel.varlen_attn)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel.operator)
+    keys, values = torch.from_numpy(rng.standard_normal((2, 8 * PAGE, GROUPS, DIM), np.float32))
+    counts, lengths = np.array([3, 0, 4, 2, 1]), np.array([40, 9, PAGE + 7, PAGE, 0])
+    table = np.array([[7, 0], [1, 0], [5, 6], [2, 0], [0, 0]], np.int32)
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    query = torch.from_numpy(rng.standard_normal((starts[-1], HEADS, DIM), np.float32))
+    tensors = query, keys, values, *map(torch.from_numpy, (starts, lengths.astype(np.int32), table))
+    expected, expected_lse = attention._plain(*tensors, None, 0.5, causal, window, 4)
+    out, lse = attention._flash(*tensors, 0.5, causal, window, 4)
+    own = slice(starts[-2])  # the last row has no text
+    assert torch.allclose(out[own], expected[own], atol=1e-5)
+    assert torch.allclose(lse[own], expected_lse[own], atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flash_attention_without_a_table_is_an_operator_of_torch(causal, monkeypatch):
+    monkeypatch.setattr(attention, "READS_PAGES", False)
+    query, keys = (torch.empty(tokens, heads, DIM, dtype=torch.bfloat16, device="meta")
+                   for tokens, heads in ((12, HEADS), (3 * PAGE, GROUPS)))
+    starts, lengths = (torch.empty(rows, dtype=torch.int32, device="meta") for rows in (5, 4))
+    table = torch.empty(4, 2, dtype=torch.int32, device="meta")
+    out, lse = attention._flash(query, keys, keys, starts, lengths, table, 1.0, causal, 0, 3)
+    assert out.shape == query.shape and lse.shape == query.shape[:2] and lse.dtype == torch.float32
+
+
+def filled(slots: int, limit: int | None = None, contiguous: bool = False) -> PagedCache:
+    return PagedCache(SHAPES, slots, torch.float32, "cpu", limit, contiguous)
 
 
 @torch.inference_mode()
@@ -101,6 +171,42 @@ def test_rows_keep_their_entries_when_they_move_and_the_pool_grows():
     held = np.concatenate([cache.table[slot, : -(-end // PAGE)]
                            for slot, end in ((0, PAGE + 3), (1, PAGE + 1), (2, 9 * PAGE))])
     assert len(set(held.tolist())) == len(held) and 0 not in held
+
+
+def test_pages_of_a_row_follow_each_other_where_attention_reads_no_table():
+    """Rows come, grow and go at random; entries stay, no page has two rows, and freed gaps are used again."""
+    rng, cache = np.random.default_rng(5), filled(4, limit=24, contiguous=True)
+    texts: dict[int, torch.Tensor] = {}
+    refused = 0
+    for _ in range(120):
+        slot, columns = int(rng.integers(4)), int(rng.integers(1, 8 * PAGE))
+        if rng.random() < 0.4:
+            cache.release(slot)
+            texts.pop(slot, None)
+        elif not cache.hold(slot, columns):
+            refused += 1
+        elif slot not in texts:
+            texts[slot] = torch.from_numpy(rng.standard_normal((1, 2, columns, 4), np.float32))
+            put(cache, slot, 0, texts[slot])
+        held = [cache.table[row, : cache._held[row]] for row in range(4)]
+        assert all((np.diff(pages) == 1).all() for pages in held)
+        used = np.concatenate(held)
+        assert len(set(used.tolist())) == len(used) and 0 not in used
+        assert sorted((*used, *np.flatnonzero(cache._free))) == list(range(1, cache.pages))
+        assert all(torch.equal(cache.entries(row, text.shape[2])[0][0], text[0])
+                   for row, text in texts.items())
+    assert refused and cache.pages <= 24
+
+
+def test_texts_do_not_depend_on_where_pages_are(monkeypatch):
+    model = tiny("llama", max_position_embeddings=1024)
+    texts = prompts((PAGE - 20, 9, PAGE + 3, 30, 2 * PAGE - 10))
+    expected = [generate(model, text) for text in texts]
+    monkeypatch.setattr(model_target, "READS_PAGES", False)
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: 6)
+    target = Target(model, paged=True)
+    assert_written(write(target, texts, oracle(expected), batch_size=3, nodes=9), expected)
+    assert target.paged is not None and target.spare_cache.contiguous
 
 
 def test_only_entries_that_move_are_moved():

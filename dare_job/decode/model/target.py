@@ -97,7 +97,7 @@ class Target:
             self.linear_layers = (MergedProjections if cuda else PrepackedLayers)(model)
         if cuda:  # cuDNN's attention builds a plan for each new shape
             torch.backends.cuda.enable_cudnn_sdp(False)
-        if self.packed and (cuda and READS_PAGES if paged is None else paged):
+        if self.packed and (cuda if paged is None else paged):
             selfcheck.enable_paged(self, PagedForward(
                 model, self.traits, cuda, cuda and self.dtype != torch.float32, self.supports_logits_to_keep))
         if check:
@@ -170,7 +170,7 @@ class Target:
         """Return an empty cache for this many rows."""
         if self.paged is not None:
             limit = affordable_pages(self.device, self.cache_bytes[0], self.memory_share)
-            return PagedCache(self._shapes, slots, self.dtype, self.device, limit)
+            return PagedCache(self._shapes, slots, self.dtype, self.device, limit, not READS_PAGES)
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 
     def release_weights(self) -> None:

@@ -20,8 +20,8 @@ from dare_job.decode.model.tree import PaddedLayout
 
 _FLASH_TYPES = (torch.float16, torch.bfloat16)
 _MAX_FLASH_DIM = 256
-# Flash attention 2 joins parts of a text that it reads in parallel wrongly if rows have different numbers of
-# queries (pytorch issue 194167), so a text is read in one part.
+# Whether this version of torch has flash attention that finds the pages of a row in a table. If not, a row's
+# pages follow each other in the pool (``PagedCache.contiguous``).
 READS_PAGES = {"block_table", "seqused_k", "num_splits", "enable_gqa", "window_size", "return_aux"} <= set(
     inspect.signature(varlen.varlen_attn).parameters)
 _FLASH_TILE = 128  # queries: as much padding has defined outputs, though nothing uses them
@@ -62,7 +62,7 @@ def text_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     float (T, H, E), float32 (T, H)
         Outputs, and log-sum-exp of the scores; undefined for rows without a text (``SplitAttention``).
     """
-    flash = query.is_cuda and READS_PAGES and query.dtype in _FLASH_TYPES and low is None
+    flash = query.is_cuda and query.dtype in _FLASH_TYPES and low is None
     if flash and keys.shape[2] == values.shape[2] <= _MAX_FLASH_DIM and keys.shape[2] % 8 == 0:
         return _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest)
     return _plain(query, keys, values, starts, lengths, table, low, scale, causal, window, widest)
@@ -75,18 +75,30 @@ def _(query, keys, values, starts, lengths, table, low, scale, causal, window, w
 
 
 def _flash(query, keys, values, starts, lengths, table, scale, causal, window, widest):
-    """Without a causal mask, the query heads of a group become queries of one head, which reads keys once."""
+    """Without a causal mask, the query heads of a group become queries of one head, which reads keys once.
+
+    Flash attention 2 joins parts of a text that it reads in parallel wrongly if rows have different numbers
+    of queries (pytorch issue 194167), so a text is read in one part, as it always is without a table.
+    """
     total, heads, dim = query.shape
     groups, (rows, pages) = keys.shape[1], table.shape
     times = 1 if causal else heads // groups
     if times > 1:
         query = query.view(total, groups, times, dim).transpose(1, 2).reshape(-1, groups, dim)
-    ends = torch.arange(rows + 1, device=query.device, dtype=torch.int32) * (pages * PAGE)
-    out, lse = varlen.varlen_attn(
-        query, keys.view(-1, PAGE, groups, dim), values.view(-1, PAGE, groups, dim), starts * times, ends,
-        max(widest, _FLASH_TILE) * times, pages * PAGE, return_aux=varlen.AuxRequest(lse=True), scale=scale,
-        window_size=(window - 1 if window else -1, 0) if causal else (-1, -1),
-        enable_gqa=times != heads // groups, seqused_k=lengths, block_table=table, num_splits=1)
+    widest, longest = max(widest, _FLASH_TILE) * times, pages * PAGE
+    if READS_PAGES:
+        ends = torch.arange(rows + 1, device=query.device, dtype=torch.int32) * longest
+        out, lse = varlen.varlen_attn(
+            query, keys.view(-1, PAGE, groups, dim), values.view(-1, PAGE, groups, dim), starts * times, ends,
+            widest, longest, return_aux=varlen.AuxRequest(lse=True), scale=scale,
+            window_size=(window - 1 if window else -1, 0) if causal else (-1, -1),
+            enable_gqa=times != heads // groups, seqused_k=lengths, block_table=table, num_splits=1)
+    else:
+        first = table[:, 0] * PAGE  # with ``seqused_k``, texts may begin anywhere, and have gaps between them
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(
+            query, keys, values, starts * times, torch.cat((first, first[-1:])), widest, longest, 0.0,
+            causal and not window, False, scale=scale, window_size_left=window - 1 if window else None,
+            window_size_right=0 if window else None, seqused_k=lengths)
     if times == 1:
         return out, lse.transpose(0, 1).contiguous()
     out = out.view(total, times, groups, dim).transpose(1, 2).reshape(total, heads, dim)

@@ -32,6 +32,9 @@ class PagedCache(Cache):
     device : torch.device or str
     limit : int, optional
         Maximum number of pages. None: unlimited.
+    contiguous : bool
+        Whether the pages of a slot must follow each other, for attention that does not read ``table``. Then
+        slots may lack pages although as many are free elsewhere.
 
     Attributes
     ----------
@@ -40,9 +43,9 @@ class PagedCache(Cache):
     """
 
     def __init__(self, shapes: list[tuple[int, ...] | None], slots: int, dtype: torch.dtype, device,
-                 limit: int | None = None):
+                 limit: int | None = None, contiguous: bool = False):
         super().__init__(layers=[Layer(self) for _ in shapes])
-        self.slots, self.limit = slots, limit
+        self.slots, self.limit, self.contiguous = slots, limit, contiguous
         self.column = 0  # transformers asks for it; positions are always given
         self.device = torch.device(device)
         self.graphs: dict = {}  # of ``PagedForward``: they hold addresses in this cache
@@ -51,7 +54,7 @@ class PagedCache(Cache):
         self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
         self.table = np.full((slots + 1, 1), _SPARE, np.int32)
         self._held = np.zeros(slots, np.int64)  # pages of each slot
-        self._free: list[int] = []
+        self._free = np.zeros(1, np.bool_)  # by page; the spare page never is
         self._parts = Parts(shapes)
         self._stacks = [torch.zeros((len(group), PAGE, heads, dim), dtype=dtype, device=device)
                         for group, (heads, dim) in zip(self._parts.groups, self._parts.kinds, strict=True)]
@@ -75,19 +78,48 @@ class PagedCache(Cache):
     def hold(self, slot: int, columns: int) -> bool:
         """Give a slot pages for this many columns; return False if there are not enough pages."""
         needed, held = pages_of(columns), int(self._held[slot])
-        missing = needed - held
-        if missing <= 0:
+        if needed <= held:
             return True
-        if missing > len(self._free):
-            wanted = max(self.pages + missing - len(self._free), int(_GROWTH * self.pages))
-            wanted = wanted if self.limit is None else min(wanted, self.limit)
-            if len(self._free) + wanted - self.pages < missing:
-                return False
-            self._grow(wanted)
-        self._widen(needed)
-        self.table[slot, held:needed] = [self._free.pop() for _ in range(missing)]
-        self._held[slot] = needed
+        own, start = self.table[slot, :held].copy(), 0 if self.contiguous else held
+        self._free[own[start:]] = True  # a slot whose pages follow each other may move over its own
+        pages = self._find_free(needed - start)
+        if pages is None and self._make_room(needed - start):
+            pages = self._find_free(needed - start)
+        if pages is not None:
+            self._widen(needed)
+            self.table[slot, start:needed] = pages
+            self._held[slot] = needed
+            if self.contiguous and held and pages[0] != own[0]:
+                self._move_pages(own, pages[:held])
+        self._free[self.table[slot, : self._held[slot]]] = False
+        return pages is not None
+
+    def _find_free(self, count: int) -> np.ndarray | None:
+        """Return free pages; None: there are not as many, or none that follow each other."""
+        free = np.flatnonzero(self._free)
+        if len(free) < count:
+            return None
+        if not self.contiguous:
+            return free[:count]
+        firsts = np.flatnonzero(free[count - 1 :] - free[: len(free) - count + 1] == count - 1)
+        return free[firsts[0] : firsts[0] + count] if len(firsts) else None
+
+    def _make_room(self, count: int) -> bool:
+        """Add pages so that this many can be found; return False if ``limit`` forbids it."""
+        free = int(self._free[::-1].argmin()) if self.contiguous else int(self._free.sum())
+        least = self.pages + count - free
+        if self.limit is not None and least > self.limit:
+            return False
+        wanted = max(least, int(_GROWTH * self.pages))
+        self._grow(wanted if self.limit is None else min(wanted, self.limit))
         return True
+
+    @without_gradients
+    def _move_pages(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        pages = np.stack((sources, targets)).astype(np.int64)
+        old, new = self.on_device((pages[..., None] * PAGE + np.arange(PAGE)).reshape(2, -1))
+        for stack in self._stacks:
+            stack.index_copy_(1, new, stack.index_select(1, old))
 
     def require(self, slots: Sequence[int], columns: np.ndarray | int) -> None:
         """Give slots (F,) pages for this many columns, int64 (F,), or as many for each.
@@ -112,7 +144,7 @@ class PagedCache(Cache):
     def release(self, slot: int) -> None:
         """Take a slot's pages back."""
         held = int(self._held[slot])
-        self._free.extend(self.table[slot, :held].tolist())
+        self._free[self.table[slot, :held]] = True
         self.table[slot], self._held[slot] = _SPARE, 0
 
     def places(self, slots: np.ndarray | int, columns: np.ndarray) -> np.ndarray:
@@ -210,7 +242,7 @@ class PagedCache(Cache):
         self._pools = ()  # views, which would keep the old memory
         for index in range(len(self._stacks)):
             self._stacks[index] = _grown(self._stacks, index, pages * PAGE)
-        self._free.extend(range(pages - 1, before - 1, -1))
+        self._free = np.pad(self._free, (0, pages - before), constant_values=True)
         self._take_pools()
 
     def _take_pools(self) -> None:
