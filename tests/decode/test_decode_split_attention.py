@@ -6,8 +6,10 @@ import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
 
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.latency import chains
 from dare_job.decode.model import failures
 from dare_job.decode.model import target as model_target
+from dare_job.decode.model.masks import level_of_trees
 from dare_job.decode.model.paged import attention
 from dare_job.decode.model.paged.attention import text_attention
 from dare_job.decode.model.paged.forward import PagedForward
@@ -135,6 +137,22 @@ def test_flash_attention_without_a_table_is_an_operator_of_torch(causal, monkeyp
     table = torch.empty(4, 2, dtype=torch.int32, device="meta")
     out, lse = attention._flash(query, keys, keys, starts, lengths, table, 1.0, causal, 0, 3)
     assert out.shape == query.shape and lse.shape == query.shape[:2] and lse.dtype == torch.float32
+
+
+def test_padding_is_finite_where_attention_leaves_it_undefined(monkeypatch):
+    """Not that its output is used: a quantized layer may scale all queries by the largest value."""
+    target, rng = Target(tiny("llama"), paged=True), np.random.default_rng(0)
+
+    def undefined(query, keys, values, starts, *rest):
+        out, lse = text_attention(query, keys, values, starts, *rest)
+        out[starts[-2] :] = lse[starts[-2] :] = torch.nan
+        return out, lse
+
+    cache, lengths = target.new_cache(8), np.full(3, 9)
+    target.prefill(cache, np.arange(3), rng.integers(0, 50, (3, 9)), lengths)
+    monkeypatch.setattr(attention, "text_attention", undefined)
+    logits = target.paged.level(cache, level_of_trees(chains(3, 7), lengths))
+    assert len(logits) == 24 and logits.isfinite().all()
 
 
 def filled(slots: int, limit: int | None = None, contiguous: bool = False) -> PagedCache:

@@ -24,7 +24,7 @@ _MAX_FLASH_DIM = 256
 # pages follow each other in the pool (``PagedCache.contiguous``).
 READS_PAGES = {"block_table", "seqused_k", "num_splits", "enable_gqa", "window_size", "return_aux"} <= set(
     inspect.signature(varlen.varlen_attn).parameters)
-_FLASH_TILE = 128  # queries: as much padding has defined outputs, though nothing uses them
+_FLASH_TILE = 128  # queries of a row that flash attention computes at once
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -191,8 +191,7 @@ class SplitAttention:
         if self.layout is None:
             return text[None]
         tree, tree_lse = self._over_tree(query, keys, values, mask, scale)
-        text_lse = text_lse.where(self.reads, -torch.inf)
-        return _merged(text, text_lse, tree, tree_lse)[None]
+        return torch.where(self.reads[..., None], _merged(text, text_lse, tree, tree_lse), tree)[None]
 
     def _over_tree(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor,
                    scale: float) -> tuple[torch.Tensor, torch.Tensor]:
