@@ -82,7 +82,13 @@ def _is_finite(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of one engine. Those of a drafter belong to the drafter."""
+    """Settings of one engine. Those of a drafter belong to the drafter.
+
+    Attributes
+    ----------
+    one_shape
+        Over pages, give all passes the shape of a full batch (``PagedCache.fixed_nodes``).
+    """
 
     rule: Rule = setting(
         "strict", "Rule that verifies draft tokens. strict: text equals greedy decoding. All others accept "
@@ -120,6 +126,7 @@ class EngineSettings:
     row_timeout_s: float | None = setting(
         None, "Seconds of forward passes after which a row is moved out of its batch, retried alone, and "
         "then recorded as failed. null: no limit", gt=0)
+    one_shape: bool = False
 
     def __post_init__(self):
         verify = dict.fromkeys(("rule", "k", "p", "c", "epsilon", "delta"), "verify.")

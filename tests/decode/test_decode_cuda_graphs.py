@@ -53,6 +53,17 @@ def test_each_bucket_is_run_twice_before_it_is_recorded(recorder):
     assert runs == list(range(1, 3 * count + 1)), "a bucket that was known was run again"
 
 
+def test_an_engine_with_drafts_records_its_shapes_in_the_cache_of_one_without(recorder):
+    model = tiny("llama")
+    target, counts = recorded(model), []
+    for nodes in (0, 3, 3):
+        write(target, prompts((5, 9)), batch_size=2, nodes=nodes)
+        counts.append(len(recorder.tapes))
+        widths = {bucket.width for bucket, _ in target.spare_cache.graphs}
+        assert widths == ({1} if nodes == 0 else {1, 16})
+    assert counts[0] < counts[1] == counts[2]
+
+
 def test_synchronization_is_detected_before_the_recording(recorder, caplog):
     """Nothing stays half recorded: the engine continues without graphs, with the same text."""
     model = tiny("llama")

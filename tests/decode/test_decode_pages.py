@@ -247,7 +247,6 @@ def test_with_a_fixed_shape_logits_do_not_depend_on_the_other_rows(dtype, monkey
     """To the last bit, beside other prompts, trees and texts, and in another slot."""
     monkeypatch.setattr(forward, "PROMPT_TOKENS", 256)
     target, rng = paged(tiny("llama", dtype=dtype)), np.random.default_rng(3)
-    target.paged.fixed_nodes = 7
     prompt, tokens = rng.integers(0, VOCABULARY, 19), rng.integers(0, VOCABULARY, (1, 7)).astype(np.int32)
     parents = np.array([[ROOT, 0, 0, 2, ROOT, 4, 1]], np.int32)
     outcomes = []
@@ -263,6 +262,7 @@ def test_with_a_fixed_shape_logits_do_not_depend_on_the_other_rows(dtype, monkey
         drafts = DraftBatch(drafted, np.repeat(parents, len(lengths), 0), sizes, None, None)
         tree = build(ids[:, 0], drafts, np.full(len(lengths), 99))
         cache = target.new_cache(4)
+        cache.fixed_nodes = 7
         read = target.prefill(cache, np.arange(len(lengths)), ids, lengths)[slot]
         logits = target.forward(cache, tree, lengths)[tree.starts[slot] : tree.starts[slot + 1]]
         outcomes.append(torch.cat((read[None], logits)))
@@ -276,10 +276,14 @@ def test_a_fixed_shape_changes_no_text(monkeypatch):
     model, texts = tiny("qwen2-window"), prompts()
     expected = [generate(model, prompt) for prompt in texts]
     target = paged(model)
-    target.paged.fixed_nodes = 15
-    for batch_size, nodes in ((3, 15), (5, 4)):
-        results = write(target, texts, oracle(expected), batch_size=batch_size, nodes=nodes)
+    for batch_size, nodes, one_shape in ((3, 15, True), (3, 15, False), (5, 4, True)):
+        results = write(target, texts, oracle(expected), batch_size=batch_size, nodes=nodes,
+                        one_shape=one_shape)
         assert_written(results, expected)
+        cache = target.spare_cache  # the second engine has that of the first one, and other shapes
+        assert cache.fixed_nodes == (nodes if one_shape else None)
+        shapes = {bucket.queries for bucket, _ in cache.graphs}
+        assert len(shapes) == 1 if one_shape else len(shapes) > 3
 
 
 def test_a_target_and_its_draft_model_share_the_memory(monkeypatch):

@@ -114,6 +114,8 @@ class Engine:
         rows = self._rows = self._new_rows()
         self._next_timeout_s = math.inf
         cache = self.target.acquire_cache(self.settings.batch_size)
+        if self.target.paged is not None:
+            cache.fixed_nodes = self.settings.nodes if self.settings.one_shape else None
         admission = partial(admit, target=self.target, rules=self.generation_rules, settings=self.settings,
                             is_eos=self._is_eos)
         scheduler = RequestScheduler(requests, admission, self.target, self.settings, self.reuse_estimator,

@@ -66,20 +66,11 @@ class PagedForward:
         Compile chains of small operations (``fusion``).
     keep_logits : bool
         Whether the model can compute the logits of selected queries only.
-
-    Attributes
-    ----------
-    fixed_nodes : int, optional
-        Give all passes one shape: that of all slots with so many draft nodes, and that of the largest part of
-        prompts. Then the logits of a row do not depend on the other rows of its batch, if a matrix product of
-        one shape computes all its rows alike; passes with few rows take as long as full ones. None: a shape
-        as large as needed.
     """
 
     def __init__(self, model: torch.nn.Module, traits, record: bool, fuse: bool, keep_logits: bool = False):
         self._model, self._traits, self._keep_logits = model, traits, keep_logits
         self._record, self._fuse = record, fuse
-        self.fixed_nodes: int | None = None
 
     @property
     def records(self) -> bool:
@@ -105,7 +96,7 @@ class PagedForward:
         """
         cache.require(np.arange(len(level.lengths)), level.lengths + level.first + np.diff(level.starts))
         bucket = Bucket.of(level, self._traits, cache.table.shape[1])
-        recorded = self._find(cache, self._fixed(bucket, cache.slots), epilogue)
+        recorded = self._find(cache, self._fixed(bucket, cache), epilogue)
         recorded.inputs.fill(level, cache, parents, strict)
         if recorded.graph is None:
             return self._run(recorded.inputs, cache, epilogue)
@@ -115,11 +106,12 @@ class PagedForward:
     def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> None:
         """Record the shapes of steps with up to ``nodes`` draft nodes per row, once and in a bounded time."""
         pages, end = cache.table.shape[1], time.perf_counter() + seconds
-        if not self._record or (epilogue, pages) in cache.prepared:
+        wanted = epilogue, pages, nodes, cache.fixed_nodes  # engines with other settings may share the cache
+        if not self._record or wanted in cache.prepared:
             return
-        cache.prepared.add((epilogue, pages))
-        if self.fixed_nodes is not None:
-            self._find(cache, self._fixed(Bucket(1, 1, 1, pages, False), cache.slots), epilogue)
+        cache.prepared.add(wanted)
+        if cache.fixed_nodes is not None:
+            self._find(cache, self._fixed(Bucket(1, 1, 1, pages, False), cache), epilogue)
             return
         for bucket in step_shapes(cache.slots, nodes, pages)[: _MAX_GRAPHS // 2]:
             if time.perf_counter() > end or not self._record:
@@ -153,7 +145,7 @@ class PagedForward:
                      columns: np.ndarray, wanted: np.ndarray) -> torch.Tensor:
         """Run the model over tokens (T,) of some rows; return the logits of those that are wanted."""
         total = len(tokens)
-        fixed = self.fixed_nodes is not None
+        fixed = cache.fixed_nodes is not None
         padded = PROMPT_TOKENS if fixed else next(size for size in _PROMPT_SIZES if size >= total)
         distinct, first, counts = np.unique(rows, return_index=True, return_counts=True)
         slot = slots[distinct]
@@ -182,19 +174,19 @@ class PagedForward:
         logits = self._logits(ids, positions, split, cache, **options)
         return logits[: len(chosen)] if options else logits[cache.on_device(chosen)]
 
-    def _fixed(self, bucket: Bucket, slots: int) -> Bucket:
-        """Return the bucket of ``fixed_nodes``, if it is set and holds this one; else this one."""
-        if self.fixed_nodes is None:
+    def _fixed(self, bucket: Bucket, cache: PagedCache) -> Bucket:
+        """Return the bucket of ``cache.fixed_nodes``, if it is set and holds this one; else this one."""
+        if cache.fixed_nodes is None:
             return bucket
-        width = round_up_tree(self.fixed_nodes + 1)
-        largest = Bucket(round_up_queries(slots * (self.fixed_nodes + 1)), width, width, bucket.pages,
+        width = round_up_tree(cache.fixed_nodes + 1)
+        largest = Bucket(round_up_queries(cache.slots * (cache.fixed_nodes + 1)), width, width, bucket.pages,
                          self._traits.window is not None)
         return largest if largest.holds(bucket) else bucket
 
     def _find(self, cache: PagedCache, bucket: Bucket, epilogue: Epilogue) -> _Recorded:
         """Return a recorded shape: this one, or a slightly larger one, or this one after recording it."""
         key = bucket, epilogue
-        if key not in cache.graphs and self._record and self.fixed_nodes is None:
+        if key not in cache.graphs and self._record and cache.fixed_nodes is None:
             larger = [known for known, other in cache.graphs if other is epilogue and known.serves(bucket)]
             if larger:
                 key = min(larger, key=lambda known: (known.scores, known.queries)), epilogue

@@ -38,6 +38,11 @@ class PagedCache(Cache):
 
     Attributes
     ----------
+    fixed_nodes : int, optional
+        Give all passes one shape: that of all slots with so many draft nodes, and that of the largest part of
+        prompts. Then the logits of a row do not depend on the other rows of its batch, if a matrix product of
+        one shape computes all its rows alike; passes with few rows take as long as full ones. None: a shape
+        as large as needed.
     table : int32 (S + 1, P)
         Pages of each slot, on the host. The last row, and what a slot does not hold, is the spare page.
     """
@@ -48,6 +53,7 @@ class PagedCache(Cache):
         self.slots, self.limit, self.contiguous = slots, limit, contiguous
         self.column = 0  # transformers asks for it; positions are always given
         self.device = torch.device(device)
+        self.fixed_nodes: int | None = None
         self.graphs: dict = {}  # of ``PagedForward``: they hold addresses in this cache
         self.prepared: set = set()  # what ``PagedForward.prepare`` has recorded
         self.graph_pool = None  # memory that they share
