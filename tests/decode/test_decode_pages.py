@@ -1,6 +1,7 @@
 """Passes over pages in static shapes, as on a GPU but without recording: same text as without pages."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,13 +288,22 @@ def test_a_fixed_shape_changes_no_text(monkeypatch):
 
 
 def test_a_target_and_its_draft_model_share_the_memory(monkeypatch):
+    """Each has as many pages, also if the other one has filled its own when the cache is created."""
     cuda, free = torch.device("cuda"), pool._ACTIVATION_BYTES + 1000 * PAGE * 400
     monkeypatch.setattr(pool, "_free_bytes", lambda device: free)
-    alone = pool.affordable_pages(cuda, 400)
-    assert alone == 900
-    shares = [pool.affordable_pages(cuda, 300, 0.75), pool.affordable_pages(cuda, 100, 0.25)]
-    assert shares == [alone, alone]  # of 300 and 100 bytes a token: as many pages for each
+    assert pool.affordable_pages(cuda, 400) == 900
     assert pool.affordable_pages(torch.device("cpu"), 400) is None
+    target, draft = (SimpleNamespace(device=cuda, cache_bytes=(size, 0), page_limit=None, spare_cache="cache")
+                     for size in (300, 100))
+    pool.share_memory(target, draft)
+    assert target.page_limit == draft.page_limit == 900 and target.spare_cache is None
+    monkeypatch.setattr(pool, "_free_bytes", lambda device: 0)
+    target.spare_cache = "cache"
+    pool.share_memory(target, draft)
+    assert target.page_limit == draft.page_limit == 900 and target.spare_cache == "cache"
+    on_cpu = Target(tiny("llama"), paged=True)
+    pool.share_memory(on_cpu, on_cpu)
+    assert on_cpu.page_limit is None and on_cpu.new_cache(1).limit is None
 
 
 @torch.inference_mode()

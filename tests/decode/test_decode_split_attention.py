@@ -5,6 +5,7 @@ import pytest
 import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
 
+from dare_job.decode.engine import request_scheduler
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import chains
 from dare_job.decode.model import failures
@@ -279,6 +280,40 @@ def test_pages_are_those_of_the_row_s_own_slot(monkeypatch):
     expected = [generate(model, text, max_new_tokens=most[row]) for row, text in enumerate(texts)]
     settings = EngineSettings(batch_size=2, nodes=0, max_new_tokens=None)
     assert_written({result.id: result for result in Engine(target, settings).run(requests)}, expected)
+
+
+def test_a_row_for_which_there_are_no_pages_does_not_hold_up_shorter_ones(monkeypatch):
+    """Of three pages, two rows need two each, and two one: the longer short row starts with the first."""
+    model = tiny("llama", max_position_embeddings=1024)
+    target, texts = Target(model, paged=True), prompts((PAGE, PAGE - 8, 9, 5))
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: 4)
+    lengths = 12, 12, 8, 20
+    requests = [Request(row, text, max_new_tokens=lengths[row]) for row, text in enumerate(texts)]
+    expected = [generate(model, text, max_new_tokens=lengths[row]) for row, text in enumerate(texts)]
+    settings = EngineSettings(batch_size=3, nodes=4, max_new_tokens=None)
+    results = {result.id: result for result in Engine(target, settings).run(requests)}
+    assert_written(results, expected)
+    assert list(results) == [0, 3, 1, 2]  # in the order in which they end
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_prefix_is_read_only_where_there_are_pages_for_it(full, monkeypatch):
+    """Two rows take three pages and leave a slot; the next two share their first 200 tokens."""
+    model = tiny("llama", max_position_embeddings=1024)
+    head = prompts((200,), seed=3)[0]
+    texts = [*prompts((PAGE + 5, 20)), *(np.append(head, text) for text in prompts((5, 9), seed=4))]
+    expected = [generate(model, text, max_new_tokens=8) for text in texts]
+    target, entries = Target(model, paged=True), []
+    monkeypatch.setattr(model_target, "affordable_pages", lambda *_: 4 if full else 9)
+    monkeypatch.setattr(request_scheduler, "_LOOKAHEAD_BATCHES", 0)
+    monkeypatch.setattr(request_scheduler, "_MIN_LOOKAHEAD", 2)
+    update = target.prefix_cache.update
+    target.prefix_cache.update = lambda prompts, read: update(
+        prompts, lambda tokens: (entries.append(read(tokens)), entries[-1])[1])
+    requests = [Request(row, text, max_new_tokens=8) for row, text in enumerate(texts)]
+    settings = EngineSettings(batch_size=3, nodes=0, max_new_tokens=None)
+    assert_written({result.id: result for result in Engine(target, settings).run(requests)}, expected)
+    assert len(entries) == 1 and (entries[0] is None) == full
 
 
 def test_an_error_of_the_device_within_a_recording_is_no_failure_of_the_device(monkeypatch):

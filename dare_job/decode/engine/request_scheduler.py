@@ -22,6 +22,7 @@ from dare_job.decode.request import Request, Result, failed
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import RowError
 
+_NEVER = 2**62  # rows or columns: more than there are
 _MAX_FREE_SHARE = 1 / 8  # of the slots, that may wait for new rows
 _LOOKAHEAD_BATCHES, _MIN_LOOKAHEAD = 8, 32  # read ahead: batches, but at least this many requests
 
@@ -43,6 +44,7 @@ class RequestScheduler:
         self._lookahead = max(_LOOKAHEAD_BATCHES * settings.batch_size, _MIN_LOOKAHEAD)
         self._waiting: list[Admission] = []  # ascending by expected length
         self._failed: list[Result] = []
+        self._refused_at = _NEVER  # active rows when the cache lacked pages for those that were waiting
 
     def schedule(self) -> list[tuple[np.ndarray, Prefix | None]]:
         """Assign waiting requests to free slots.
@@ -53,13 +55,17 @@ class RequestScheduler:
             For each prefill forward pass: its slots, and the cached prefix of its prompts.
         """
         rows, free, admitted = self._rows, self._rows.free(), []  # admitted rows have the first free slots
+        if rows.active >= self._refused_at:
+            return []  # no pages were given back since then
+        self._refused_at = _NEVER
         while len(admitted) < len(free) and (self._waiting or self._read_ahead()):
-            if not self._cache.hold(free[len(admitted)], self._columns(self._waiting[-1])):
+            if (row := self._longest_that_fits(free[len(admitted)])) is None:
                 if not rows.active and not admitted:
                     raise torch.OutOfMemoryError("out of memory: the longest waiting row alone does not fit "
                                                  "into the key-value cache")
+                self._refused_at = rows.active + len(admitted)
                 break
-            admitted.append(self._waiting.pop())
+            admitted.append(row)
         if not admitted:
             return []
         order = sorted(range(len(admitted)), key=lambda place: len(admitted[place].request.prompt_ids))
@@ -74,6 +80,21 @@ class RequestScheduler:
             parts = prefill.split_forwards(uncached, rows.submitted[slots], self._target)
             forwards += [(slots[part], prefix) for part in parts]
         return forwards
+
+    def _longest_that_fits(self, slot: int) -> Admission | None:
+        """Give a slot the pages of the longest waiting row that they suffice for; remove and return it.
+
+        Without other rows, that is the longest of all or none.
+        """
+        refused = _NEVER
+        for place in reversed(range(len(self._waiting))):
+            columns = self._columns(self._waiting[place])
+            if columns < refused and self._cache.hold(slot, columns):
+                return self._waiting.pop(place)
+            refused = min(refused, columns)
+            if not self._rows.active and not slot:
+                return None
+        return None
 
     def waits(self) -> bool:
         """Return whether new rows should wait: a forward pass over few prompt tokens costs as much as one
@@ -105,9 +126,11 @@ class RequestScheduler:
         self._target.prefix_cache.update([row.request.prompt_ids for row in self._waiting], self._read_prefix)
         return bool(self._waiting)
 
-    def _read_prefix(self, tokens: np.ndarray) -> list[torch.Tensor]:
-        """Return the keys and values of a prefix, computed in a free slot."""
+    def _read_prefix(self, tokens: np.ndarray) -> list[torch.Tensor] | None:
+        """Return the keys and values of a prefix, computed in a free slot; None: it lacks pages."""
         slot = self._rows.free()[-1:]  # the first ones may be promised to rows
+        if not self._cache.hold(slot[0], len(tokens)):
+            return None
         self._target.prefill(self._cache, slot, tokens.astype(np.int64)[None], np.array([len(tokens)]))
         entries = self._cache.entries(slot[0], len(tokens))
         self._cache.clear(slot[0])  # entries may be non-finite

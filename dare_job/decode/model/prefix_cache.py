@@ -63,21 +63,21 @@ class PrefixCache:
         self._non_finite: list[np.ndarray] = []  # tokens of prefixes that are not cached
 
     def update(self, prompts: Sequence[np.ndarray],
-               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
+               read: Callable[[np.ndarray], Sequence[torch.Tensor] | None]) -> None:
         """Cache the prefixes of waiting prompts that save the most tokens, at most ``MAX_PREFIXES`` per call.
 
         Parameters
         ----------
         prompts : sequence of int32 (tokens,)
         read : callable
-            Computes the ``Prefix.entries`` of tokens by a forward pass.
+            Computes the ``Prefix.entries`` of tokens by a forward pass. None: it lacks memory now.
         """
         prompts = sorted(prompts, key=lambda prompt: prompt.astype(">i4").tobytes())
         for _ in range(MAX_PREFIXES):
             tokens = self._best_prefix(prompts)
-            if tokens is None:
+            if tokens is None or (entries := read(tokens)) is None:
                 return
-            prefix = Prefix(tokens, read(tokens))
+            prefix = Prefix(tokens, entries)
             if all(bool(entries.isfinite().all()) for entries in prefix.entries):
                 self._prefixes = [prefix, *self._prefixes][:MAX_PREFIXES]
             else:
@@ -138,7 +138,7 @@ class NoPrefixes(PrefixCache):
     """Caches nothing, for models whose rows do not start from cached entries."""
 
     def update(self, prompts: Sequence[np.ndarray],
-               read: Callable[[np.ndarray], Sequence[torch.Tensor]]) -> None:
+               read: Callable[[np.ndarray], Sequence[torch.Tensor] | None]) -> None:
         """Do nothing."""
 
     def group(self, prompts: Sequence[np.ndarray]) -> list[tuple[Prefix | None, np.ndarray]]:

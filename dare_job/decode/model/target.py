@@ -60,8 +60,9 @@ class Target:
         Drafts that a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.
-    memory_share : float
-        Share of the free memory that keys and values in pages may take; below 1 beside a draft model.
+    page_limit : int, optional
+        Maximum number of pages of a cache, beside a draft model (``share_memory``). None: what fits into the
+        memory that is free when a cache is created.
 
     Raises
     ------
@@ -70,7 +71,8 @@ class Target:
     """
 
     drafts = "tree"
-    max_prefill_tokens, memory_share = 4096, 1.0
+    max_prefill_tokens = 4096
+    page_limit: int | None = None
     fused = packed = False
     llama: LlamaForward | None = None
     linear_layers: PrepackedLayers | MergedProjections | None = None
@@ -169,7 +171,7 @@ class Target:
     def new_cache(self, slots: int) -> TreeCache | PagedCache:
         """Return an empty cache for this many rows."""
         if self.paged is not None:
-            limit = affordable_pages(self.device, self.cache_bytes[0], self.memory_share)
+            limit = self.page_limit or affordable_pages(self.device, self.cache_bytes[0])
             return PagedCache(self._shapes, slots, self.dtype, self.device, limit, not READS_PAGES)
         return TreeCache(self._shapes, slots, self.dtype, self.device)
 

@@ -275,19 +275,27 @@ def pages_of(columns: int) -> int:
     return -(-columns // PAGE)
 
 
-def affordable_pages(device: torch.device, token_bytes: int, share: float = 1.0) -> int | None:
-    """Return how many pages fit into a share of a device's free memory; None: unlimited, on a CPU."""
+def affordable_pages(device: torch.device, token_bytes: int) -> int | None:
+    """Return how many pages fit into a device's free memory; None: unlimited, on a CPU."""
     if device.type != "cuda":
         return None
-    free = share * _CACHE_SHARE * (_free_bytes(device) - _ACTIVATION_BYTES)
+    free = _CACHE_SHARE * (_free_bytes(device) - _ACTIVATION_BYTES)
     return max(2, int(free) // (PAGE * max(1, token_bytes)))
 
 
 def share_memory(*targets) -> None:
-    """Divide the free memory among the ``Target``s of a device that hold the same tokens."""
-    sizes = [target.cache_bytes[0] for target in targets]
-    for target, size in zip(targets, sizes, strict=True):
-        target.memory_share = size / max(1, sum(sizes))
+    """Divide the free memory among the ``Target``s of a device that hold the same tokens, once.
+
+    Each gets as many pages. Later, what is free would depend on how much the others have allocated.
+    """
+    device = targets[0].device
+    if device.type != "cuda" or len({target.page_limit for target in targets} - {None}) == 1:
+        return
+    for target in targets:
+        target.spare_cache = None
+    pages = affordable_pages(device, sum(target.cache_bytes[0] for target in targets))
+    for target in targets:
+        target.page_limit = pages
 
 
 def _free_bytes(device: torch.device) -> int:
