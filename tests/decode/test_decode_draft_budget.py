@@ -236,6 +236,16 @@ def test_two_workers_do_not_measure_at_the_same_time(tmp_path, monkeypatch):
     assert found == [[1, 2]] * 2 and len(measured) == 1
 
 
+@pytest.mark.parametrize("rule", ["strict", "relaxed", "entropy"])
+def test_steps_over_pages_are_measured_with_the_rule_in_the_pass(rule, monkeypatch):
+    """No logits leave it, as in the engine."""
+    target = Target(tiny("llama"), check=False, paged=True)
+    monkeypatch.setattr(target, "forward", None)
+    monkeypatch.setattr(latency_probe, "_ROUNDS", 1)
+    found = latency_probe.measure(target, EngineSettings(batch_size=2, nodes=4, rule=rule))
+    assert list(found) == ["1", "2"] and list(found["2"])[0] == "1" and len(found["2"]) > 2
+
+
 def test_sizes_that_cannot_pay_are_not_measured_and_one_outlier_is_ignored(monkeypatch):
     """A step that is slower, twice, than generating all its tokens autoregressively."""
     target, seen = Target(tiny("llama"), check=False), []

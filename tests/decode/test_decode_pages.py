@@ -1,5 +1,6 @@
 """Passes over pages in static shapes, as on a GPU but without recording: same text as without pages."""
 
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -317,3 +318,17 @@ def test_a_pool_that_grows_keeps_its_entries_and_no_old_memory():
     assert all(torch.equal(*pair) for pair in zip(cache.entries(0, 3), before, strict=True))
     assert all(view.untyped_storage().data_ptr() in {stack.untyped_storage().data_ptr()
                                                       for stack in cache._stacks} for view in cache._pools)
+
+
+@pytest.mark.parametrize(("free_bytes", "through_host"), [(None, False), (4 * 2 * 7 * 4, False), (223, True)])
+def test_a_stack_passes_through_the_host_where_old_and_new_do_not_fit(free_bytes, through_host, monkeypatch):
+    """A stack of 2 x 3 entries of 4 floats grows to 2 x 7: 224 bytes."""
+    entries, zeros, freed = torch.randn(2, 3, 1, 4), torch.zeros, []
+    stacks = [entries.clone()]
+    old = weakref.ref(stacks[0])
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+    monkeypatch.setattr(torch, "zeros", lambda *args, **options: (
+        freed.append(old() is None), zeros(*args, **options))[1])
+    grown = pool._grown(stacks, 0, 7, free_bytes)
+    assert grown.shape == (2, 7, 1, 4) and torch.equal(grown[:, :3], entries) and not grown[:, 3:].any()
+    assert freed == [through_host]  # the old stack's memory is free before the new one is allocated

@@ -8,7 +8,7 @@ from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from dare_job.decode.engine import request_scheduler
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import chains
-from dare_job.decode.model import failures
+from dare_job.decode.model import failures, tree_attention
 from dare_job.decode.model import target as model_target
 from dare_job.decode.model.masks import level_of_trees
 from dare_job.decode.model.paged import attention
@@ -366,3 +366,16 @@ def test_memory_that_runs_out_while_a_graph_is_recorded_is_no_property_of_the_mo
             raise RuntimeError("operation failed due to a previous error during capture")
     except RuntimeError as error:
         assert failures.is_out_of_memory(error) and not failures.is_device_failure(error)
+
+
+@pytest.mark.parametrize("own", [1, HEADS])
+def test_folded_heads_attend_like_repeated_ones(own):
+    """A mask that all heads share is not repeated for groups."""
+    query, keys, values = (torch.randn(3, heads, tokens, DIM)
+                           for heads, tokens in ((HEADS, 5), (GROUPS, 7), (GROUPS, 7)))
+    mask = torch.randn(3, own, 5, 7)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
+    folded = tree_attention._attend_folded(query, keys, values, mask, None)
+    assert torch.allclose(folded, expected.transpose(1, 2), atol=1e-5)
+    assert tree_attention._folded_mask(mask, HEADS, GROUPS).numel() == mask.numel() * (
+        HEADS // GROUPS if own == 1 else 1)

@@ -163,17 +163,26 @@ def _tree(batch: int, nodes: int, depth: int) -> Tree:
 
 def _step(target: Target, settings: EngineSettings):
     """Return a function that runs a forward pass and its verification like an engine."""
+    if target.paged is not None:
+        return _step_over_pages(target, settings)
     verify = verifier(settings, torch.zeros(0, dtype=torch.long, device=target.device))
 
     def step(cache: TreeCache, tree: Tree, lengths: np.ndarray) -> None:
-        if settings.rule == "strict" and target.paged is not None:
-            values = target.verified(cache, tree, lengths, argmax_tokens)
-            longest_accepted(tree, rules.verify_strict_argmax(tree, *values))
-            return
         on_device = tree.to(target.device)
         verify(target.forward(cache, on_device, lengths).float(), on_device)
         if target.drafts == "chain":  # keeping the state after half of the tokens takes time too
             target.commit(cache, lengths, np.zeros((len(lengths), 1), np.int64), np.diff(tree.starts) // 2)
+
+    return step
+
+
+def _step_over_pages(target: Target, settings: EngineSettings):
+    rule = argmax_tokens if settings.rule == "strict" else rules.packed(settings, (), target.device)
+
+    def step(cache: PagedCache, tree: Tree, lengths: np.ndarray) -> None:
+        values = target.verified(cache, tree, lengths, rule)
+        longest_accepted(tree, rules.verify_strict_argmax(tree, *values) if settings.rule == "strict"
+                         else rules.unpacked(values))
 
     return step
 

@@ -49,10 +49,7 @@ def _attend(query, key, value, attention_mask, scaling):
     groups = key.shape[1]
     # CUDA's fast kernels support either a mask or grouped queries; with both, torch would repeat the keys.
     if queries == 1 or query.is_cuda and attention_mask is not None and groups != heads:
-        out = scaled_dot_product_attention(query.reshape(rows, groups, -1, dim), key, value,
-                                           attn_mask=_folded_mask(attention_mask, heads, groups),
-                                           scale=scaling)
-        return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
+        return _attend_folded(query, key, value, attention_mask, scaling), None
     out = scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups != heads,
         is_causal=attention_mask is None,
@@ -60,12 +57,26 @@ def _attend(query, key, value, attention_mask, scaling):
     return out.transpose(1, 2), None
 
 
+def _attend_folded(query, key, value, attention_mask, scaling):
+    rows, heads, queries, dim = query.shape
+    groups = key.shape[1]
+    out = scaled_dot_product_attention(query.reshape(rows, groups, -1, dim), key, value,
+                                       attn_mask=_folded_mask(attention_mask, heads, groups), scale=scaling)
+    return out.reshape(rows, heads, queries, -1).transpose(1, 2)
+
+
 def _folded_mask(mask: torch.Tensor | None, heads: int, groups: int) -> torch.Tensor | None:
-    """Return a mask (R, 1 or H, Q, L) for the query heads of a group as queries of one head."""
+    """Return a mask (R, 1 or H, Q, L) for the query heads of a group as queries of one head.
+
+    A mask that all heads share stays one for all groups.
+    """
     if mask is None or mask.shape[1:3] == (1, 1):
         return mask
-    rows, _, queries, columns = mask.shape
-    return mask.expand(-1, heads, -1, -1).reshape(rows, groups, heads // groups * queries, columns)
+    rows, own, queries, columns = mask.shape
+    times = heads // groups
+    if own == 1:
+        return mask.expand(-1, times, -1, -1).reshape(rows, 1, times * queries, columns)
+    return mask.reshape(rows, groups, times * queries, columns)
 
 
 def original_name(model: torch.nn.Module) -> str:

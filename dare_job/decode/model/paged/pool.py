@@ -247,7 +247,8 @@ class PagedCache(Cache):
         self.graph_pool, self.graph_logits, before = None, None, self.pages
         self._pools = ()  # views, which would keep the old memory
         for index in range(len(self._stacks)):
-            self._stacks[index] = _grown(self._stacks, index, pages * PAGE)
+            free = _free_bytes(self.device) if self.device.type == "cuda" else None
+            self._stacks[index] = _grown(self._stacks, index, pages * PAGE, free)
         self._free = np.pad(self._free, (0, pages - before), constant_values=True)
         self._take_pools()
 
@@ -255,15 +256,15 @@ class PagedCache(Cache):
         self._pools = self._parts.in_order([stack.unbind(0) for stack in self._stacks])
 
 
-def _grown(stacks: list[torch.Tensor], index: int, tokens: int) -> torch.Tensor:
+def _grown(stacks: list[torch.Tensor], index: int, tokens: int, free_bytes: int | None) -> torch.Tensor:
     """Return a stack with the same entries and more tokens.
 
-    On CUDA the old entries pass through the host if old and new do not fit into the memory together; then
-    the list must hold the only reference to the old stack.
+    The old entries pass through the host if the new stack needs more than ``free_bytes``; then the list must
+    hold the only reference to the old one.
     """
     old = stacks[index]
     shape, options = (old.shape[0], tokens, *old.shape[2:]), {"dtype": old.dtype, "device": old.device}
-    if old.device.type == "cuda" and old[:, :1].nbytes * tokens > _free_bytes(old.device):
+    if free_bytes is not None and old[:, :1].nbytes * tokens > free_bytes:
         old = stacks[index] = old.cpu()
     new = torch.zeros(shape, **options)
     new.narrow(1, 0, old.shape[1]).copy_(old)
