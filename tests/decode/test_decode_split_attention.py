@@ -71,6 +71,36 @@ def test_the_shapes_of_text_attention_need_no_values():
     assert lse.shape == (5, HEADS) and lse.dtype == torch.float32
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("row_by_row", [True, False])
+def test_plain_attention_copies_only_pages_in_the_window(causal, row_by_row, monkeypatch):
+    """Other pages are NaN; rows are attended to alone or together."""
+    rng, window = np.random.default_rng(0), 70
+    keys, values = pool(rng, 30)
+    counts, lengths = np.array([3, 0, 4, 2]), np.array([5 * PAGE + 40, 9, 6 * PAGE, 2 * PAGE + 1])
+    table = rng.permutation(np.arange(1, 29)).reshape(4, 7).astype(np.int32)
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    query = torch.from_numpy(rng.standard_normal((starts[-1], HEADS, DIM), np.float32))
+    low = np.repeat(lengths, counts) - window + rng.integers(3, 20, len(query))
+    tensors = query, *map(torch.from_numpy, (starts, lengths.astype(np.int32), table, low))
+
+    def attend(window):
+        return attention._plain(tensors[0], keys, values, *tensors[1:], 0.5, causal, window, 4)
+
+    expected = attend(0)
+    for row, length in enumerate(lengths):
+        for page in table[row, : max(0, (length - window)) // PAGE]:
+            keys[page * PAGE : (page + 1) * PAGE] = values[page * PAGE : (page + 1) * PAGE] = torch.nan
+    if row_by_row:
+        monkeypatch.setattr(attention, "_PLAIN_BYTES", 1)
+    gathered = []
+    attend_rows = attention._attend_rows
+    monkeypatch.setattr(attention, "_attend_rows", lambda *args: (
+        gathered.append(args[1].shape[:2]), attend_rows(*args))[1])
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(attend(window), expected, strict=True))
+    assert gathered == ([(1, 2 * PAGE)] * 4 if row_by_row else [(4, 2 * PAGE)])
+
+
 class FlashKernel:
     """What flash attention 2 computes, by its documentation: ``varlen_attn``, or the operator below it."""
 

@@ -25,6 +25,7 @@ _MAX_FLASH_DIM = 256
 READS_PAGES = {"block_table", "seqused_k", "num_splits", "enable_gqa", "window_size", "return_aux"} <= set(
     inspect.signature(varlen.varlen_attn).parameters)
 _FLASH_TILE = 128  # queries of a row that flash attention computes at once
+_PLAIN_BYTES = 2**28  # of the copies that plain attention makes at a time
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -53,7 +54,7 @@ def text_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     causal : bool
         Whether the queries are the row's last columns, and see none after their own.
     window : int
-        Columns that a causal query sees; 0: all.
+        Columns that a causal query sees; 0: all. With ``low``, columns from there on that any query may see.
     widest : int
         Maximum number of queries of a row.
 
@@ -106,35 +107,66 @@ def _flash(query, keys, values, starts, lengths, table, scale, causal, window, w
 
 
 def _plain(query, keys, values, starts, lengths, table, low, scale, causal, window, widest):
-    rows, groups, columns = len(lengths), keys.shape[1], table.shape[1] * PAGE
-    heads, dim = query.shape[1:]
-    place = torch.arange(widest, device=query.device)
-    counts = (starts[1:] - starts[:-1]).long()
-    index = (starts[:-1, None].long() + place).clamp_max(len(query) - 1)  # (N, W): query in each place
-    column = torch.arange(columns, device=query.device)
-    lines = (table.long()[:, :, None] * PAGE + column[:PAGE]).flatten(1)  # (N, columns)
-    used = column < lengths[:, None]
-    visible = used[:, None].expand(-1, widest, -1)
-    if causal:
-        last = (lengths.long() - counts)[:, None] + place  # (N, W): column of each query
+    """Some rows at a time, so that copies of their keys, values and scores take little memory."""
+    rows, (total, heads, _), at = len(lengths), query.shape, torch.arange(len(query), device=query.device)
+    first = starts[:-1, None].long()
+    index = (first + torch.arange(widest, device=query.device)).clamp_max(total - 1)  # (N, W)
+    begin, pages = None, table.shape[1]
+    if low is not None and window:
+        begin = low[index].amin(1) // PAGE  # first page that a row's queries see
+        pages = min(pages, -(-(window + widest) // PAGE) + 1)
+    copied = keys[0].numel() + values[0].numel()  # with copies of them in float32; of scores there are three
+    row_bytes = 4 * PAGE * pages * (3 * heads * widest + 2 * copied)
+    step, parts = max(1, _PLAIN_BYTES // row_bytes), []
+    for row in range(0, rows, step):
+        part = slice(row, row + step)
+        own_pages, start = table[part].long(), 0
+        if begin is not None:
+            place = begin[part, None] + torch.arange(pages, device=query.device)
+            own_pages = own_pages.gather(1, place.clamp_max(table.shape[1] - 1))
+            start = begin[part, None] * PAGE
+        column = start + torch.arange(pages * PAGE, device=query.device)  # (N, columns) or (columns,)
+        last = None
+        if causal:  # (N, W): column of each query
+            counts = starts[1:][part].long() - starts[:-1][part]
+            last = (lengths[part] - counts)[:, None] + torch.arange(widest, device=query.device)
+        visible = _visible(column, lengths[part, None], last, None if low is None else low[index[part]],
+                           window if causal else 0)
+        lines = (own_pages[:, :, None] * PAGE + torch.arange(PAGE, device=query.device)).flatten(1)
+        parts.append(_attend_rows(query[index[part]], keys[lines], values[lines], visible, scale))
+    out, lse = (torch.cat(part) for part in zip(*parts, strict=True))  # (N, W, H, E) and (N, W, H)
+    row = torch.bucketize(at, starts[1:].long(), right=True).clamp_max(rows - 1)
+    place = (at - first[row, 0]).clamp_max(widest - 1)
+    return out[row, place].to(query.dtype), lse[row, place]
+
+
+def _visible(column, lengths, last, low, window):
+    """Return which columns queries see, bool (N, W or 1, columns)."""
+    visible, column = (column < lengths)[:, None], column.view(-1, 1, column.shape[-1])
+    if last is not None:
         visible = visible & (column <= last[..., None])
         if window:
             visible = visible & (column > last[..., None] - window)
-    if low is not None:
-        visible = visible & (column >= low[index][..., None])
-    padded = query[index].view(rows, widest, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
-    scores = padded.flatten(2, 3).float() @ keys[lines].permute(0, 2, 3, 1).float()
-    scores = scores.view(rows, groups, -1, widest, columns) * scale
+    return visible if low is None else visible & (column >= low[..., None])
+
+
+def _attend_rows(query, keys, values, visible, scale):
+    """Return outputs (N, W, H, E) and log-sum-exp (N, W, H).
+
+    query (N, W, H, D), keys (N, L, G, D), values (N, L, G, E), visible (N, W or 1, L).
+    """
+    rows, width, heads, dim = query.shape
+    groups = keys.shape[2]
+    folded = query.view(rows, width, groups, -1, dim).permute(0, 2, 3, 1, 4).flatten(2, 3).float()
+    scores = folded @ keys.permute(0, 2, 3, 1).float() * scale
+    scores = scores.view(rows, groups, heads // groups, width, -1)
     scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.clamp_min(_LOWEST)[..., None]).exp().flatten(2, 3)
-    texts = values[lines].masked_fill(~used[..., None, None], 0).transpose(1, 2).float()  # NaN * 0 is NaN
-    out = (weights @ texts).view(rows, groups, -1, widest, values.shape[2])
-    row = torch.bucketize(torch.arange(len(query), device=query.device), starts[1:].long(), right=True)
-    row = row.clamp_max(rows - 1)
-    at = (torch.arange(len(query), device=query.device) - starts[row].long()).clamp_max(widest - 1)
-    out, lse = out.permute(0, 3, 1, 2, 4).flatten(2, 3), lse.permute(0, 3, 1, 2).flatten(2, 3)
-    return out[row, at].to(query.dtype), lse[row, at]
+    seen = visible.any(1)  # NaN * 0 is NaN
+    out = weights @ values.masked_fill(~seen[..., None, None], 0).transpose(1, 2).float()
+    out = out.view(rows, groups, -1, width, values.shape[3])
+    return out.permute(0, 3, 1, 2, 4).flatten(2, 3), lse.permute(0, 3, 1, 2).flatten(2, 3)
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class PagedForward:
             cache.on_device(starts), cache.on_device(used), cache.on_device(cache.table[[*slot, -1]]),
             {kind: torch.zeros((1, 1, 1, 1), dtype=self._model.dtype, device=cache.device)
              for kind in self._traits.kinds},
-            {CHUNKED: low} if chunked else {}, {SLIDING: self._traits.window or 0},
+            {CHUNKED: low} if chunked else {}, dict.fromkeys((SLIDING, CHUNKED), self._traits.window or 0),
             padded if fixed else int(max(counts.max(), padded - total)))
         chosen = np.flatnonzero(wanted)
         options = {}

@@ -167,7 +167,8 @@ class Inputs:
         hidden = [kind for kind in kinds if kind != FULL] if bucket.limited else []
         return SplitAttention(
             self.starts, self.lengths, self.table, dict(zip(kinds, by_kind, strict=True)),
-            {kind: self.low[kinds.index(kind)] for kind in hidden}, {}, bucket.width,
+            {kind: self.low[kinds.index(kind)] for kind in hidden},
+            dict.fromkeys(hidden, self._traits.window or 0), bucket.width,
             PaddedLayout(self._slots, bucket.width, self.padded, self.places), self.nodes,
             self.reads[:, None])
 
