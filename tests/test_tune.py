@@ -161,7 +161,7 @@ def test_drafting_is_measured_where_it_is_not_given(corpus, tmp_path):
     ({"lambdas": (0.0,)}, "--lambdas 0: each must be a number above 0"),
     ({"batch": (16,)}, "with this latency curve --batch 16 must be from 1 to 8"),
     ({"curve": LatencyCurve.of({"1": {"1": 1.0, "9": 2.0}}, "x")},
-     "ends at 9 queries per row, but 16 draft tokens need 17"),
+     "ends at 9 queries per row, but 15 draft tokens need 16"),
     ({"held_out": 3}, "hold out four or more"), ({"held_out": 90}, "below 90"),
     ({"pool": ("near",)}, "choose from own, group, global"), ({"pool": ("own",)}, "needs --old"),
     ({"column": "words"}, "no column words")])

@@ -90,7 +90,7 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
     reproducible: bool = Field(
         False, description="Make a text independent of its batch and partition, where the rule or rounding "
         "makes it depend on them: relaxed rules, bfloat16 and float16. The draft budget of a row is fixed "
-        "(decode.nodes auto: 16) and all of its previous text is verified (decode.score auto). On a GPU, "
+        "(decode.nodes auto: 15) and all of its previous text is verified (decode.score auto). On a GPU, "
         "bfloat16 and float16 passes have one shape, so those with few rows take as long as full ones. "
         "Relaxed rules: a change of decode.batch_size makes no text stale")
     refresh_nights: NotNegative = Field(

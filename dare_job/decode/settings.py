@@ -117,7 +117,8 @@ class EngineSettings:
     batch_size: int = setting(
         8, "Number of rows decoded together on one device. In float32 it changes no strict text; in bfloat16 "
         "and float16 it changes some texts, where two tokens are almost equally probable", ge=1, le=65536)
-    nodes: int = setting(16, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
+    # With its root, a row has 16 queries, to which a GPU would pad 9 or more.
+    nodes: int = setting(15, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
                          ge=0)
     depth: int = setting(12, "Maximum length of a draft path, in tokens", ge=1, le=64)
     score: Literal["auto", "always", "never"] = setting(

@@ -1,5 +1,7 @@
 """Recorded and replayed forward passes; a tape on the CPU replaces CUDA graphs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,24 @@ def test_an_engine_with_drafts_records_its_shapes_in_the_cache_of_one_without(re
         widths = {bucket.width for bucket, _ in target.spare_cache.graphs}
         assert widths == ({1} if nodes == 0 else {1, 16})
     assert counts[0] < counts[1] == counts[2]
+
+
+@torch.inference_mode()
+def test_compilation_for_the_first_shape_takes_no_time_from_the_others(recorder, monkeypatch):
+    target = recorded(tiny("llama"))
+    cache, record, clock = target.new_cache(2), PagedForward._record_one, [0.0]
+    cache.reserve(9)
+
+    def record_slowly(*args):
+        clock[0] += 30.0 if not recorder.tapes else 1.0
+        record(*args)
+
+    monkeypatch.setattr(PagedForward, "_record_one", record_slowly)
+    monkeypatch.setattr(forward, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    target.paged.prepare(cache, 3, forward.argmax_tokens, 2.5)
+    assert len(recorder.tapes) == 1 + 3
+    target.paged.prepare(cache, 3, forward.argmax_tokens, 2.5)
+    assert len(recorder.tapes) == 1 + 3
 
 
 def test_synchronization_is_detected_before_the_recording(recorder, caplog):

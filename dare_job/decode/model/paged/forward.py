@@ -104,8 +104,11 @@ class PagedForward:
         return recorded.output
 
     def prepare(self, cache: PagedCache, nodes: int, epilogue: Epilogue, seconds: float) -> None:
-        """Record the shapes of steps with up to ``nodes`` draft nodes per row, once and in a bounded time."""
-        pages, end = cache.table.shape[1], time.perf_counter() + seconds
+        """Record the shapes of steps with up to ``nodes`` draft nodes per row, once.
+
+        ``seconds``: limit of the time after the first shape, for which parts of the model are compiled.
+        """
+        pages, end = cache.table.shape[1], None
         wanted = epilogue, pages, nodes, cache.fixed_nodes  # engines with other settings may share the cache
         if not self._record or wanted in cache.prepared:
             return
@@ -114,11 +117,12 @@ class PagedForward:
             self._find(cache, self._fixed(Bucket(1, 1, 1, pages, False), cache), epilogue)
             return
         for bucket in step_shapes(cache.slots, nodes, pages)[: _MAX_GRAPHS // 2]:
-            if time.perf_counter() > end or not self._record:
+            if not self._record or end is not None and time.perf_counter() > end:
                 return
             try:
                 if (bucket, epilogue) not in cache.graphs:
                     self._add(cache, bucket, epilogue)
+                    end = end or time.perf_counter() + seconds
             except RuntimeError as error:
                 if not failures.is_out_of_memory(error):
                     raise

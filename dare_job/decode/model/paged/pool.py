@@ -76,6 +76,8 @@ class PagedCache(Cache):
     def expect(self, columns: int) -> None:
         """Make room at once for rows of this many columns in all slots, as far as ``limit`` allows."""
         needed = 1 + self.slots * pages_of(columns)
+        if needed > self.pages > 1:  # later rows are longer: a growth of the pool drops all graphs
+            needed = max(needed, int(_GROWTH * self.pages))
         needed = needed if self.limit is None else min(needed, self.limit)
         self._widen(pages_of(columns))
         if needed > self.pages:
