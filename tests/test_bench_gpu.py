@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import torch
 
-from dare_job.bench.gpu import measure, peers, replay, shapes, texts
+from dare_job.bench.gpu import kernels, measure, peers, replay, shapes, texts
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
 from dare_job.bench.measured import markdown_table
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -55,6 +55,8 @@ def test_the_whole_command_without_the_jobs_other_packages():
     assert found["label"].endswith(f"follows {found['texts']}") and found["texts"].startswith("made-up text ")
     assert found["ceilings"]["bandwidth"] > 0 and found["ceilings"]["flops"] > 0
     assert all(line["equal"] == line["texts"] > 0 for line in found["equality"])
+    assert all(line["right"] for line in found["attention"])
+    assert all(line["ms"] > 0 for line in found["shapes"])
     assert found["curves"] and all(line["ms"] > 0 and line["floor_ms"] > 0 for line in found["curves"])
     assert {line["way"] for line in found["ways"]} == {"eager", "fixed shapes"}
     ways = {(line["batch"], line["way"]): line for line in found["replay"]}
@@ -83,6 +85,27 @@ def test_it_is_a_command_of_the_benches_and_a_module_of_its_own(words):
     done = subprocess.run([sys.executable, *words, "--device", "cpu", "--prompt-tokens=0"],
                           capture_output=True, text=True)
     assert done.returncode in (1, 2) and "--prompt-tokens must be at least 1" in done.stderr
+
+
+def test_attention_over_pages_is_compared_with_its_definition(monkeypatch):
+    """In bfloat16; attention that reads a wrong page is told."""
+    assert [line["right"] for line in kernels.attention(torch.device("cpu"))] == [True] * 3
+    exact = kernels.text_attention
+
+    def wrong(query, keys, values, starts, lengths, table, *options):
+        if query.dtype == torch.bfloat16:
+            table = table.roll(1, 1)
+        return exact(query, keys, values, starts, lengths, table, *options)
+
+    monkeypatch.setattr(kernels, "text_attention", wrong)
+    assert [line["right"] for line in kernels.attention(torch.device("cpu"))] == [False] * 3
+
+
+def test_new_shapes_leave_the_device_s_settings_as_they_were():
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    lines = kernels.shapes(torch.device("cpu"), small=True)
+    assert [bool(line["first_ms"]) for line in lines] == [True, True, False, False, False]
+    assert all(line["ms"] > 0 for line in lines) and torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
 @pytest.mark.parametrize("paged", [True, False])

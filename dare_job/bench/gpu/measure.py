@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from dare_job.bench.gpu import curves, machine, peers, replay, shapes, texts, twin
+from dare_job.bench.gpu import curves, kernels, machine, peers, replay, shapes, texts, twin
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.measured import print_table
 from dare_job.decode.model import loading
@@ -137,6 +137,9 @@ def run(options: argparse.Namespace) -> dict:
     limits, meter = machine.ceilings(device, options.small), Meter(device)
     result |= {"ceilings": asdict(limits), "energy": meter.source}
     print(f"ceilings: {limits.bandwidth / 1e9:.0f} GB/s read and written, {limits.flops / 1e12:.1f} TFLOPS\n")
+    result |= {"attention": kernels.attention(device), "shapes": kernels.shapes(device, options.small)}
+    print_table("Attention over pages against plain attention in float32", result["attention"])
+    print_table("New shapes, and products", result["shapes"])
     result["equality"] = peers.measure(device, budget, options.small)
     print_table("Strict decoding against generate", result["equality"])
     result |= {"curves": [], "ways": [], "replay": []}
