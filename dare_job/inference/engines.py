@@ -50,10 +50,8 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     rule = verify.rule if mode == "dare" else "strict"
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
         "rule": rule, "batch_size": batch_size or decode.batch_size, "score": score(config, mode),
-        "nodes": 0 if undrafted else _nodes(config, rule)})
-    if target.paged is not None:
-        rounds = config.model.dtype != "float32"
-        target.paged.fixed_nodes = settings.nodes if verify.reproducible and rounds else None
+        "nodes": 0 if undrafted else _nodes(config, rule, target),
+        "one_shape": verify.reproducible and config.model.dtype != "float32"})
     if decode.mode == "beam":
         return _beam_engine(config, target, settings, undrafted, load_draft)
     numbers = loaded.numbers if decode.end_loops else None
@@ -62,7 +60,7 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     if decode.mode == "sample":
         return SamplingEngine(target, settings, sampling(config), drafter, stop=stop, numbers=numbers)
     learned = _Learned.of(loaded, mode, settings, config.drafter)
-    budgeted = decode.nodes == "auto" and settings.nodes == max_row_nodes(decode.batch_size)
+    budgeted = decode.nodes == "auto" and not undrafted and not _is_reproducible(config, rule)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
     budget = learned.budget(target, measured) if budgeted else None
     return Engine(target, settings, drafter, learned.reuse, budget, stop, numbers)
@@ -120,14 +118,14 @@ def _is_reproducible(config: JobConfig, rule: str) -> bool:
     return config.verify.reproducible and (rule != "strict" or config.model.dtype != "float32")
 
 
-def _nodes(config: JobConfig, rule: str) -> int:
+def _nodes(config: JobConfig, rule: str, target: Target) -> int:
     """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
     decode, drafter = config.decode, config.drafter
     if decode.nodes != "auto":
         return decode.nodes
     if decode.mode == "sample" or _is_reproducible(config, rule):
         return TreeShape.parse(drafter.tree).nodes if drafter.model else EngineSettings.nodes
-    return max_row_nodes(decode.batch_size)
+    return max_row_nodes(decode.batch_size, target.paged is not None)
 
 
 def score(config: JobConfig, mode: str) -> str:
