@@ -61,7 +61,7 @@ def prepared(make_job):
         write_json(job.space.stage("plan") / "_done.json",
                    {"fingerprint": "p", "model": job.model_hash, "before": {},
                     "input": {"broken": 3, "duplicates": 2, "up_to_date": 9, "users": 7, "items": 8},
-                    "refresh": {"cut": None, "curve": None,
+                    "refresh": {"cut": None, "sample_end": None, "curve": None,
                                 "user": {"chosen": len(plan), "carried": {}, "texts": {"rows": to_write}},
                                 "item": {"chosen": 0, "carried": {}, "texts": {"rows": 0}}}, **counts})
         write_json(job.space.stage("generate") / "_done.json",
@@ -124,6 +124,14 @@ def test_ids_of_another_tokenizer_are_not_carried_over(prepared):
     write_json(same.space.knowledge("user", BEFORE) / "_manifest.json",
                {"run_id": "before", "tokenizer": tokenizer_hash(same.model_path)})
     assert publish._snapshot(same, "user").collect()[0].token_ids == [1, 2]
+
+
+def test_dates_of_texts_are_published_as_dates_and_those_that_cannot_be_read_as_missing_ones(prepared):
+    """Texts that came with the input may have others."""
+    dates = {"text": "05.12.2025", "time": "2025-12-05T08:00:00", "date": "2025-12-06"}
+    job = prepared(dict.fromkeys(dates, False), [], [text(name, "old", day) for name, day in dates.items()])
+    found = {row.entity_id: row.generated_dt for row in publish._snapshot(job, "user").collect()}
+    assert found == {"text": BEFORE, "time": "2025-12-05", "date": "2025-12-06"}
 
 
 def test_an_id_that_would_be_there_twice_is_refused_before_anything_is_shown(prepared):

@@ -52,7 +52,7 @@ def prepare(out: Path, words: str) -> None:
     write_json(space.stage("plan") / "_done.json",
                {"fingerprint": "p", "model": "model-1", "before": {},
                 "input": {"broken": 0, "duplicates": 0, "up_to_date": 1, "users": 1, "items": 1},
-                "refresh": {"cut": None, "curve": None,
+                "refresh": {"cut": None, "sample_end": None, "curve": None,
                            **dict.fromkeys(ENTITIES, {"texts": {"rows": len(IDS)}})}, **counts})
     write_json(space.stage("generate") / "_done.json",
                {"fingerprint": "g", "rows": 2 * len(IDS), "errors": 0, "tokens_per_s": 1.0, "baseline": None,
