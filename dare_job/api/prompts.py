@@ -1,5 +1,6 @@
 """Token ids of prompts, conversations and texts that a user passes."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,8 @@ class Tokens:
         """
         if previous is None:
             return [None] * count
-        previous = as_list("previous", previous)
+        previous = [None if isinstance(text, float) and math.isnan(text) else text  # as tables say it
+                    for text in as_list("previous", previous)]
         if len(previous) != count:
             raise ConfigError(f"previous has {len(previous)} entries and {of} has {count}: give one for "
                               "each, and None where there is no previous text")

@@ -49,6 +49,9 @@ def test_columns_of_a_table(llm, pool):
     assert repr(same) == repr(Pool.from_texts(iter(TEXTS[:3]), model="embedded"))
     written = llm.generate(table["prompt"], previous=table["text"], pool=[same, pool], max_new_tokens=8)
     assert [text.index for text in written] == [0, 1, 2] and not any(text.error for text in written)
+    some = table["text"].where([True, False, True])
+    assert [text.text for text in llm.generate(table["prompt"], previous=some, max_new_tokens=8)] == [
+        text.text for text in written]
 
 
 def test_models_and_folders_that_do_not_exist(tmp_path):
