@@ -115,8 +115,8 @@ class LLM:
             A list or a column of a table: strings, or conversations. A conversation is a list of messages
             such as ``{"role": "user", "content": "..."}`` that ends with a user message.
         previous
-            For each prompt the text that an earlier version of it got, or None (in a table, NaN). It is the nearest source of
-            drafts. Strings, or token ids (tokens,), as in ``Completion.token_ids``.
+            For each prompt the text that an earlier version of it got, or None (in a table, NaN). It is the
+            nearest source of drafts. Strings, or token ids (tokens,), as in ``Completion.token_ids``.
         pool
             Further texts to draft from. Several: the nearest first. The prompt and the text so far always
             are drafted from.

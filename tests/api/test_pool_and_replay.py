@@ -21,9 +21,9 @@ def test_a_pool_drafts_the_same_after_it_is_saved_and_opened(pool, llm, tmp_path
     pool.save(tmp_path / "pool")
     opened = Pool.open(tmp_path / "pool")
     assert repr(opened) == repr(pool) and (pool.texts, opened.texts) == (len(TEXTS), len(TEXTS))
-    before, after = (llm.generate(FILMS[:3], pool=each) for each in (pool, opened))
+    before, after = (llm.generate(FILMS[:3], pool=each, max_new_tokens=24) for each in (pool, opened))
     assert [text.steps for text in before] == [text.steps for text in after]
-    alone = llm.generate(FILMS[:3])
+    alone = llm.generate(FILMS[:3], max_new_tokens=24)
     assert sum(text.steps for text in after) < sum(text.steps for text in alone)
     assert [text.text for text in after] == [text.text for text in alone]
 
