@@ -18,8 +18,8 @@ SHAPES = {
     "mistral-7b": (hf.MistralConfig, dict(
         vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
         num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=32768, sliding_window=None)),
-    "small": (hf.LlamaConfig, dict(
-        vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    "small": (hf.LlamaConfig, dict(  # vLLM on a CPU needs heads of at least 32
+        vocab_size=512, hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=1024)),
 }
 SHAPES["twin"] = (hf.LlamaConfig, dict(

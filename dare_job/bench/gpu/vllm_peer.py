@@ -40,7 +40,8 @@ def generate(target, task, meter) -> tuple[float, None]:
             "share": _free_share(target.device)}
     file = Path(work["model"]) / "task.json"
     file.write_text(json.dumps(work), encoding="utf-8")
-    done = subprocess.run([python, __file__, str(file)], capture_output=True, text=True,
+    # -P: no module beside this file stands for a package that vLLM imports, such as kernels
+    done = subprocess.run([python, "-P", __file__, str(file)], capture_output=True, text=True,
                           env=environments.variables("vllm", python, cpus, "cuda") | _ON_CPU)
     if done.returncode:
         raise RuntimeError(f"vllm ended with exit code {done.returncode}: "
