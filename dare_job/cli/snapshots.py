@@ -79,7 +79,7 @@ class HistoryOptions(Runs):
 
 @takes(HistoryOptions)
 def history(args: HistoryOptions, as_json: bool) -> None:
-    """List the published dates: rows, errors, acceptance, rates, time, and what changed between them."""
+    """List the published dates, and what changed between them."""
     from dare_job.publish.snapshots.history import history, print_history
 
     folder = _out(args)

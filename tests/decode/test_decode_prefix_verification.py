@@ -215,7 +215,7 @@ def test_strict_rows_among_relaxed_ones(rule):
     expected = [generate(model, text) for text in TEXTS]
     old = [np.roll(text, 1) for text in expected]
     settings = EngineSettings(max_new_tokens=40, batch_size=3, rule=rule, k=60, p=1e-6, c=1e-5, epsilon=1e-6,
-                              score="always")
+                              score="always", nodes=16)
     engine = Engine(target, settings, oracle(expected, error_rate=0.0))
     requests = (Request(row, text, previous_ids=old[row], strict=row % 2 == 0)
                 for row, text in enumerate(TEXTS))
