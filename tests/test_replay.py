@@ -48,7 +48,7 @@ def corpus(tmp_path):
 
 
 def options(corpus, name: str = "a.jsonl", **more) -> Options:
-    return Options(**{"text": corpus / name, "column": "text", "tokenizer": [corpus / "tokenizer.json"],
+    return Options(**{"text": [corpus / name], "column": "text", "tokenizer": [corpus / "tokenizer.json"],
                       "id_column": "user", "held_out": 8, "nodes": (4, 8), **more})
 
 
@@ -169,10 +169,11 @@ def test_peers_are_compared_in_pairs(corpus):
 @pytest.mark.parametrize("change, message", [
     ({"pool": ("near",)}, "--pool near: choose from own, group, global"),
     ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
-    ({"against": ("best",)}, "choose from published, arctic"), ({"pool_texts": (0,)}, "at least 1"),
+    ({"against": ("best",)}, "choose from published, arctic"), ({"pool_texts": (-1,)}, "at least 0"),
     ({"nodes": (0,)}, "from 1 to 512"),
     ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),
-    ({"tokenizer": ["nowhere"]}, "neither tokenizer.json"), ({"text": "nowhere.csv"}, "cannot be read")])
+    ({"tokenizer": ["nowhere"]}, "neither tokenizer.json"), ({"text": ["nowhere.csv"]}, "cannot be read"),
+    ({"text": ()}, "--text FILE is missing")])
 def test_what_cannot_be_is_named(corpus, change, message):
     with pytest.raises((ConfigError, DataError), match=message):
         run(options(corpus, **change))

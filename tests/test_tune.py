@@ -50,7 +50,7 @@ def corpus(tmp_path_factory):
 
 def options(corpus, tmp_path, curve: LatencyCurve = LINEAR, **more) -> Options:
     return Options(**{
-        "text": corpus / "new.csv", "column": "text", "tokenizer": [corpus / "tokenizer.json"],
+        "text": [corpus / "new.csv"], "column": "text", "tokenizer": [corpus / "tokenizer.json"],
         "id_column": "user", "held_out": 24, "curve": curve, "curve_name": "made", "nodes": (2, 4, 8, 32),
         "sizes": (10, 30), "contexts": (4, 12), "depths": (6, 12), "lambdas": (2.0, 8.0), "screen": 8,
         "drafting": (10.0, 1.0), "threads": 1, "out": tmp_path / "tuned.yaml", **more})
@@ -129,7 +129,7 @@ def test_a_smaller_pool_that_is_better_is_written(corpus, tmp_path):
             words.append(follows[words[-1]] if rng.random() < 0.7 else rng.integers(60))
         frame.loc[row, "text"] = " ".join(f"w{word}" for word in words)
     frame.to_csv(tmp_path / "noisy.csv", index=False)
-    found = run(options(corpus, tmp_path, text=tmp_path / "noisy.csv", nodes=(4,)))
+    found = run(options(corpus, tmp_path, text=[tmp_path / "noisy.csv"], nodes=(4,)))
     assert found["best"]["pools"] == {"max_global_texts": 10}
     assert load(tmp_path / "tuned.yaml").pools.max_global_texts == 10
 

@@ -1,4 +1,4 @@
-"""Recorded texts: reading them from files, their tokens, and which of them are held out."""
+"""Recorded texts and their prompts: reading them from files, their tokens, and which of them are held out."""
 
 import gzip
 import hashlib
@@ -13,30 +13,87 @@ import numpy as np
 from dare_job.errors import DataError
 from dare_job.storage.paths import folder_date, visible_files
 
+_MAX_ID = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Texts:
-    """Ids and texts of a file, in its order; without an id column the ids are row numbers."""
+    """Ids, texts and prompts of files, in their order; without an id column the ids are row numbers.
+
+    A text or prompt is a string, or a sequence of token ids. Without a prompt column there are no prompts.
+    """
 
     ids: list[str]
-    texts: list[str]
+    texts: list
+    prompts: list | None = None
 
 
-def read(path: str | Path, column: str, id_column: str | None = None) -> Texts:
-    """Two columns of a jsonl, csv (both gzipped or not) or Parquet file, without rows that have no text.
+def read(path: str | Path, column: str, id_column: str | None = None, prompt_column: str | None = None
+         ) -> Texts:
+    """Columns of a jsonl, csv (both gzipped or not) or Parquet file, without rows that have no text.
 
     Raises
     ------
     DataError
         As ``frame``, or a row has text but no id.
     """
-    table = frame(path, [name for name in (column, id_column) if name])
-    table = table[table[column].notna() & (table[column] != "")]
+    table = frame(path, [name for name in (column, id_column, prompt_column) if name])
+    table = table[[_is_given(value) for value in table[column]]]
     ids = table[id_column] if id_column else table.index
     if id_column and (ids.isna() | (ids.astype(str) == "")).any():
         raise DataError(f"{path}: a row has text but no {id_column}; give every row an id, or omit "
                         "--id-column")
-    return Texts([str(value) for value in ids], [str(value) for value in table[column]])
+    prompts = [_value(value) for value in table[prompt_column]] if prompt_column else None
+    return Texts([str(value) for value in ids], [_value(value) for value in table[column]], prompts)
+
+
+def _is_given(value) -> bool:
+    """Whether a cell has text or token ids."""
+    return len(value) > 0 if isinstance(value, (list, np.ndarray)) else value is not None and value == value \
+        and value != ""
+
+
+def _value(value):
+    """Token ids as they are, everything else as a string; an empty string if there is nothing."""
+    if isinstance(value, (list, np.ndarray)):
+        return value
+    return str(value) if _is_given(value) else ""
+
+
+def token_ids(values: Sequence, tokenizer: Sequence[str | Path], where: str) -> list[np.ndarray]:
+    """Token ids, int32 (tokens,), of strings or of sequences of token ids.
+
+    Parameters
+    ----------
+    tokenizer
+        As for ``load_tokenizer``; not needed if there are no strings.
+    where
+        File and column, for messages.
+
+    Raises
+    ------
+    DataError
+        The tokenizer is missing or cannot be read, or a row has something else than token ids.
+    """
+    places = [place for place, value in enumerate(values) if isinstance(value, str)]
+    if places and not tokenizer:
+        raise DataError(f"{where} has text, not token ids: name the tokenizer with --tokenizer")
+    written = load_tokenizer(tokenizer)([values[place] for place in places]) if places else []
+    found = dict(zip(places, written, strict=True))
+    return [found[place] if place in found else _ids(value, f"{where}, row {place}")
+            for place, value in enumerate(values)]
+
+
+def _ids(value, where: str) -> np.ndarray:
+    try:
+        ids = np.array(value)
+    except ValueError:  # rows of different lengths
+        ids = np.zeros((1, 1))
+    if not ids.size:
+        return np.zeros(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > _MAX_ID:
+        raise DataError(f"{where}: not a list of token ids from 0 to {_MAX_ID}")
+    return ids.astype(np.int32)
 
 
 def read_groups(path: str | Path) -> dict[str, str]:

@@ -23,14 +23,15 @@ class Blend(Drafter):
     def __init__(self, pools: Sequence[Sequence[Index]], settings: DraftSettings):
         """pools : of each replayed text"""
         self._pools, self._settings = pools, settings
-        self._budget, self._length = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        self._budget, self._length, self._prompt = (np.zeros(1, np.int32) for _ in range(3))
 
-    def start(self, number: int, text: np.ndarray) -> None:
-        self._row, self._sources = text[None], [self._pools[number]]
+    def start(self, number: int, row: np.ndarray, prompt: int) -> None:
+        self._row, self._sources, self._prompt[0] = row[None], [self._pools[number]], prompt
 
-    def draft(self, text: np.ndarray, known: int, nodes: int):
+    def draft(self, row: np.ndarray, known: int, nodes: int):
         self._length[0], self._budget[0] = known, nodes
-        tree = draft(self._row, self._length, self._budget, self._sources, self._settings)
+        tree = draft(self._row, self._length, self._budget, self._sources, self._settings,
+                     prompts=self._prompt)
         size = tree.sizes[0]
         self.scores = tree.scores[0, :size]
         return tree.tokens[0, :size], tree.parents[0, :size]
@@ -42,8 +43,8 @@ class Published(Drafter):
     def __init__(self, index: Index, nodes: int, depth: int):
         self._draft = FrequencyDrafter(index, nodes, depth)
 
-    def draft(self, text: np.ndarray, known: int, nodes: int):
-        return self._draft(text, known)
+    def draft(self, row: np.ndarray, known: int, nodes: int):
+        return self._draft(row, known)
 
 
 # max_spec_factor and min_token_prob of speculate(), with trees. The first is the package's default.
@@ -68,20 +69,20 @@ class Arctic(Drafter):
         self._pool, self._current = len(texts), None
         self.factor, self.min_probability = ARCTIC_SETTINGS[0]
 
-    def start(self, number: int, text: np.ndarray) -> None:
+    def start(self, number: int, row: np.ndarray, prompt: int) -> None:
         """Removes the previous text, so that all texts are drafted from the same pool."""
         if self._current is not None:
             self._cache.stop_request(self._current)
             self._cache.evict_cached_response(self._current)
         self._current = self._pool + number
-        self._cache.start_request(self._current, np.zeros(0, np.int32))
-        self._cache.add_active_response(self._current, text[:1])
+        self._cache.start_request(self._current, row[:prompt])
+        self._cache.add_active_response(self._current, row[prompt:max(1, prompt)])
 
-    def draft(self, text: np.ndarray, known: int, nodes: int):
+    def draft(self, row: np.ndarray, known: int, nodes: int):
         drafts = self._cache.speculate(
-            self._current, text[:known], max_spec_tokens=nodes, max_spec_factor=self.factor,
+            self._current, row[:known], max_spec_tokens=nodes, max_spec_factor=self.factor,
             min_token_prob=self.min_probability, use_tree_spec=True)
         return drafts.token_ids, drafts.parents
 
-    def add(self, text: np.ndarray, before: int, known: int) -> None:
-        self._cache.add_active_response(self._current, text[before:known])
+    def add(self, row: np.ndarray, before: int, known: int) -> None:
+        self._cache.add_active_response(self._current, row[before:known])

@@ -21,24 +21,26 @@ _RESAMPLES = 1000
 
 
 def cost(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], settings: DraftSettings,
-         nodes: int) -> dict:
+         nodes: int, prompts: Sequence[np.ndarray]) -> dict:
     """Median microseconds per row of a call for ROWS rows at random places of texts, by threads.
 
-    ``texts`` are int32 (tokens,) each.
+    ``texts`` and ``prompts`` are int32 (tokens,) each.
     """
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(texts), ROWS)
-    lengths = np.array([rng.integers(1, texts[i].size) for i in chosen], np.int32)
+    rows = [(prompts[i], texts[i][:rng.integers(1, texts[i].size)]) for i in chosen]
+    prompted = np.array([prompt.size for prompt, _ in rows], np.int32)
+    lengths = np.array([prompt.size + text.size for prompt, text in rows], np.int32)
     context = np.zeros((ROWS, int(lengths.max())), np.int32)
-    for row, (i, length) in enumerate(zip(chosen, lengths, strict=True)):
-        context[row, :length] = texts[i][:length]
+    for row, parts in enumerate(rows):
+        context[row, :lengths[row]] = np.concatenate(parts)
     budgets, sources = np.full(ROWS, nodes, np.int32), [pools[i] for i in chosen]
     microseconds = {}
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
         threaded, times = replace(settings, threads=threads), []
         for _ in range(_REPEATS):
             started = time.perf_counter()
-            draft(context, lengths, budgets, sources, threaded)
+            draft(context, lengths, budgets, sources, threaded, prompts=prompted)
             times.append(time.perf_counter() - started)
         microseconds[str(threads)] = round(1e6 * float(np.median(times)) / ROWS, 2)
     return microseconds
@@ -68,48 +70,61 @@ class Calibration:
 
 
 class Drafter(Protocol):
-    """Drafts for one text, int32 (tokens,), at a time."""
+    """Drafts for one row, int32 (tokens,), at a time: a prompt, which may be empty, and its text."""
 
-    def start(self, number: int, text: np.ndarray) -> None:
-        """Begin the text with this place among the replayed ones; only its first token is known."""
+    def start(self, number: int, row: np.ndarray, prompt: int) -> None:
+        """Begin the row with this place among the replayed ones, with so many prompt tokens.
 
-    def draft(self, text: np.ndarray, known: int, nodes: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Tokens and parents (``ROOT`` or an earlier index) of a draft tree after ``text[:known]``."""
+        Only the prompt is known; without a prompt, the first token of the text.
+        """
 
-    def add(self, text: np.ndarray, before: int, known: int) -> None:
-        """Add ``text[before:known]`` to the known tokens."""
+    def draft(self, row: np.ndarray, known: int, nodes: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Tokens and parents (``ROOT`` or an earlier index) of a draft tree after ``row[:known]``."""
+
+    def add(self, row: np.ndarray, before: int, known: int) -> None:
+        """Add ``row[before:known]`` to the known tokens."""
 
 
 def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
-           calibration: Calibration | None = None) -> dict:
-    """Replay ``texts``, int32 (tokens,) each, with trees of at most ``nodes``; the first token is known.
+           calibration: Calibration | None = None, prompts: Sequence[np.ndarray] | None = None) -> dict:
+    """Replay ``texts``, int32 (tokens,) each, with trees of at most ``nodes``.
 
-    A step generates the accepted path and one more token. Returns accepted_per_step (without that token) with
-    its 95 % bootstrap interval over texts, nodes_used, steps, p50_us and p99_us of drafting (wall-clock, and
-    as ``cpu_`` the thread's processor time, which load affects less), and ``per_text`` (accepted, steps) for
-    paired comparisons. ``calibration`` collects the trees of a drafter that has ``scores``.
+    The prompt of a text, int32 (tokens,), is known; without one the text's first token is. A step generates
+    the accepted path and one more token, unless the text ends with the path.
+
+    Returns
+    -------
+    dict
+        accepted_per_step (without that one more token) with its 95 % bootstrap interval over texts,
+        tokens_per_step (generated tokens), nodes_used, steps, p50_us and p99_us of drafting (wall-clock, and
+        as ``cpu_`` the thread's processor time, which load affects less), and ``per_text`` (accepted, steps)
+        for paired comparisons. ``calibration`` collects the trees of a drafter that has ``scores``.
     """
     per_text = np.zeros((len(texts), 2), np.int64)
-    used, times, cpu = 0, [], []
+    used, generated, times, cpu = 0, 0, [], []
     for number, text in enumerate(texts):
-        drafter.start(number, text)
-        known = 1
-        while known < text.size:
+        prompt = prompts[number].size if prompts else 0
+        row = np.concatenate((prompts[number], text)) if prompt else text
+        drafter.start(number, row, prompt)
+        known = max(1, prompt)
+        generated += row.size - known
+        while known < row.size:
             started, started_cpu = time.perf_counter_ns(), time.thread_time_ns()
-            tokens, parents = drafter.draft(text, known, nodes)
+            tokens, parents = drafter.draft(row, known, nodes)
             cpu.append(time.thread_time_ns() - started_cpu)
             times.append(time.perf_counter_ns() - started)
-            path = accepted(tokens, parents, text[known:])
+            path = accepted(tokens, parents, row[known:])
             if calibration is not None:
                 calibration.add(drafter.scores, path)
             per_text[number] += len(path), 1
             used += len(tokens)
-            before, known = known, min(text.size, known + len(path) + 1)
-            drafter.add(text, before, known)
+            before, known = known, min(row.size, known + len(path) + 1)
+            drafter.add(row, before, known)
     steps = max(1, int(per_text[:, 1].sum()))
     (sums,) = resampled(per_text)
     return {
         "accepted_per_step": round(float(per_text[:, 0].sum() / steps), 4),
+        "tokens_per_step": round(generated / steps, 4),
         "ci95": interval(sums[:, 0] / np.maximum(1, sums[:, 1])),
         "nodes_used": round(used / steps, 2), "steps": steps,
         **_quantiles("", times), **_quantiles("cpu_", cpu), "per_text": per_text,

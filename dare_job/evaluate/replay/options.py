@@ -26,6 +26,10 @@ def _lambdas(flag: str, text: str) -> list[float | None]:
     return lambdas
 
 
+def _paths(_: str, texts: Sequence[str]) -> list[Path]:
+    return list(map(Path, texts))
+
+
 def _microseconds(flag: str, text: str) -> tuple[float, float]:
     try:
         row, node = map(float, text.split(","))
@@ -40,14 +44,14 @@ def _microseconds(flag: str, text: str) -> tuple[float, float]:
 class Source:
     """Files and columns of recorded texts."""
 
-    text: Path = option("A jsonl, csv or Parquet file.", panel=_TEXTS)
-    column: str = option("Column of the text.", panel=_TEXTS)
-    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder.",
-                                       parse=lambda _, texts: list(map(Path, texts)),
-                                       repeatable=True, panel=_TEXTS)
-    id_column: str | None = option("Column of the id. Default: row number.", None, panel=_TEXTS)
-    held_out: int = option("Texts to replay, chosen by hash.", 1000,
-                           panel=_TEXTS)
+    text: Sequence[Path] = option("A jsonl, csv or Parquet file; repeatable.", (), parse=_paths,
+                                  repeatable=True, panel=_TEXTS)
+    column: str = option("Column of the text, as a string or as token ids.", "text", panel=_TEXTS)
+    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder. Token ids need none.",
+                                       (), parse=_paths, repeatable=True, panel=_TEXTS)
+    id_column: str | None = option("Column of the id. Default: row number, after the file's name if there "
+                                   "are several.", None, panel=_TEXTS)
+    held_out: int = option("Texts to replay, chosen by hash.", 1000, panel=_TEXTS)
     pool: Sequence[str] = option("Where drafts come from, comma-separated: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
     groups: Path | None = option("Table with the columns entity_id and group (or pool).", None,
@@ -59,9 +63,15 @@ class Source:
 class ReplayOptions(Source):
     """Options of ``dare-job lab replay``."""
 
+    held_out: int | None = option("Texts to replay, chosen by hash. Default: 1000, of each set of "
+                                  "--specdecode 100.", None, panel=_TEXTS)
+    prompt_column: str | None = option("Column of the prompt, as a string or as token ids.", None,
+                                       panel=_TEXTS)
+    specdecode: Path | None = option("Folder of SpecDecode-Bench's recordings, instead of --text: 100 texts "
+                                     "of each set are replayed.", None, panel=_TEXTS)
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
     pool_texts: Sequence[int] = option("Replay also with only so many texts of other ids in the pool, for "
-                                       "example 24,100,500.", (), parse=numbers)
+                                       "example 0,24,100.", (), parse=numbers)
     against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's "
                                     "code), arctic (suffix tree).", (), parse=words)
 
@@ -91,7 +101,7 @@ class TuneOptions(Source):
     screen: int = option("Texts that discard slow settings first.", 100, panel=_SEARCH)
     config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
                                     "default settings, with the largest --batch.", (), repeatable=True,
-                                    parse=lambda _, texts: list(map(Path, texts)), panel=_SEARCH)
+                                    parse=_paths, panel=_SEARCH)
     batch: Sequence[int] = option("Batch sizes to try. Default: the curve's.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",

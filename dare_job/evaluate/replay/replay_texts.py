@@ -3,12 +3,13 @@
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import sources
+from dare_job.evaluate.replay import sources, specdecode
 from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Published
 from dare_job.evaluate.replay.measure import ROWS, Calibration, cost, ratio, replay
 from dare_job.evaluate.replay.options import ReplayOptions as Options
@@ -18,10 +19,11 @@ from pools.index import Index
 
 PEERS = ("published", "arctic")
 _SETTINGS = DraftSettings()
+_HELD_OUT = 1000
 
 
 def run(options: Options) -> dict:
-    """Replay a file; returns the JSON object that the command prints last.
+    """Replay texts; returns the JSON object that the command prints last, with --specdecode by set.
 
     Raises
     ------
@@ -31,17 +33,37 @@ def run(options: Options) -> dict:
         A file is invalid.
     """
     _check(options)
-    corpus = sources.load(options)
+    if options.specdecode is None:
+        corpus = sources.load(replace(options, held_out=options.held_out or _HELD_OUT), options.prompt_column)
+        warm_up()
+        return _replay(corpus, options)
+    sets = specdecode.load(options.specdecode, options.held_out or specdecode.HELD_OUT)
     warm_up()
+    return {name: _replay_set(name, corpus, recorded, options) for name, (corpus, recorded) in sets.items()}
+
+
+def _replay_set(name: str, corpus: Corpus, recorded: dict[str, dict], options: Options) -> dict:
+    """Figures of a set of SpecDecode-Bench by draft tokens, and those of the recorded drafters."""
+    print(f"{name}:", flush=True)
+    found = _replay(corpus, options)
+    for drafter, figures in recorded.items():
+        low, high = figures["ci95"]
+        print(f"{drafter:10} {figures['draft_tokens']:4} draft tokens: {figures['tokens_per_step']:.3f} "
+              f"tokens per step ({low:.3f} to {high:.3f}), as recorded", flush=True)
+    return {**found.pop("nodes"), **recorded, **found}
+
+
+def _replay(corpus: Corpus, options: Options) -> dict:
     index, index_figures = _index(corpus.rest)
     pools = sources.nearest_first(corpus, options.pool, index)
     by_nodes, per_text = {}, {}
     for nodes in options.nodes:
         calibration = Calibration()
-        figures = replay(corpus.test, Blend(pools, _SETTINGS), nodes, calibration)
+        figures = replay(corpus.test, Blend(pools, _SETTINGS), nodes, calibration, corpus.prompts)
         per_text[nodes] = figures.pop("per_text")
-        by_nodes[str(nodes)] = figures | {"batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes),
-                                          "calibration": calibration.deciles()}
+        by_nodes[str(nodes)] = figures | {
+            "batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes, corpus.prompts),
+            "calibration": calibration.deciles()}
         _print("blend", nodes, by_nodes[str(nodes)])
     sizes = {str(count): _with_pool_of(count, corpus, options) for count in options.pool_texts}
     against = {name: _peer(name, corpus, index, options, per_text) for name in options.against}
@@ -55,7 +77,7 @@ def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
     part, by_nodes = sources.sample(corpus, count), {}
     pools = sources.nearest_first(part, options.pool, Index.build(part.rest))
     for nodes in options.nodes:
-        figures = replay(part.test, Blend(pools, _SETTINGS), nodes)
+        figures = replay(part.test, Blend(pools, _SETTINGS), nodes, prompts=part.prompts)
         del figures["per_text"]
         by_nodes[str(nodes)] = figures
         _print(f"{count} texts", nodes, figures)
@@ -63,12 +85,14 @@ def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
 
 
 def _check(options: Options) -> None:
+    if options.specdecode and set(options.pool) != {"global"}:
+        raise ConfigError("--specdecode replays with --pool global alone")
     sources.check(options)
     for value in options.against:
         if value not in PEERS:
             raise ConfigError(f"--against {value!r} is unknown; choose from {', '.join(PEERS)}")
-    if any(count < 1 for count in options.pool_texts):
-        raise ConfigError(f"--pool-texts {','.join(map(str, options.pool_texts))}: each must be at least 1")
+    if any(count < 0 for count in options.pool_texts):
+        raise ConfigError(f"--pool-texts {','.join(map(str, options.pool_texts))}: each must be at least 0")
     if not options.nodes or min(options.nodes) < 1 or max(options.nodes) > 512:
         raise ConfigError(f"--nodes {','.join(map(str, options.nodes))}: each must be from 1 to 512")
 
@@ -99,7 +123,8 @@ def _peer(name: str, corpus: Corpus, index: Index, options: Options, per_text: d
     arctic = Arctic(corpus.rest) if name == "arctic" else None
     for nodes in options.nodes:
         if arctic is None:
-            figures = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes)
+            figures = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes,
+                             prompts=corpus.prompts)
         else:
             figures = max((_arctic(arctic, corpus, nodes, *setting) for setting in ARCTIC_SETTINGS),
                           key=lambda figures: figures["accepted_per_step"])
@@ -111,14 +136,15 @@ def _peer(name: str, corpus: Corpus, index: Index, options: Options, per_text: d
 
 def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, min_probability: float) -> dict:
     drafter.factor, drafter.min_probability = factor, min_probability
-    return replay(corpus.test, drafter, nodes) | {"setting": {"max_spec_factor": factor,
-                                                              "min_token_prob": min_probability}}
+    setting = {"max_spec_factor": factor, "min_token_prob": min_probability}
+    return replay(corpus.test, drafter, nodes, prompts=corpus.prompts) | {"setting": setting}
 
 
 def _print(name: str, nodes: int, figures: dict) -> None:
     low, high = figures["ci95"]
     line = (f"{name:10} {nodes:4} draft tokens: {figures['accepted_per_step']:.3f} accepted per step "
-            f"({low:.3f} to {high:.3f}), {figures['p50_us']} us median, {figures['p99_us']} us p99")
+            f"({low:.3f} to {high:.3f}), {figures['tokens_per_step']:.3f} tokens per step, "
+            f"{figures['p50_us']} us median, {figures['p99_us']} us p99")
     if "ratio" in figures:
         line += f"; the blend has {figures['ratio']:.3f} times as much"
     print(line, flush=True)

@@ -1,7 +1,9 @@
 """Replayed texts and the pools that draft for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,6 +13,19 @@ from dare_job.evaluate.replay.options import Source
 from pools.index import Index
 
 POOLS = ("own", "group", "global")
+_NO_PROMPT = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Ids, texts and prompts of recorded texts; both int32 (tokens,), a prompt may be empty."""
+
+    ids: list[str]
+    tokens: list[np.ndarray]
+    prompts: list[np.ndarray]
+
+    def by_id(self) -> dict[str, np.ndarray]:
+        return dict(zip(self.ids, self.tokens, strict=True))
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,14 @@ class Corpus:
 
     Attributes
     ----------
+    test
+        Replayed texts, int32 (tokens,).
+    prompts
+        Prompt of each replayed text, int32 (tokens,), which may be empty.
+    rest
+        Texts of the pools.
+    distinct
+        Number of different texts.
     old
         Previous texts by id.
     groups
@@ -26,6 +49,7 @@ class Corpus:
     """
 
     test: list[np.ndarray]
+    prompts: list[np.ndarray]
     test_ids: list[str]
     rest: list[np.ndarray]
     rest_ids: list[str]
@@ -51,37 +75,67 @@ def check(source: Source) -> None:
                           "same columns")
 
 
-def load(source: Source) -> Corpus:
+def load(source: Source, prompt_column: str | None = None) -> Corpus:
     """Held-out texts, and the texts of the pools: those of other ids in the file, or in ``--old`` if given.
+
+    Raises
+    ------
+    ConfigError
+        There is no file, or it has too few texts.
+    DataError
+        A file cannot be read, an id is duplicated, or no held-out text has two tokens.
+    """
+    if not source.text:
+        raise ConfigError("--text FILE is missing: a jsonl, csv or Parquet file of recorded texts")
+    old = _read([source.old], source).by_id() if source.old else {}
+    groups = texts.read_groups(source.groups) if "group" in source.pool else {}
+    read = _read(source.text, source, prompt_column)
+    return split(read, source.held_out, ", ".join(map(str, source.text)), old, groups)
+
+
+def split(read: Recorded, count: int, name: str, old: Mapping[str, np.ndarray] = MappingProxyType({}),
+          groups: Mapping[str, str] = MappingProxyType({})) -> Corpus:
+    """Hold out ``count`` texts, chosen by the hash of their ids; the others, or ``old``, are the pool.
+
+    Parameters
+    ----------
+    name
+        File of the texts, for messages.
 
     Raises
     ------
     ConfigError
         The file has too few texts.
     DataError
-        A file cannot be read, an id is duplicated, or no held-out text has two tokens.
+        An id is duplicated, or no held-out text has two tokens.
     """
-    encode, old = texts.load_tokenizer(source.tokenizer), {}
-    if source.old:
-        read = texts.read(source.old, source.column, source.id_column)
-        old = dict(zip(read.ids, encode(read.texts), strict=True))
-    read = texts.read(source.text, source.column, source.id_column)
-    if not 0 < source.held_out < len(read.ids):
-        raise ConfigError(f"--held-out {source.held_out} must be above 0 and below {len(read.ids)}, the "
-                          f"texts of {source.text}")
+    if not 0 < count < len(read.ids):
+        raise ConfigError(f"--held-out {count} must be above 0 and below {len(read.ids)}, the texts of "
+                          f"{name}")
     if len(set(read.ids)) < len(read.ids):
-        raise DataError(f"{source.text}: column {source.id_column} has duplicate ids")
-    tokens = encode(read.texts)
-    chosen = texts.held_out(read.ids, source.held_out)
-    test = [place for place in np.flatnonzero(chosen) if tokens[place].size > 1]
+        raise DataError(f"{name}: the column of ids has duplicates")
+    chosen = texts.held_out(read.ids, count)
+    test = [place for place in np.flatnonzero(chosen) if read.tokens[place].size > 1]
     if not test:
-        raise DataError(f"{source.text}: no held-out text has two tokens")
+        raise DataError(f"{name}: no held-out text has two tokens")
     held = {read.ids[place] for place in test}
-    pool = old or {name: text for name, text, out in zip(read.ids, tokens, chosen, strict=True) if not out}
+    pool = old or {read.ids[place]: read.tokens[place] for place in np.flatnonzero(~chosen)}
     rest = {name: text for name, text in pool.items() if name not in held}
-    groups = texts.read_groups(source.groups) if "group" in source.pool else {}
-    return Corpus([tokens[i] for i in test], [read.ids[i] for i in test], list(rest.values()), list(rest),
-                  len(set(read.texts)), old, groups)
+    distinct = len({text.tobytes() for text in read.tokens})
+    return Corpus(*([column[i] for i in test] for column in (read.tokens, read.prompts, read.ids)),
+                  list(rest.values()), list(rest), distinct, dict(old), dict(groups))
+
+
+def _read(files: Sequence[Path], source: Source, prompt_column: str | None = None) -> Recorded:
+    """Ids, token ids and prompts of all files together."""
+    ids, tokens, prompts = [], [], []
+    for file in files:
+        read = texts.read(file, source.column, source.id_column, prompt_column)
+        ids += read.ids if source.id_column or len(files) == 1 else [f"{file}:{row}" for row in read.ids]
+        tokens += texts.token_ids(read.texts, source.tokenizer, f"{file}: column {source.column}")
+        prompts += (texts.token_ids(read.prompts, source.tokenizer, f"{file}: column {prompt_column}")
+                    if read.prompts is not None else [_NO_PROMPT] * len(read.ids))
+    return Recorded(ids, tokens, prompts)
 
 
 def sample(corpus: Corpus, count: int) -> Corpus:

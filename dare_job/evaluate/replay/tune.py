@@ -52,8 +52,9 @@ def run(options: Options) -> dict:
     price = config.cost.per_gpu_hour if options.per_gpu_hour is None else options.per_gpu_hour
     if price is not None:
         tuned.add_costs(result, price)
-    source = (f"{options.text}: {len(corpus.test) - screened} texts replayed, {len(corpus.rest)} in the "
-              f"pools, drafts from {', '.join(options.pool)}; latency: {options.curve_name}")
+    source = (f"{', '.join(map(str, options.text))}: {len(corpus.test) - screened} texts replayed, "
+              f"{len(corpus.rest)} in the pools, drafts from {', '.join(options.pool)}; latency: "
+              f"{options.curve_name}")
     options.out.write_text(tuned.document(result, source, options.command), encoding="utf-8")
     say(f"{options.out}: batch {batch}, nodes {winner.nodes}: {winner.accepted_per_step:.2f} accepted per "
         f"step, {winner.tokens_per_s:.0f} tokens/s, {result['ratio_to_default']:.3f} times the settings "
