@@ -46,11 +46,10 @@ class Source:
 
     text: Sequence[Path] = option("A jsonl, csv or Parquet file; repeatable.", (), parse=_paths,
                                   repeatable=True, panel=_TEXTS)
-    column: str = option("Column of the text, as a string or as token ids.", "text", panel=_TEXTS)
-    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder. Token ids need none.",
+    column: str = option("Column of the text or its token ids.", "text", panel=_TEXTS)
+    tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder.",
                                        (), parse=_paths, repeatable=True, panel=_TEXTS)
-    id_column: str | None = option("Column of the id. Default: row number, after the file's name if there "
-                                   "are several.", None, panel=_TEXTS)
+    id_column: str | None = option("Column of the id. Default: file and row number.", None, panel=_TEXTS)
     held_out: int = option("Texts to replay, chosen by hash.", 1000, panel=_TEXTS)
     pool: Sequence[str] = option("Where drafts come from, comma-separated: own, group, global.",
                                  ("global",), parse=words, panel=_TEXTS)
@@ -65,7 +64,7 @@ class ReplayOptions(Source):
 
     held_out: int | None = option("Texts to replay, chosen by hash. Default: 1000, of each set of "
                                   "--specdecode 100.", None, panel=_TEXTS)
-    prompt_column: str | None = option("Column of the prompt, as a string or as token ids.", None,
+    prompt_column: str | None = option("Column of the prompt or its token ids.", None,
                                        panel=_TEXTS)
     specdecode: Path | None = option("Folder of SpecDecode-Bench's recordings, instead of --text: 100 texts "
                                      "of each set are replayed.", None, panel=_TEXTS)
