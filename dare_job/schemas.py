@@ -55,7 +55,7 @@ PLAN = pa.schema([
     pa.field("interactions", pa.int32(), nullable=False),  # up to and including the date
     pa.field("attributes", ATTRIBUTES),  # of the input
     pa.field("error", pa.string()),  # why there is no prompt (for example an empty history)
-    pa.field("carried_reason", pa.string()),  # why a stale row is written neither by budget nor by its rank
+    pa.field("carried_reason", pa.string()),  # why a stale row is held back, unless it is in the sample
     pa.field("unseen_interactions", pa.int32()),  # interactions since the text was written; null: unknown
     pa.field("age_days", pa.int32()),  # age of the text, 20 if its date is not known; null: no text
     pa.field("distance", pa.float32()),  # 0 to 1: how far the history's item vectors moved since the text

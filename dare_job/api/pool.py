@@ -39,11 +39,7 @@ class Pool:
         texts = as_list("texts", texts)
         with progress.doing(f"indexing {progress.counted(len(texts), 'text')}"):
             tokens = Tokens.of_model(model, trust_remote_code)
-            ids = tokens.ids("texts", texts)
-            missing = [place for place, entry in enumerate(ids) if entry is None]
-            if missing:
-                raise ConfigError(f"texts[{missing[0]}] is None: leave it out")
-            return cls(Index.build(ids), tokens.hash)
+            return cls(Index.build(tokens.all_ids("texts", texts)), tokens.hash)
 
     @classmethod
     def open(cls, folder: str | Path) -> "Pool":

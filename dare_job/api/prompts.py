@@ -114,6 +114,13 @@ class Tokens:
                 ids[place] = self._checked(f"{name}[{place}]", text)
         return ids
 
+    def all_ids(self, name: str, texts: Sequence[Text]) -> list[np.ndarray]:
+        """As ``ids``, of texts that must all be there. Raises ConfigError."""
+        ids = self.ids(name, texts)
+        if missing := [place for place, entry in enumerate(ids) if entry is None]:
+            raise ConfigError(f"{name}[{missing[0]}] is None: leave it out")
+        return ids
+
     def previous_ids(self, previous: Iterable[Text | None] | None, of: str,
                      count: int) -> list[np.ndarray | None]:
         """Token ids of the argument ``previous``, which has an entry for each of ``count`` entries of ``of``.

@@ -83,9 +83,7 @@ def replay(texts: Iterable[Text], model: str, previous: Iterable[Text | None] | 
         raise ConfigError(f"nodes is {list(nodes)}; each must be from 1 to {_MAX_NODES}")
     tokens = Tokens.of_model(model, trust_remote_code)
     shared = indexes(pool, tokens, model)
-    recorded = tokens.ids("texts", texts)
-    if missing := [place for place, ids in enumerate(recorded) if ids is None]:
-        raise ConfigError(f"texts[{missing[0]}] is None: leave it out")
+    recorded = tokens.all_ids("texts", texts)
     nearest = tokens.previous_ids(previous, "texts", len(texts))
     pools = [((Index.build([own], kind="own"),) if own is not None and own.size else ()) + shared
              for own in nearest]

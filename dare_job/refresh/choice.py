@@ -1,8 +1,8 @@
 """The choice of rows under a budget: a total order, and the longest prefix that the budget covers.
 
 Rows are ordered by tier, then by score (best first, rounded to about 1 %), then by a hash of their id, so the
-choice does not depend on partitioning. A seeded sample is written whatever its place, as many rows of it, by
-another hash, as make 2 % of what the budget covers. Rows with equal tier, score and hash are written together
+choice does not depend on partitioning. Rows of a seeded sample are written first, as many of them, by another
+hash, as make 2 % of what the budget covers. Rows with equal tier, score and hash are written together
 or not at all. ``cut`` and ``sample_end`` work on sums over rows with equal keys as well as on single rows; so
 a table of any size is chosen from by its histogram, without collecting its rows.
 """

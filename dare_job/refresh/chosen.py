@@ -175,10 +175,9 @@ def _curve(table: np.ndarray) -> dict:
 
 def hour_at_previous_rate(job: Job, curve: dict | None) -> float | None:
     """``words.one_more_hour`` at the cost per second of the run before; None if that is not known."""
-    folders = [published.previous_folder(job, entity) for entity in ENTITIES]
-    manifests = [published.read_manifest(folder) for folder in folders if folder]
+    manifests = [published.previous_manifest(job, entity) for entity in ENTITIES]
     texts = [(manifest.get("refresh") or {}).get("texts") or {} for manifest in manifests]
-    first = manifests[0] if manifests else {}
+    first = next(filter(None, manifests), {})
     return words.one_more_hour(curve, first.get("busy_s"), (first.get("workers") or {}).get("workers"),
                                sum(record.get("cost", 0) for record in texts))
 

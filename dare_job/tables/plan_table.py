@@ -28,11 +28,12 @@ def read(job: Job, entity: str) -> DataFrame:
 
 
 def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None, sample_end: int | None) -> DataFrame:
-    """Add ``text_of``, ``sampled`` and the reason BUDGET to rows of PLAN, those of ``rank``, ``sample``,
-    ``carried_reason`` and ``entity_id`` among its columns.
+    """Add ``text_of``, ``sampled`` and the reason BUDGET to rows.
 
     Parameters
     ----------
+    rows
+        entity_id, rank, sample and carried_reason of PLAN, and any other columns.
     copies
         COPIES of the same entity type; None: there are none.
     cut

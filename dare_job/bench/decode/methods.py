@@ -60,7 +60,7 @@ class Learned:
         self.reuse, self.draft_budget = ReuseEstimator(), None
         if budget.curves and method in (OWN_LOOKUP, RESD, STRICT, RELAXED):
             curve = latency_probe.load_or_measure(target, _settings(method, budget), budget.curves)
-            self.draft_budget = DraftBudget(curve, budget.nodes)
+            self.draft_budget = DraftBudget(curve, budget.nodes, target.round_up)
 
 
 def possible(method: str, batch: int) -> bool:

@@ -55,14 +55,13 @@ class Target:
     prefix_cache : PrefixCache
         Keys and values of common prompt prefixes.
     spare_cache : TreeCache or PagedCache, optional
-        Cache of the last run, to be reused.
+        Cache of the last run.
     drafts : {"tree", "chain", "none"}
-        Drafts that a forward pass can verify.
+        What a forward pass can verify.
     max_prefill_tokens : int
         Prompt tokens of one forward pass; a single prompt may be longer.
     page_limit : int, optional
-        Maximum number of pages of a cache, beside a draft model (``share_memory``). None: what fits into the
-        memory that is free when a cache is created.
+        Maximum number of pages of a cache (``share_memory``). None: what fits into the free memory.
 
     Raises
     ------
@@ -397,6 +396,5 @@ class Target:
     def _forward(self, ids, positions, mask, cache, **options) -> torch.Tensor:
         if self.llama is not None:
             return self.llama(ids, positions, mask, cache, **options)
-        forward = self._alibi_forward or self.model
-        return forward(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache,
-                       use_cache=True, **options).logits
+        return (self._alibi_forward or self.model)(input_ids=ids, position_ids=positions, attention_mask=mask,
+                                                   past_key_values=cache, use_cache=True, **options).logits

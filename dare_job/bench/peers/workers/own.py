@@ -30,7 +30,8 @@ class Engine:
         self.accepted = 0
 
     def write(self, rows: list, batch: int, max_new_tokens: int) -> list:
-        budget = Budget(batch, max_row_nodes(batch), max_new_tokens, self._task["threads"],
+        nodes = max_row_nodes(batch, self._target.paged is not None)
+        budget = Budget(batch, nodes, max_new_tokens, self._task["threads"],
                         Path(self._task["work"]) / "latency", self._task["repetition_penalty"])
         learned = self._learned.get(batch) or self._learned.setdefault(
             batch, Learned(self._method, self._target, budget))
