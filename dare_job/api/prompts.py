@@ -115,7 +115,13 @@ class Tokens:
         return ids
 
     def all_ids(self, name: str, texts: Sequence[Text]) -> list[np.ndarray]:
-        """As ``ids``, of texts that must all be there. Raises ConfigError."""
+        """As ``ids``, of texts that must all be there.
+
+        Raises
+        ------
+        ConfigError
+            One is None, or as ``ids``.
+        """
         ids = self.ids(name, texts)
         if missing := [place for place, entry in enumerate(ids) if entry is None]:
             raise ConfigError(f"{name}[{missing[0]}] is None: leave it out")
