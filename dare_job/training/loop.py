@@ -292,9 +292,10 @@ def adamw(model: torch.nn.Module, rate: float, weight_decay: float,
 def autocast(device: torch.device) -> torch.autocast:
     """Products of a loss in bfloat16 where the device has instructions for them, else in float32.
 
-    Without AMX a processor takes twice as long in bfloat16 as in float32.
+    A processor with neither AMX nor AVX512-BF16 takes twice as long in bfloat16 as in float32.
     """
-    fast = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    fast = (device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+            or torch.cpu._is_avx512_bf16_supported())
     return torch.autocast(device.type, torch.bfloat16, enabled=fast)
 
 
