@@ -54,6 +54,16 @@ def test_targets_compare_with_each_peer():
         (1.5, True), (round(60 / 55, 5), False), (round(30 / 33, 5), False), (round(200 / 150, 5), True)]
 
 
+def test_texts_that_a_batch_changes_are_counted_against_the_smallest_batch_of_the_same_method():
+    def of(batch, texts, method="plain"):
+        return {"engine": "dare-job", "method": method, "dtype": "bfloat16", "batch": batch, "texts": texts}
+
+    one, eight = of(1, {"a": [1], "b": [2]}), of(8, {"a": [1], "b": [3], "c": [4]})
+    other = of(1, {"a": [9], "b": [3]}, "generate")
+    measured = [eight, other, one]
+    assert [compare_engines._changed_by_batch(each, measured) for each in measured] == [1, 0, 0]
+
+
 @pytest.mark.slow
 def test_an_engine_that_cannot_be_installed_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setitem(environments._PACKAGES, "vllm", ("no-such-package-of-anybody==9",))

@@ -30,7 +30,7 @@ _SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers"
            "dare-job": "own.py"}
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
-            "equal_to_generate", "rows", "tokens")
+            "equal_to_generate", "changed_by_batch", "rows", "tokens")
 _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
     ((1, 8), "dare strict", ("vllm", "n-gram"), 1.5), ((1, 8), "dare strict", ("vllm", "suffix"), 1.2),
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
@@ -49,7 +49,8 @@ def run(options: Options) -> dict:
 
     Runs each engine in an environment of its own, which the first call installs, with the same prompts,
     limits and number of threads. vLLM's suffix drafts, resd and dare are given the texts of the date before.
-    Speeds include the prompts. The last line is one JSON object. With model.device=cuda, vLLM is the one of
+    Speeds include the prompts. changed_by_batch counts texts that differ from the method's at the smallest
+    batch size. The last line is one JSON object. With model.device=cuda, vLLM is the one of
     this environment, or of the interpreter that DARE_VLLM_PYTHON names, and llama.cpp is left out.
     """
     job = night_options.job(options, pick=False)
@@ -134,7 +135,16 @@ def _row(each: dict, measured: list[dict]) -> dict:
     expected = _reference(measured, each["dtype"])
     equal = sum(text == expected.get(name) for name, text in each["texts"].items())
     rounded = {name: round(each[name], 2) for name in ("tokens_per_s", "prompt_s", "accepted_per_step")}
-    return {name: each[name] for name in _COLUMNS if name in each} | rounded | {"equal_to_generate": equal}
+    return {name: each[name] for name in _COLUMNS if name in each} | rounded | {
+        "equal_to_generate": equal, "changed_by_batch": _changed_by_batch(each, measured)}
+
+
+def _changed_by_batch(each: dict, measured: list[dict]) -> int:
+    """Number of texts that differ from those of the same engine and method at its smallest batch size."""
+    own = ("engine", "method", "dtype")
+    same = [other for other in measured if all(other[name] == each[name] for name in own)]
+    first = min(same, key=lambda other: other["batch"])["texts"]
+    return sum(first.get(name, text) != text for name, text in each["texts"].items())
 
 
 def _targets(table: list[dict]) -> list[dict]:
