@@ -232,7 +232,7 @@ def _warn_of_dates(texts: DataFrame, folder: AnyPath) -> None:
 def _refresh_interval(job: Job) -> int:
     """``verify.refresh_nights`` if verification is relaxed; 0: rows are never refreshed."""
     verify = job.config.verify
-    return verify.refresh_nights if job.config.decode.mode == "dare" and verify.rule != "strict" else 0
+    return verify.refresh_nights if job.config.decode.mode == "dare" and not verify.is_strict else 0
 
 
 def _is_strict_run(job: Job) -> Column:

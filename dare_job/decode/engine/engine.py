@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config, prefill
+from dare_job.decode.engine.budget import DraftBudget
 from dare_job.decode.engine.chains import best_chains
-from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit
@@ -26,7 +26,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.request import Drafter, Request, Result
 from dare_job.decode.settings import EngineSettings
-from dare_job.decode.verify import rules, verifier
+from dare_job.decode.verify import plugin, rules, verifier
 from dare_job.decode.verify.penalty import NO_PENALTY, PenaltyContext
 from dare_job.decode.verify.result import NodeVerification, VerificationResult, longest_accepted
 from pools.tree import DraftBatch, empty_drafts
@@ -75,6 +75,8 @@ class Engine:
         Strings that end a text.
     numbers : bool (V,), optional
         The number tokens (``loops.number_tokens``): rows that loop end. None: they go on.
+    verify_plugin : Verifier, optional
+        Verifies in place of ``settings.rule``.
 
     Raises
     ------
@@ -86,7 +88,8 @@ class Engine:
 
     def __init__(self, target: Target, settings: EngineSettings, drafter: Drafter | None = None,
                  reuse_estimator: ReuseEstimator | None = None, draft_budget: DraftBudget | None = None,
-                 stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None):
+                 stop: StopStrings = NO_STOP, numbers: np.ndarray | None = None,
+                 verify_plugin: plugin.Verifier | None = None):
         if target.drafts == "none":
             settings = replace(settings, nodes=0, score="never")
         self.target, self.settings, self._numbers = target, settings, numbers
@@ -98,9 +101,12 @@ class Engine:
         self.generation_rules = generation_config.read_rules(target.generation_config,
                                                              settings.repetition_penalty)
         eos = list(self.generation_rules.eos)
-        self._verifier = verifier(settings, torch.tensor(eos, dtype=torch.long, device=target.device))
+        self._eos_ids = torch.tensor(eos, dtype=torch.long, device=target.device)
+        self._verifier, self._verify_plugin = verifier(settings, self._eos_ids), verify_plugin
+        self._is_strict = verify_plugin.lossless if verify_plugin else settings.rule == "strict"
+        self.rule_on_device = self.rule_on_device and verify_plugin is None
         self._rule = rules.packed(settings, tuple(eos), target.device)
-        self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary)
+        self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary, verify_plugin is None)
         self._is_eos = np.zeros(max((target.vocabulary, *(token + 1 for token in eos))), np.bool_)
         self._is_eos[eos] = True
         self._eos = [token for token in eos if token < target.vocabulary]
@@ -236,7 +242,12 @@ class Engine:
                        logits: torch.Tensor) -> VerificationResult:
         """Verify the rows' trees by their logits (T, V)."""
         scores, penalty = self._process_logits(rows, slots, tree, logits)
-        return self._verifier(scores, tree, self._strict_nodes(rows, slots, tree), penalty)
+        strict = self._strict_nodes(rows, slots, tree)
+        if self._verify_plugin is None:
+            return self._verifier(scores, tree, strict, penalty)
+        index = _slot_index(slots)
+        context = rows.tokens[index], rows.length[index], rows.prompt[index]
+        return plugin.verify(self._verify_plugin, scores, tree, strict, self._eos_ids, context)
 
     def _process_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                         logits: torch.Tensor) -> tuple[torch.Tensor, PenaltyContext]:
@@ -258,7 +269,7 @@ class Engine:
         return None if strict is None else torch.from_numpy(strict).to(self.target.device)
 
     def _strict_on_host(self, rows: Rows, slots: np.ndarray, tree: Tree) -> np.ndarray | None:
-        if self.settings.rule == "strict" or not tree.depth or not rows.any_relaxed_limit:
+        if self._is_strict or not tree.depth or not rows.any_relaxed_limit:
             return None
         index = _slot_index(slots)
         past_limit = rows.length[index] - rows.relaxed_end[index]

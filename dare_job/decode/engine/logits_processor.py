@@ -96,6 +96,11 @@ def _ban(text, end, at, size, vocabulary, node, out, count):
 class TreeLogitsProcessor:
     """Applies the rules of a generation config to the logits of trees.
 
+    Parameters
+    ----------
+    defer_penalty : bool
+        On a CPU, leave the repetition penalty to verification, because most nodes are never visited.
+
     Attributes
     ----------
     vocabulary
@@ -106,8 +111,8 @@ class TreeLogitsProcessor:
         Whether every step's scores are changed.
     """
 
-    def __init__(self, rules: GenerationRules, vocabulary: int):
-        self._rules = rules
+    def __init__(self, rules: GenerationRules, vocabulary: int, defer_penalty: bool = True):
+        self._rules, self._defer_penalty = rules, defer_penalty
         self._writable: torch.Tensor | None = None
         self._stamps = np.zeros(vocabulary + 1, np.int64)
         self.slow = bool(rules.processors)
@@ -139,13 +144,12 @@ class TreeLogitsProcessor:
         Returns
         -------
         tuple of float32 (T, V), and PenaltyContext
-            Scores, and the repetition penalty that verification has to apply. On a CPU it is applied there,
-            because most nodes are never visited.
+            Scores, and the repetition penalty that verification has to apply.
         """
         if self.slow:
             return _run_processors(scores, tree, context, lengths, processors), NO_PENALTY
         context_penalty, penalty = NO_PENALTY, self._rules.penalty
-        if penalty != 1.0 and scores.device.type == "cpu":
+        if penalty != 1.0 and self._defer_penalty and scores.device.type == "cpu":
             if len(self._stamps) <= scores.shape[1]:  # the output head is larger than the embedding
                 self._stamps = np.zeros(scores.shape[1] + 1, np.int64)
             context_penalty = PenaltyContext(context, lengths, self._stamps, penalty)
