@@ -10,8 +10,7 @@ import numpy as np
 
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr.sets import TextEncoder
-from dare_job.evaluate.curve import distance, loss, table, written
-from dare_job.evaluate.curve.distance import Distances, mean_lower_bound
+from dare_job.evaluate.curve import loss, table, written
 from dare_job.evaluate.curve.options import Options
 from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
 from dare_job.evaluate.curve.written import Setting, Written
@@ -20,6 +19,8 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files
+from dare_job.publish.loss import distance
+from dare_job.publish.loss.distance import Distances, mean_lower_bound
 from dare_job.publish.report.plot import Dot, Panel, decades, document, from_zero, linear
 from dare_job.workspace import write_json
 
