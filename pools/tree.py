@@ -1,5 +1,6 @@
 """A batch of draft trees as plain arrays: what drafters return to the decode engine."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,6 +37,22 @@ class DraftBatch(NamedTuple):
     sizes: np.ndarray
     scores: np.ndarray
     sources: np.ndarray
+
+    @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None
+           ) -> "DraftBatch":
+        """Trees from lists: tokens, and parents (columns, or ``ROOT``), of the nodes of each row.
+
+        Without parents, each row has a chain. All scores are 1: every node is verified, none before another.
+        """
+        sizes = np.array([len(row) for row in tokens], np.int32)
+        shape = len(tokens), int(sizes.max(initial=0))
+        batch = cls(np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32), sizes,
+                    np.ones(shape, np.float32), np.full(shape, SOURCE_MODEL, np.uint8))
+        for r, size in enumerate(sizes):
+            batch.tokens[r, :size] = tokens[r]
+            batch.parents[r, :size] = np.arange(size) - 1 if parents is None else parents[r]
+        return batch
 
     @property
     def rows(self) -> int:

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from dare_job.bench.cli import app
 from dare_job.bench.decode import methods
 from dare_job.bench.decode.compare import Options
-from dare_job.bench.measured import Measured
 from dare_job.bench.profiles import data, noise, texts, train, two_dates
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.measured import Measured
 from dare_job.generate import baseline
 from dare_job.training.batches import IGNORED
 

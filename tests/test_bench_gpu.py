@@ -12,12 +12,12 @@ import torch
 
 from dare_job.bench.gpu import kernels, measure, peers, replay, shapes, texts
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
-from dare_job.bench.measured import markdown_table
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError, DataError
+from dare_job.evaluate.measured import markdown_table
 from pools.draft import DraftSettings
 
 CPU = torch.device("cpu")

@@ -47,8 +47,8 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
                  "tables workspace",
     "stages": "config data embed errors generate job models observe prompts publish recommend refresh "
               "schemas spark storage tables training workspace",
-    "evaluate": "config data decode embed errors generate job models observe pipeline prompts publish "
-                "refresh schemas spark stages storage tables training verifiers workspace",
+    "evaluate": "config data decode embed errors generate inference job models observe pipeline prompts "
+                "publish refresh schemas spark stages storage tables training verifiers workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
     "cli": ". api config data decode errors evaluate job observe pipeline publish spark storage training "
@@ -56,13 +56,15 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "bench": "cli config data decode embed errors evaluate generate job models pipeline prompts publish "
              "recommend schemas stages tables training workspace",
     "api": "config decode errors evaluate inference models observe prompts",
+    "contract": "config decode errors",
 }.items()}
 MUTUAL = (("config", "prompts"),)  # pairs of folders that import each other
-WITH_POOLS = ("api", "decode", "inference", "generate", "stages", "evaluate", "training", "bench")
+WITH_POOLS = ("api", "contract", "decode", "inference", "generate", "stages", "evaluate", "training", "bench")
 
-# The files that may import by name: the public names, stages, commands of the benchmarks, packages of object
-# stores.
-BY_NAME = ("dare_job", "dare_job.pipeline", "dare_job.bench.cli", "dare_job.storage.paths")
+# The files that may import by name: the public names, plug-ins, stages, commands of the benchmarks, packages
+# of object stores.
+BY_NAME = ("dare_job", "dare_job.config.plugins", "dare_job.pipeline", "dare_job.bench.cli",
+           "dare_job.storage.paths")
 IMPORTERS = {"import_module", "__import__", "resolve_name", "run_module", "run_path"}
 
 # A folder or file, and all that it may import of this repository beside itself.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dare_job.bench.cli import command, ints
-from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.errors import ConfigError
+from dare_job.evaluate.measured import print_table
 from dare_job.evaluate.replay import budgets, sources
 from dare_job.evaluate.replay.sources import Source
 from pools.draft import DraftSettings, warm_up

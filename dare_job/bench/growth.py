@@ -27,11 +27,11 @@ import yaml
 
 from dare_job import pipeline
 from dare_job.bench.cli import command, ints
-from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.config.settings import load
 from dare_job.data.text_key import text_salt
 from dare_job.errors import InfrastructureError
+from dare_job.evaluate.measured import print_table
 from dare_job.generate import shard_plan
 from dare_job.job import Job
 from dare_job.publish import report

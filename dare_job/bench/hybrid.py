@@ -28,7 +28,6 @@ from dare_job.bench.cli import command, ints
 from dare_job.bench.decode import methods
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import keep_named, work_folder
-from dare_job.bench.measured import print_table, print_targets, take_turns, target_row
 from dare_job.bench.profiles import texts
 from dare_job.config.options import option
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
@@ -39,6 +38,7 @@ from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
+from dare_job.evaluate.measured import print_table, print_targets, take_turns, target_row
 from dare_job.models import embedded_path
 from dare_job.training.embedded import corpus, train
 from pools.draft import warm_up

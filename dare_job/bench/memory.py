@@ -16,13 +16,13 @@ import torch
 
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
-from dare_job.bench.measured import print_table
 from dare_job.config.options import option
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.measured import print_table
 from dare_job.evaluate.oracle import OracleDrafter
 from dare_job.models.files import resolve
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from dare_job.bench.cli import command, ints
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import Measured, print_table, take_turns
 from dare_job.bench.sample_job import Old, prepare_job, run_method, sample_rows
 from dare_job.config.options import option, words
 from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.evaluate.measured import Measured, print_table, take_turns
 from dare_job.generate import loading
 
 METHODS = ("generate", "autoregressive", "resd", "dare strict", "dare relaxed")

@@ -27,18 +27,18 @@ from transformers import AutoTokenizer
 from dare_job import prompts
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
-from dare_job.bench.measured import print_table
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import engine, latency_probe
-from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
+from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.tokens import prompt_ids
 from dare_job.decode.request import Request, Result
 from dare_job.decode.settings import RULES, EngineSettings
+from dare_job.evaluate.measured import print_table
 from dare_job.models.files import resolve
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
@@ -115,7 +115,7 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
     lines, decoder = [], None
     for _ in range(options.repeats):
         decoder = Engine(target, settings, RetrievalDrafter(DraftSettings(threads=options.threads)),
-                         draft_budget=DraftBudget(curve, limit) if curve else None,
+                         draft_budget=AdaptiveBudget(curve, limit) if curve else None,
                          numbers=np.zeros(target.vocabulary, np.bool_) if options.end_loops else None)
         list(decoder.run(requests))  # compiles, and allocates the cache as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))

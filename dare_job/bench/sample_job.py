@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from dare_job import pipeline
-from dare_job.bench.measured import Measured, generate_once, timed
 from dare_job.config.settings import load
 from dare_job.data.sample_world.write import write_world
 from dare_job.decode.engine.prefill import ReuseEstimator
+from dare_job.evaluate.measured import Measured, generate_once, timed
 from dare_job.generate import baseline, loading
 from dare_job.job import Job
 from dare_job.stages import generate

@@ -60,8 +60,8 @@ for _panel, _commands in {
 for _panel, _families in {
     "Inspect": {"config": _family("Show the settings.", show=config.show, schema=config.schema)},
     "Measure and tune": {"lab": _family(
-        "Compare drafts, verification and refresh policies by replay.",
-        replay=tuning.replay, acceptance=tuning.acceptance, refresh=tuning.refresh)},
+        "Compare drafts, verification and refresh policies.",
+        replay=tuning.replay, decode=tuning.decode, acceptance=tuning.acceptance, refresh=tuning.refresh)},
     "Prepare": {
         "recommender": _family(
             "Train and evaluate generative recommenders, for the stage recommend.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dare_job.cli import options
 from dare_job.cli.from_dataclass import takes
 from dare_job.cli.result import print_result
-from dare_job.config.options import option
+from dare_job.config.options import PLUG_IN, option
 from dare_job.errors import ConfigError
 
 _STAGES, _RECOMMENDATIONS = "Stages", "Recommendations"
@@ -30,12 +30,14 @@ class RunOptions(options.Night):
         "the fastest setting of --curve that keeps it, or strict verification if none does.", None,
         metavar="MEASURE=LIMIT")
     curve: str | None = option("curve.json of `dare-job curve`, for --target (verify.curve).", None)
+    drafter: str | None = option("A drafter of your own (drafter.plugin).", None, metavar=PLUG_IN)
+    verifier: str | None = option("A verifier of your own (verify.plugin).", None, metavar=PLUG_IN)
     recommender: str | None = option("Folder of the recommender (recommend.model).", None,
                                      panel=_RECOMMENDATIONS)
     k: int | None = option("Recommendations for each user (recommend.k).", None, panel=_RECOMMENDATIONS)
-    drafter: str | None = option(
+    recommend_drafter: str | None = option(
         "trie, popularity, transitions, or the folder of a small recommender (recommend.drafter).", None,
-        flag="--recommend-drafter", panel=_RECOMMENDATIONS)
+        panel=_RECOMMENDATIONS)
 
 
 @takes(RunOptions)
@@ -54,7 +56,8 @@ def run(args: RunOptions, as_json: bool) -> None:
         raise ConfigError("--dry-run estimates the whole run; leave out --from and --to")
     flags = {"verify.target": ("--target", args.target), "verify.curve": ("--curve", args.curve),
              "recommend.model": ("--recommender", args.recommender),
-             "recommend.drafter": ("--recommend-drafter", args.drafter)}
+             "recommend.drafter": ("--recommend-drafter", args.recommend_drafter),
+             "drafter.plugin": ("--drafter", args.drafter), "verify.plugin": ("--verifier", args.verifier)}
     overrides = [] if args.k is None else [f"recommend.k={args.k}"]
     job = options.job(args, args.limit, overrides=overrides, flags=flags)
     stages = pipeline.stages(job, first, last)

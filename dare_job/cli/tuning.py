@@ -17,6 +17,7 @@ from dare_job.errors import ConfigError
 from dare_job.evaluate.acceptance.options import Options as AcceptanceOptions
 from dare_job.evaluate.ctr.options import Options as CtrOptions
 from dare_job.evaluate.curve.options import Options as MeasureOptions
+from dare_job.evaluate.methods.options import Options as MethodOptions
 from dare_job.evaluate.preview import PreviewOptions
 from dare_job.evaluate.refresh.options import Options as RefreshOptions
 from dare_job.evaluate.replay.options import ReplayOptions, TuneOptions
@@ -212,6 +213,20 @@ def ctr(args: CtrOptions, as_json: bool) -> None:
 def replay(args: ReplayOptions, as_json: bool) -> None:
     """Replay recorded texts with drafts, without a model: how many tokens are accepted, and at what cost."""
     from dare_job.evaluate.replay.replay_texts import run
+    from dare_job.observe import log
+
+    log.to_stderr()
+    print_result(as_json, lambda: run(args))
+
+
+@takes(MethodOptions)
+def decode(args: MethodOptions, as_json: bool) -> None:
+    """Time decoding methods side by side: built-in ones, and drafters and verifiers of your own.
+
+    Each method generates the texts of the same prompts in turn, in this process. The ratio is that of its
+    tokens per second to the first method's; rows_that_differ counts rows with another text than that one's.
+    """
+    from dare_job.evaluate.methods.compare import run
     from dare_job.observe import log
 
     log.to_stderr()

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from dare_job.config.base import AtLeastOne, NotNegative, Section, section_of
 from dare_job.config.options import CHAT_TEMPLATE, MODEL, TRUST_REMOTE_CODE, ChatTemplate, Device, Dtype
+from dare_job.config.plugins import PlugIn
 from dare_job.decode.settings import (
     BEAM_METHODS,
     MAX_BIAS,
@@ -37,6 +38,19 @@ class ModelSettings(Section):
     trust_remote_code: bool = Field(False, description=TRUST_REMOTE_CODE)
 
 
+def _plug_in(kind: str, setting: str) -> Any:
+    """The type of a plug-in's name, whose form is checked."""
+    def check(value: str) -> str:
+        try:
+            PlugIn.parse(kind, setting, value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return Annotated[str, AfterValidator(check)] | None
+
+
+_PLUG_IN = "package.module:Class or package.module:Class(option=value) (docs/how-to/add-your-method.md)"
 _ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "batch_size", "depth",
                      "score", "row_timeout_s", max_new_tokens=(int, EngineSettings.max_new_tokens))
 
@@ -50,6 +64,9 @@ class DecodeSettings(_ENGINE):
     nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
         "auto", description="Draft tokens per forward pass. auto: chosen from measured forward latency. N: "
         "fixed number for each row")
+    draft_budget: _plug_in("draft budget", "decode.draft_budget") = Field(
+        None, description="Mode dare with nodes auto: a draft budget of your own, which chooses the draft "
+        f"tokens of each forward pass, as {_PLUG_IN}. null: that of dare-job")
     context: int = Field(31, ge=1, le=31, description="Maximum length, in tokens, of the context that is "
                          "looked up in a pool")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
@@ -72,6 +89,13 @@ class DecodeSettings(_ENGINE):
         return self
 
     @model_validator(mode="after")
+    def _budget_is_used(self):
+        if self.draft_budget and self.nodes != "auto":
+            raise ValueError(f"decode.draft_budget = {self.draft_budget!r} with decode.nodes = {self.nodes}, "
+                             "a fixed number: leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _mode_knows_them(self):
         if self.repetition_penalty is not None and self.mode == "beam":
             raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g}: mode beam "
@@ -83,6 +107,9 @@ class DecodeSettings(_ENGINE):
 
 
 class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon", "delta")):
+    plugin: _plug_in("verifier", "verify.plugin") = Field(
+        None, description=f"Mode dare: a verifier of your own in place of rule, as {_PLUG_IN}. Unless it is "
+        "lossless, a change of its options, version or file makes all texts stale. null: rule")
     length_quantile: float | None = Field(
         0.95, gt=0, lt=1, description="Relaxed rules: quantile of the group's previous text lengths (of all "
         "texts, where the group has too few). Once a text exceeds it, verification switches back to strict, "
@@ -93,6 +120,16 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         "(decode.nodes auto: 15) and all of its previous text is verified (decode.score auto). On a GPU, "
         "bfloat16 and float16 passes have one shape, so those with few rows take as long as full ones. "
         "Relaxed rules: a change of decode.batch_size makes no text stale")
+    sample: NotNegative | Literal["auto"] = Field(
+        "auto", description="Rules and plug-ins that are not lossless: number of rows, chosen by the seed, "
+        "that are also written strictly. The report compares both texts. They come first, and are at most "
+        "half of the rows. auto: a twentieth of the rows, from 500 to 2,000, but at most a quarter of the "
+        "rows. 0: none")
+    max_loss: dict[Literal["distance", "facts"], Annotated[float, Field(gt=0, lt=1)]] = Field(
+        {}, description="Maximum loss, such as {distance: 0.02, facts: 0.05}; a run writes the rows after "
+        "the sample strictly unless the upper bound of each loss at 95 % is within its limit. distance: 1 - "
+        "cosine of the sentence vectors (encode.model, or embedded). facts: share of the texts that name "
+        "other titles, attributes or numbers. {}: no limit")
     refresh_nights: NotNegative = Field(
         0, description="Relaxed rules: a row that has relaxed tokens is generated again with the strict "
         "rule on one date in N, which depends on its id. 0: never")
@@ -123,6 +160,34 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
                              "of them out")
         return self
 
+    @model_validator(mode="after")
+    def _loss_is_measured(self):
+        if self.max_loss and not self.sample:
+            raise ValueError("verify.max_loss with verify.sample = 0: without a sample the loss is not known; "
+                             "leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _plug_in_is_alone(self):
+        for name, usual in (("rule", "strict"), ("target", None)) if self.plugin else ():
+            if getattr(self, name) != usual:
+                raise ValueError(f"verify.{name} = {getattr(self, name)}: verify.plugin = {self.plugin!r} "
+                                 "decides what is accepted; leave one of them out")
+        return self
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether texts of mode dare equal greedy decoding, whatever is drafted. Imports a plug-in.
+
+        Raises
+        ------
+        ConfigError
+            As ``PlugIn.load``.
+        """
+        if self.plugin is None:
+            return self.rule == "strict"
+        return PlugIn.parse("verifier", "verify.plugin", self.plugin).load().lossless
+
 
 class DrafterSettings(Section):
     """What proposes draft tokens in the modes dare and sample, and the draft model of mode beam."""
@@ -131,9 +196,19 @@ class DrafterSettings(Section):
         None, min_length=1, description="Draft model: a folder, its URL, or a hub name (with @REVISION), "
         "that has the tokenizer of model.name; `dare-job drafter train` trains one. null: retrieval from "
         "earlier texts, and no drafts in mode beam")
+    plugin: _plug_in("drafter", "drafter.plugin") = Field(
+        None, description=f"Modes dare and sample: a drafter of your own, as {_PLUG_IN}. null: model or "
+        "retrieval")
     tree: str = Field(
         "4x2x1x1", pattern=r"^[1-9]\d{0,3}(x[1-9]\d{0,3})*$", description="Candidates of the draft model by "
         "level of the draft tree, such as 4x2x1: four, then two after each of these, then one after each")
+
+    @model_validator(mode="after")
+    def _one_drafter(self):
+        if self.plugin and self.model:
+            raise ValueError(f"drafter.plugin = {self.plugin!r} and drafter.model = {self.model!r}: leave "
+                             "one of them out")
+        return self
 
 
 def _temperature(key: str) -> Any:

@@ -1,8 +1,9 @@
 """Command-line options as fields of dataclasses: a field gives the option's name, type, default and help."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from dare_job.errors import ConfigError
@@ -15,6 +16,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 MODEL = "'embedded', a folder, its URL, a GGUF file or a hub name, optionally with @REVISION"
 CHAT_TEMPLATE = ("Format each prompt as a user message of the tokenizer's chat template. auto: if it has "
                  "one. always: require one. never: use the prompt as it is")
+PLUG_IN = "package.module:Class"
 TRUST_REMOTE_CODE = "Run Python code that comes with a hub model"
 
 
@@ -64,6 +66,16 @@ def dtype(help: str = "float32, bfloat16 or float16.", panel: str | None = None)
 
 def trust_remote_code() -> Any:
     return option(f"{TRUST_REMOTE_CODE}.", False)
+
+
+def as_given(flag: str, texts: Sequence[str]) -> list[str]:
+    """The values of a repeatable option."""
+    return list(texts)
+
+
+def paths(flag: str, texts: Sequence[str]) -> list[Path]:
+    """The paths of a repeatable option."""
+    return list(map(Path, texts))
 
 
 def words(flag: str, text: str) -> list[str]:

@@ -23,6 +23,7 @@ from dare_job.config.decoding import (
 )
 from dare_job.config.errors import explain
 from dare_job.config.gates import GateSettings
+from dare_job.config.plugins import PlugIn
 from dare_job.config.refresh import RefreshSettings
 from dare_job.config.source import Override
 from dare_job.config.tables import InputTables
@@ -321,11 +322,24 @@ class JobConfig(Section):
             raise ValueError(f"drafter.model = {self.drafter.model!r} with decode.mode = {mode!r}, which "
                              "uses no draft model: use decode.mode = dare, sample or beam, or leave "
                              "drafter.model out")
+        for key, plugin in self.plug_ins.items():
+            modes = ("dare", "sample") if key == "drafter.plugin" else ("dare",)
+            if mode not in modes:
+                raise ValueError(f"{key} = {plugin.text!r} with decode.mode = {mode!r}, which does not use "
+                                 f"it: use decode.mode = {' or '.join(modes)}, or leave {key} out")
         try:
             check_widths(self.beam, self.sample.temperature, drafted and mode == "beam")
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
+
+    @property
+    def plug_ins(self) -> dict[str, PlugIn]:
+        """The plug-ins that are named, by the key of their setting."""
+        named = (("drafter", "drafter.plugin", self.drafter.plugin),
+                 ("verifier", "verify.plugin", self.verify.plugin),
+                 ("draft budget", "decode.draft_budget", self.decode.draft_budget))
+        return {key: PlugIn.parse(kind, key, text) for kind, key, text in named if text}
 
     def prompt_set(self, entity: str) -> PromptSet:
         """The prompt set of an entity type, for texts of at most ``decode.max_new_tokens``."""

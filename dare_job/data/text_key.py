@@ -17,7 +17,9 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
     - Strict verification equals greedy decoding whatever is drafted. So mode ``dare`` with the strict rule,
       ``resd`` and ``autoregressive`` share one key, and switching between them makes no text stale.
     - Any other rule in mode ``dare`` depends on the drafts: on the settings of pools and draft model, and on
-      the batch size unless ``verify.reproducible``. A periodic strict refresh does not change the key.
+      the batch size unless ``verify.reproducible``. A periodic strict refresh does not change the key. A
+      verifier that is a plug-in counts as strict if it is lossless; else plug-ins count by options, version
+      and file.
     - Sampled text follows the model's own distribution however drafts are verified. The section ``sample``
       and the seed count, the drafting ``method`` does not.
     - ``decode.end_loops`` counts only if it is false: a text that does not loop is the same with it.
@@ -35,6 +37,11 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
         Fingerprint of the draft model's files.
     entity
         "user" or "item", whose system text and examples count; None: without them.
+
+    Raises
+    ------
+    ConfigError
+        A plug-in cannot be loaded.
     """
     optional = {"template_arguments": config.model.template_arguments,
                 "stop": sorted(set(config.decode.stop)),
@@ -49,12 +56,12 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
 
 
 def _verification(config: JobConfig, draft_hash: str | None) -> dict:
-    decode, verify, drafter = config.decode, config.verify, config.drafter
+    decode, verify, drafter, plug_ins = config.decode, config.verify, config.drafter, config.plug_ins
     if decode.mode == "sample":
         return {"rule": "sample", "seed": config.seed, **config.sample.model_dump(exclude=_DRAFT_SETTINGS)}
     if decode.mode == "beam":
         return {"rule": "beam", **_beam_settings(config, draft_hash)}
-    if decode.mode != "dare" or verify.rule == "strict":  # resd and autoregressive are strict
+    if decode.mode != "dare" or verify.is_strict:  # resd and autoregressive are strict
         return {"rule": "strict"}
     values = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
                                               decode.score],
@@ -64,6 +71,8 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
                if verify.rule in rules}
     if drafter.model:
         values["drafter"] = {"source": "model", "tree": drafter.tree, "hash": draft_hash}
+    if plug_ins:
+        values["plugins"] = {key: plugin.record() for key, plugin in plug_ins.items()}
     if verify.length_quantile is not None:
         values["length_quantile"] = verify.length_quantile
     if not verify.reproducible:

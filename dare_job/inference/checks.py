@@ -14,7 +14,7 @@ _ADVICE = ("dare-job drafter train trains a draft model on published text; witho
 
 
 def check_drafting(config: JobConfig, model: Callable[[], Path], draft: Callable[[], Path]) -> None:
-    """Check the settings of drafting and sampling without loading weights.
+    """Check the settings of drafting and sampling without loading weights. Plug-ins are imported.
 
     For a draft model, check its folder, its tokenizer, its tree size, and in mode ``sample`` whether the
     verification rule is exact for the draft distribution.
@@ -30,6 +30,8 @@ def check_drafting(config: JobConfig, model: Callable[[], Path], draft: Callable
     ConfigError, ModelError, InfrastructureError
         With the setting, its value and the fix.
     """
+    for plugin in config.plug_ins.values():
+        plugin.load()
     _require_biased_tokens(config, model)
     if config.drafter.model is None:
         return

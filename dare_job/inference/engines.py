@@ -4,16 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
+import torch
+
 from dare_job.config.base import values_for
-from dare_job.config.decoding import DrafterSettings
+from dare_job.config.plugins import PlugIn
 from dare_job.config.settings import JobConfig
 from dare_job.decode.beam.drafting import BeamDrafter
 from dare_job.decode.beam.engine import BeamEngine
+from dare_job.decode.draft.checked import CheckedDrafter
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.draft.sampled_tree import TreeShape
-from dare_job.decode.engine import latency_probe
-from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
+from dare_job.decode.engine import generation_config, latency_probe
+from dare_job.decode.engine.budget import CheckedBudget, DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, stop_strings
@@ -47,10 +51,11 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     decode, verify, target = config.decode, config.verify, loaded.target
     mode = mode or decode.mode
     undrafted = mode == "autoregressive" or target.drafts == "none"
-    rule = verify.rule if mode == "dare" else "strict"
+    strict = mode != "dare" or verify.is_strict
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
-        "rule": rule, "batch_size": batch_size or decode.batch_size, "score": score(config, mode),
-        "nodes": 0 if undrafted else _nodes(config, rule, target),
+        "rule": verify.rule if mode == "dare" else "strict",
+        "batch_size": batch_size or decode.batch_size, "score": score(config, mode),
+        "nodes": 0 if undrafted else _nodes(config, strict, target),
         "one_shape": verify.reproducible and config.model.dtype != "float32"})
     if decode.mode == "beam":
         return _beam_engine(config, target, settings, undrafted, load_draft)
@@ -59,11 +64,20 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     stop = strings_of(config, loaded)
     if decode.mode == "sample":
         return SamplingEngine(target, settings, sampling(config), drafter, stop=stop, numbers=numbers)
-    learned = _Learned.of(loaded, mode, settings, config.drafter)
-    budgeted = decode.nodes == "auto" and not undrafted and not _is_reproducible(config, rule)
+    learned = _Learned.of(loaded, mode, settings, config)
+    budgeted = decode.nodes == "auto" and not undrafted and not _is_reproducible(config, strict)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
-    budget = learned.budget(target, measured) if budgeted else None
-    return Engine(target, settings, drafter, learned.reuse, budget, stop, numbers)
+    plug_ins = config.plug_ins
+    budget = learned.budget(target, measured, plug_ins.get("decode.draft_budget")) if budgeted else None
+    plugin = plug_ins.get("verify.plugin") if mode == "dare" else None
+    return Engine(target, settings, drafter, learned.reuse, budget, stop, numbers,
+                  plugin and plugin.make(end_of_text(target, settings)))
+
+
+def end_of_text(target: Target, settings: EngineSettings) -> torch.Tensor:
+    """The tokens that end a text, int64 (E,), on the target's device."""
+    rules = generation_config.read_rules(target.generation_config, settings.repetition_penalty)
+    return torch.tensor(list(rules.eos), dtype=torch.long, device=target.device)
 
 
 class _Learned:
@@ -73,17 +87,18 @@ class _Learned:
         self.reuse, self._budget = ReuseEstimator(), None
 
     @classmethod
-    def of(cls, loaded: LoadedModel, mode: str, settings: EngineSettings,
-           drafter: DrafterSettings) -> "_Learned":
+    def of(cls, loaded: LoadedModel, mode: str, settings: EngineSettings, config: JobConfig) -> "_Learned":
+        drafter, plugins = config.drafter, tuple(plugin.text for plugin in config.plug_ins.values())
         key = (mode, settings.rule, settings.k, settings.p, settings.c, settings.epsilon, settings.delta,
-               settings.batch_size, settings.nodes, drafter.model and (drafter.model, drafter.tree))
+               settings.batch_size, settings.nodes, drafter.model and (drafter.model, drafter.tree), plugins)
         return loaded.learned.setdefault(key, cls())
 
-    def budget(self, target: Target, settings: EngineSettings) -> DraftBudget:
+    def budget(self, target: Target, settings: EngineSettings, plugin: PlugIn | None) -> DraftBudget:
         """The draft budget; the first call measures forward latency."""
         if self._budget is None:
-            self._budget = DraftBudget(latency_probe.load_or_measure(target, settings), settings.nodes,
-                                       target.round_up)
+            curve = latency_probe.load_or_measure(target, settings)
+            given = curve, settings.nodes, target.round_up
+            self._budget = CheckedBudget(plugin.make(*given)) if plugin else AdaptiveBudget(*given)
         return self._budget
 
 
@@ -108,22 +123,22 @@ def length_limit(pools: tuple[Index, ...], config: JobConfig) -> int | None:
     It is the quantile ``verify.length_quantile`` of the text lengths in the row's pools.
     """
     verify = config.verify
-    if verify.length_quantile is None or verify.rule == "strict" or config.decode.mode != "dare":
+    if verify.length_quantile is None or config.decode.mode != "dare" or verify.is_strict:
         return None
     return length_quantile(pools, verify.length_quantile)
 
 
-def _is_reproducible(config: JobConfig, rule: str) -> bool:
+def _is_reproducible(config: JobConfig, strict: bool) -> bool:
     """Whether a text must not depend on its batch, and would: by its drafts, or by rounding."""
-    return config.verify.reproducible and (rule != "strict" or config.model.dtype != "float32")
+    return config.verify.reproducible and not (strict and config.model.dtype == "float32")
 
 
-def _nodes(config: JobConfig, rule: str, target: Target) -> int:
+def _nodes(config: JobConfig, strict: bool, target: Target) -> int:
     """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
     decode, drafter = config.decode, config.drafter
     if decode.nodes != "auto":
         return decode.nodes
-    if decode.mode == "sample" or _is_reproducible(config, rule):
+    if decode.mode == "sample" or _is_reproducible(config, strict):
         return TreeShape.parse(drafter.tree).nodes if drafter.model else EngineSettings.nodes
     return max_row_nodes(decode.batch_size, target.paged is not None)
 
@@ -137,12 +152,14 @@ def score(config: JobConfig, mode: str) -> str:
         return decode.score
     if mode == "sample":
         return "never"
-    return "always" if _is_reproducible(config, config.verify.rule) else "auto"
+    return "always" if _is_reproducible(config, config.verify.is_strict) else "auto"
 
 
 def _drafter(config: JobConfig, target: Target, threads: int, load_draft: LoadDraft) -> Drafter:
     """A new drafter for an engine with this target, from the section ``drafter`` of the settings."""
     decode = config.decode
+    if plugin := config.plug_ins.get("drafter.plugin"):
+        return CheckedDrafter(plugin.make(), target.vocabulary)
     if config.drafter.model is not None:
         return ModelDrafter(_beside(target, load_draft), config.drafter.tree, target.vocabulary)
     weight = None if decode.blend_lambda == "learned" else decode.blend_lambda

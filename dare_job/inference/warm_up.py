@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
@@ -30,7 +30,7 @@ def warm_up() -> None:
     requests = [Request(n, _all_pairs()[:3 + n], (pool,), max_new_tokens=6 + n, previous_ids=old)
                 for n, old in enumerate((None, _all_pairs()[2:20], None, _all_pairs()[5:9], None, None))]
     for rule in ("strict", "relaxed"):
-        for draft_budget in (DraftBudget(_CHEAP, 8), None):
+        for draft_budget in (AdaptiveBudget(_CHEAP, 8), None):
             settings = EngineSettings(rule=rule, batch_size=4, nodes=8, depth=6, score="always")
             list(Engine(target, settings, RetrievalDrafter(DraftSettings(depth=6)),
                         draft_budget=draft_budget, numbers=np.zeros(_VOCABULARY, np.bool_)).run(requests))

@@ -40,7 +40,7 @@ def equal_prompts_give_equal_texts(config: JobConfig) -> bool:
         return not sampled
     if decode.mode == "beam":
         return not sampled and not config.beam.single_cache
-    return decode.mode != "dare" or config.verify.rule == "strict"
+    return decode.mode != "dare" or config.verify.is_strict
 
 
 def choose_rows(job: Job, folder: AnyPath) -> dict:

@@ -17,7 +17,7 @@ from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.chains import best_chains
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model import chain, recurrence
@@ -229,7 +229,7 @@ def test_a_draft_budget_plans_chains(monkeypatch):
     assert {0, 1, 2, 4} <= kept  # of 1, 2, 5 and 9 tokens
     assert set(table) == {"1", "3"} and all(ms > 0 for times in table.values() for ms in times.values())
     cheap = LatencyCurve.of({"1": {"1": 1.0, "9": 1.1}, "3": {"1": 1.0, "9": 1.1}}, "a test")
-    engine = Engine(target, settings, oracle(expected), draft_budget=DraftBudget(cheap, 32))
+    engine = Engine(target, settings, oracle(expected), draft_budget=AdaptiveBudget(cheap, 32))
     results = {r.id: r for r in engine.run(Request(i, text) for i, text in enumerate(prompts()))}
     assert_written(results, expected)
     assert sum(result.accepted_tokens for result in results.values()) > 50

@@ -15,7 +15,7 @@ from decode_models import generate, prompts, tiny
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
-from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
+from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
@@ -50,7 +50,7 @@ def drafts_of(scores: np.ndarray, sizes=None) -> DraftBatch:
                       np.zeros((rows, nodes), np.uint8))
 
 
-def step(budget: DraftBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
+def step(budget: AdaptiveBudget, drafts: DraftBatch, accepted: int) -> np.ndarray:
     """Run one step with ``accepted`` nodes in each row; return the kept sizes."""
     kept = budget.select(drafts, 0.0)
     tree = build(np.zeros(drafts.rows, np.int64), kept, np.full(drafts.rows, 99))
@@ -69,7 +69,7 @@ def test_no_other_prefixes_have_a_larger_gain(curve):
     for _ in range(40):
         scores = np.sort(rng.random((3, 4)).round(1), 1)[:, ::-1]
         sizes = rng.integers(0, 5, 3).astype(np.int32)
-        kept = DraftBudget(curve, 4).select(drafts_of(scores, sizes), 0.0).sizes
+        kept = AdaptiveBudget(curve, 4).select(drafts_of(scores, sizes), 0.0).sizes
         ms = curve.forward_ms(3, 12)
         rho = 3 / ms[0]  # before any step: autoregressive decoding
 
@@ -83,20 +83,20 @@ def test_no_other_prefixes_have_a_larger_gain(curve):
 
 def test_the_budget_depends_on_latency():
     scores = np.tile(0.9 ** np.arange(1, 13), (8, 1))
-    assert step(DraftBudget(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
-    assert step(DraftBudget(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
-    some = step(DraftBudget(LINEAR, 12), drafts_of(scores), 3)
+    assert step(AdaptiveBudget(FLAT, 12), drafts_of(scores), 3).tolist() == [12] * 8
+    assert step(AdaptiveBudget(STEEP, 12), drafts_of(scores), 3).tolist() == [0] * 8
+    some = step(AdaptiveBudget(LINEAR, 12), drafts_of(scores), 3)
     assert 0 < some.sum() < 96
 
 
 def test_more_probable_rows_get_the_nodes():
     scores = np.stack([0.95 ** np.arange(1, 9), 0.2 ** np.arange(1, 9)])
-    sizes = step(DraftBudget(LINEAR, 8), drafts_of(scores), 2)
+    sizes = step(AdaptiveBudget(LINEAR, 8), drafts_of(scores), 2)
     assert sizes[0] == 8 and sizes[1] < 2
 
 
 def test_drafting_pauses_if_it_does_not_pay_and_is_tried_again():
-    budget, drafted = DraftBudget(STEEP, 8), []
+    budget, drafted = AdaptiveBudget(STEEP, 8), []
     for number in range(200):
         if budget.min_score(8) is not None:
             drafted.append(number)
@@ -106,14 +106,14 @@ def test_drafting_pauses_if_it_does_not_pay_and_is_tried_again():
 
 
 def test_overconfident_scores_are_calibrated():
-    budget, scores = DraftBudget(LINEAR, 8), np.full((8, 8), 0.6)
+    budget, scores = AdaptiveBudget(LINEAR, 8), np.full((8, 8), 0.6)
     first = step(budget, drafts_of(scores), 0)
     later = [step(budget, drafts_of(scores), 0) for _ in range(30)][-1]
     assert first.sum() > 0 and later.sum() == 0
-    modest = DraftBudget(LINEAR, 8)
+    modest = AdaptiveBudget(LINEAR, 8)
     low = np.full((8, 8), 0.08)
     assert step(modest, drafts_of(low), 8).sum() == 0
-    modest = DraftBudget(LINEAR, 8)
+    modest = AdaptiveBudget(LINEAR, 8)
     for _ in range(30):  # a relaxed rule accepts more than the scores predict
         step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8)
     assert step(modest, drafts_of(np.tile([0.6, *[0.08] * 7], (8, 1))), 8).sum() >= 8
@@ -125,7 +125,7 @@ def test_a_minimum_score_leaves_out_nodes_that_cannot_pay():
     """
     rng = np.random.default_rng(3)
     for curve in (FLAT, LINEAR):
-        budget = DraftBudget(curve, 8)
+        budget = AdaptiveBudget(curve, 8)
         min_score = budget.min_score(8)
         scores = np.sort(0.01 + 0.99 * rng.random((8, 8)) ** 3, 1)[:, ::-1]
         kept = budget.select(drafts_of(scores), 0.0).sizes
@@ -137,7 +137,7 @@ def test_overhead_of_drafts_counts():
     """Steps with drafts that take longer than on the curve, relative to steps without."""
     scores, sizes = np.tile(0.5 ** np.arange(1, 5), (8, 1)), []
     for extra in (0.0, 6.0):
-        budget = DraftBudget(LINEAR, 4)
+        budget = AdaptiveBudget(LINEAR, 4)
         ms = LINEAR.forward_ms(8, 32)
         for _ in range(20):
             budget.min_score(8)
@@ -163,7 +163,7 @@ def test_strict_text_is_that_of_generate(name, curve):
     old = [np.where(rng.random(len(text)) < 0.15, 7, text).astype(np.int32) for text in expected]
     pool = Index.build(old)
     for batch in (1, 5):
-        budget = DraftBudget(curve, 16)
+        budget = AdaptiveBudget(curve, 16)
         engine = Engine(target, EngineSettings(max_new_tokens=40, batch_size=batch),
                         RetrievalDrafter(DraftSettings()), draft_budget=budget)
         shapes = []
@@ -276,7 +276,7 @@ def test_a_model_with_few_positions_is_measured_within_them(kind, positions, bat
 
 
 def test_steps_with_very_many_drafts():
-    budget = DraftBudget(FLAT, 64)
+    budget = AdaptiveBudget(FLAT, 64)
     for nodes in (0, 2**15, 2**22):
         budget.record_step(512, nodes, 30.0)
     known = budget._overhead_by_nodes(512 .bit_length())
@@ -300,7 +300,7 @@ def test_sizes_that_run_out_of_memory_are_not_in_the_curve(monkeypatch):
 def test_few_rows_draft_at_once_after_many_did_not():
     """The last rows of a shard: drafting may pay for one row if it did not for a full batch."""
     cheap_alone = LatencyCurve.of({"1": {"1": 10.0, "65": 10.5}, "32": {"1": 10.0, "2": 900.0}}, "x")
-    budget = DraftBudget(cheap_alone, 12)
+    budget = AdaptiveBudget(cheap_alone, 12)
     for _ in range(500):
         if budget.min_score(32) is not None:
             assert step(budget, drafts_of(np.full((32, 12), 0.5)), 6).sum() == 0
@@ -350,18 +350,18 @@ def test_on_a_published_curve_it_is_as_fast_as_the_best_fixed_budget(name, batch
 
 def test_few_rows_may_have_many_nodes_but_draft_only_what_they_use():
     assert [max_row_nodes(rows) for rows in (1, 2, 4, 8, 300)] == [512, 256, 128, 64, 64]
-    budget, widths = DraftBudget(FLAT, 512), []
+    budget, widths = AdaptiveBudget(FLAT, 512), []
     for size in (64, 128, 256, *[3] * 40):
         widths.append(budget.row_nodes)
         step(budget, drafts_of(np.full((1, size), 0.9)), 1)
     assert widths[:4] == [64, 128, 256, 512] and widths[-1] == 16
-    assert DraftBudget(FLAT, 4).row_nodes == 4
+    assert AdaptiveBudget(FLAT, 4).row_nodes == 4
 
 
 def test_drafting_time_per_node_counts():
     leasts = []
     for ms in (0.002, 0.3):
-        budget = DraftBudget(FLAT, 64)
+        budget = AdaptiveBudget(FLAT, 64)
         for size in (4, 8, 12, 16) * 5:
             budget.min_score(1)
             budget.select(drafts_of(np.full((1, size), 0.02)), 0.05 + ms * size)

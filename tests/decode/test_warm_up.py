@@ -18,7 +18,7 @@ from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.generate.loading import warm_up
 from pools.draft import DraftSettings
 from pools.index import Index
@@ -39,7 +39,7 @@ print("WARM", len(known - before) > 10)
 text = np.tile(np.arange(3, 40, dtype=np.int32), 3)
 curve = LatencyCurve.of({"1": {"1": 1.0, "17": 1.2}, "3": {"1": 1.0, "17": 1.2}}, "x")
 for rule in ("strict", "relaxed", "ratio"):
-    for scheduler in (DraftBudget(curve, 8), None):
+    for scheduler in (AdaptiveBudget(curve, 8), None):
         settings = EngineSettings(rule=rule, batch_size=3, nodes=8, max_new_tokens=24)
         engine = Engine(target, settings, RetrievalDrafter(DraftSettings()), draft_budget=scheduler)
         rows = [Request(n, text[:4 + n], (Index.build([text]),), previous_ids=text[5:30] if n % 2 else None)

@@ -8,7 +8,7 @@ from decode_models import assert_written, generate, prompts, tiny, write
 
 from dare_job.decode.draft.model import ModelDrafter
 from dare_job.decode.draft.sampled_tree import TreeShape
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
@@ -101,7 +101,7 @@ def test_a_draft_budget_may_truncate_trees_and_skip_steps():
         times = {str(b): {str(q): 20 + per_query * b * q for q in (1, 5, 17)} for b in (1, 8)}
         curve = LatencyCurve.of(times, "x")
         engine = Engine(target, EngineSettings(batch_size=3, nodes=16), ModelDrafter(draft, "4x2x1"),
-                        draft_budget=DraftBudget(curve, 16))
+                        draft_budget=AdaptiveBudget(curve, 16))
         requests = [Request(i, prompt, max_new_tokens=40) for i, prompt in enumerate(TEXTS)]
         assert_written({r.id: r for r in engine.run(requests)}, expected)
 

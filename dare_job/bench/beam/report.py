@@ -13,11 +13,11 @@ import numpy as np
 
 from dare_job.bench.beam.measure import Generated
 from dare_job.bench.beam.methods import BEAM, DSBD, Way
-from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.roofline import H100, QWEN, forward_ms
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.world import BATCH
 from dare_job.decode.beam.layer import min_expected_layers
+from dare_job.evaluate.measured import print_table, print_targets, target_row
 from dare_job.publish.report.plot import Dot, Line, Panel, document, linear
 
 FORWARDS = SPEED = 1.5  # at equal quality, over standard beams

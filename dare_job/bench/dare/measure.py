@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Sequence
 
-from dare_job.bench.measured import Measured, print_table, take_turns
 from dare_job.bench.sample_job import run_method
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.errors import DataError
+from dare_job.evaluate.measured import Measured, print_table, take_turns
 from dare_job.generate import loading
 
 PLAIN = "autoregressive"

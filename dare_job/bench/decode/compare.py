@@ -10,12 +10,12 @@ from dare_job.bench.decode import methods
 from dare_job.bench.decode.methods import METHODS, Budget, ByMethod, Learned
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import print_table, print_targets, take_turns
 from dare_job.bench.profiles import two_dates
 from dare_job.config.options import option
 from dare_job.decode.engine.draft_budget import max_row_nodes
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError
+from dare_job.evaluate.measured import print_table, print_targets, take_turns
 from pools.draft import warm_up
 
 

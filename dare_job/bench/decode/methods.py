@@ -6,23 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from dare_job.bench.measured import Measured, generate_once, target_row, timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import latency_probe
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
-from dare_job.generate import baseline
+from dare_job.evaluate.measured import Measured, generate_once, target_row
+from dare_job.evaluate.methods.generate import by_generate
 from pools.draft import DraftSettings
 
 GENERATE, LOOKUP = "generate", "prompt lookup (generate)"
 AUTOREGRESSIVE, OWN_LOOKUP = "autoregressive", "prompt lookup (engine)"
 RESD, STRICT, RELAXED = "resd", "dare strict", "dare relaxed"
 METHODS = (GENERATE, LOOKUP, AUTOREGRESSIVE, OWN_LOOKUP, RESD, STRICT, RELAXED)
-LOOKUP_TOKENS = 10  # drafted by transformers per step, as its documentation advises
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Learned:
         self.reuse, self.draft_budget = ReuseEstimator(), None
         if budget.curves and method in (OWN_LOOKUP, RESD, STRICT, RELAXED):
             curve = latency_probe.load_or_measure(target, _settings(method, budget), budget.curves)
-            self.draft_budget = DraftBudget(curve, budget.nodes, target.round_up)
+            self.draft_budget = AdaptiveBudget(curve, budget.nodes, target.round_up)
 
 
 def possible(method: str, batch: int) -> bool:
@@ -80,34 +79,13 @@ def run_method(method: str, target: Target, requests: Sequence[Request], budget:
     """
     requests = sorted(requests, key=lambda request: len(request.prompt_ids))
     if method in (GENERATE, LOOKUP):
-        return _by_generate(method, target, requests, budget)
+        return by_generate(target, requests, budget.batch, budget.tokens, method == LOOKUP,
+                           budget.repetition_penalty)
     drafter = None
     if method != AUTOREGRESSIVE:
         drafter = RetrievalDrafter(DraftSettings(threads=budget.threads))
     engine = Engine(target, _settings(method, budget), drafter, learned.reuse, learned.draft_budget)
     return generate_once(engine, [_with_drafts(method, request) for request in requests])
-
-
-def _by_generate(method: str, target: Target, requests: Sequence[Request], budget: Budget) -> Measured:
-    options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if method == LOOKUP else {}
-    if budget.repetition_penalty:
-        options["repetition_penalty"] = budget.repetition_penalty
-    calls = 0
-
-    def count(*_) -> None:
-        nonlocal calls
-        calls += 1
-
-    handle = target.model.register_forward_pre_hook(count)
-    texts, seconds, processor = timed(lambda: baseline.generate_greedy(target, requests, budget.batch,
-                                                                       budget.tokens, **options))
-    handle.remove()
-    tokens = sum(map(len, texts))
-    if method == GENERATE:
-        calls = tokens  # a call is one forward pass of each row of its batch
-    return Measured(tokens, calls - len(requests), tokens - calls,
-                    texts=[{request.id: text for request, text in zip(requests, texts, strict=True)}],
-                    seconds=[seconds], processor=[processor])
 
 
 def _settings(method: str, budget: Budget) -> EngineSettings:

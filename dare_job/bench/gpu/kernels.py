@@ -10,9 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from dare_job.bench.gpu.curves import dtype
 from dare_job.bench.gpu.machine import median_ms
-from dare_job.bench.measured import timed
 from dare_job.decode.model.paged.attention import text_attention
 from dare_job.decode.model.paged.pool import PAGE
+from dare_job.evaluate.measured import timed
 
 TOLERANCE = 0.03  # of outputs and log-sum-exp of standard normal values in bfloat16
 _HEADS, _GROUPS, _DIM = 8, 2, 128

@@ -19,7 +19,7 @@ import numpy
 import torch
 import transformers
 
-from dare_job.bench.measured import timed
+from dare_job.evaluate.measured import timed
 
 
 class Budget:

@@ -13,10 +13,10 @@ import transformers
 
 from dare_job.bench.gpu import curves, kernels, machine, peers, replay, shapes, texts, twin
 from dare_job.bench.gpu.machine import Budget, Meter, release
-from dare_job.bench.measured import print_table
 from dare_job.decode.model import loading
 from dare_job.decode.model.target import Target
 from dare_job.errors import ConfigError, DareJobError
+from dare_job.evaluate.measured import print_table
 
 HELP = ("Measure the engine on a GPU with random weights: strict equality with generate, latency curves "
         "beside ceilings measured in the same run, replay of recorded or made-up text at full cost, joules. "

@@ -12,11 +12,11 @@ from transformers import ContinuousBatchingConfig
 from dare_job.bench.gpu import vllm_peer
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.shapes import TINY, tiny
-from dare_job.bench.measured import timed
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.measured import timed
 from dare_job.evaluate.oracle import OracleDrafter
 
 _WARM_UP = 8  # tokens

@@ -15,13 +15,13 @@ from dare_job.bench.gpu.curves import step_ms
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
-from dare_job.bench.measured import timed
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
+from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.measured import timed
 from pools.draft import DraftSettings, warm_up
 
 NODES = (1, 2, 4, 8, 15, 31, 63)
@@ -46,7 +46,7 @@ def costs(target: Target, batch: int, context: int, max_queries: int, repeats: i
 
 
 def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
-                draft_budget: DraftBudget | None = None) -> dict:
+                draft_budget: AdaptiveBudget | None = None) -> dict:
     """One way of the engine: the first run records graphs; the last one, which records none, is timed.
 
     Raises
@@ -113,7 +113,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
         nodes = max(expected, key=expected.get)
         budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
         table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
-        draft_budget = DraftBudget(LatencyCurve.of(table, "the curve"), max(expected), target.round_up)
+        draft_budget = AdaptiveBudget(LatencyCurve.of(table, "the curve"), max(expected), target.round_up)
         for row in _rows(target, part, batch, nodes, draft_budget, meter):
             rows.append({"batch": batch, "new_tokens": tokens, **row})
             budget.say(f"batch {batch}, {row['way']}: "
@@ -122,7 +122,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
     return rows
 
 
-def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: DraftBudget,
+def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: AdaptiveBudget,
            meter: Meter) -> Iterator[dict]:
     yield engine_row(target, task, batch, 0, meter)
     yield engine_row(target, task, batch, nodes, meter)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dare_job.bench.gpu import shapes, texts
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget, max_row_nodes
+from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve, chains
 from dare_job.decode.model.paged.forward import argmax_tokens
@@ -133,7 +133,7 @@ class Counts(TorchDispatchMode):
                 "kv_ratio": round(self.read / self.needed, 4)}
 
 
-class _SteadyBudget(DraftBudget):
+class _SteadyBudget(AdaptiveBudget):
     """A draft budget that takes no time of this machine into account."""
 
     def select(self, drafts, draft_ms: float):

@@ -12,12 +12,12 @@ import numpy as np
 from dare_job.bench.cli import command
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.peers import environments, task
 from dare_job.cli import options as night_options
 from dare_job.config.options import option
 from dare_job.decode.model import loading
 from dare_job.errors import InfrastructureError
+from dare_job.evaluate.measured import print_table, print_targets, target_row
 from dare_job.job import Job
 
 _LOG = logging.getLogger(__name__)

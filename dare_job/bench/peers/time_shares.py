@@ -20,7 +20,6 @@ from dare_job.bench.decode.methods import Budget, Learned
 from dare_job.bench.gpu import machine
 from dare_job.bench.gpu.machine import Ceilings
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import print_table
 from dare_job.bench.peers import task
 from dare_job.cli import options as night_options
 from dare_job.decode.engine import engine
@@ -30,6 +29,7 @@ from dare_job.decode.model import llama_forward, tree_attention
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
+from dare_job.evaluate.measured import print_table
 from pools.draft import warm_up
 from pools.index import Index
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dare_job.bench.measured import print_table
 from dare_job.bench.pools.pools import (
     BLEND,
     BLENDED,
@@ -21,6 +20,7 @@ from dare_job.bench.pools.pools import (
     SOURCES,
     Cell,
 )
+from dare_job.evaluate.measured import print_table
 from dare_job.evaluate.replay.measure import ratio
 
 Repeats = Mapping[str, list[dict[Cell, dict]]]  # by block: of each repeat, the measured sums of its cells

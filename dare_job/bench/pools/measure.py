@@ -12,13 +12,13 @@ from functools import cache
 import numba
 import numpy as np
 
-from dare_job.bench.measured import generate_once
 from dare_job.bench.pools.pools import NONE, PUBLISHED, Cell, Pools
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Drafter, Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.measured import generate_once
 from dare_job.evaluate.replay.measure import accepted
 from pools.draft import DraftSettings
 from pools.frequency import FrequencyDrafter

@@ -14,12 +14,12 @@ from functools import cache
 import numpy as np
 import torch
 
-from dare_job.bench.measured import timed
 from dare_job.bench.recommend.methods import PLAIN, Makers, Method
 from dare_job.bench.recommend.world import World
 from dare_job.bench.roofline import H100, MISTRAL, Model, forward_ms
 from dare_job.decode.trie_search.draft_depth import DraftDepth
 from dare_job.decode.trie_search.search import TopKResult
+from dare_job.evaluate.measured import timed
 
 ATSPEED_DRAFTER = Model("LLaMA-68M, bfloat16", 6.8e7, 2, 12, 12, 64)
 ABOUT = "Mistral-7B drafted by LLaMA-68M on an H100, roofline of the data sheets, one user at a time"

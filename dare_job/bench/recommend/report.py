@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.recommend.measure import Measured, same
 from dare_job.bench.recommend.methods import RELAXED, STRICT, Method
 from dare_job.bench.recommend.world import World
+from dare_job.evaluate.measured import print_table, print_targets, target_row
 
 _COLUMNS = ("method", "verification", "k", "n", "gamma", "temperature", "speedup_clock", "speedup_cpu",
             "speedup_memory_bound", "forwards_saved", "accepted_steps", "recall", "ndcg", "identical")

@@ -7,7 +7,6 @@ import torch
 
 from dare_job.bench.cli import command, floats, target_missed
 from dare_job.bench.kept import work_folder
-from dare_job.bench.measured import take_turns
 from dare_job.bench.sampling import acceptance, curve, report, world
 from dare_job.bench.sampling.acceptance import PROBES, QUICK_PROBES, Acceptance
 from dare_job.bench.sampling.measure import compared_methods, generate_rows
@@ -16,6 +15,7 @@ from dare_job.cli.options import writable
 from dare_job.config.options import option
 from dare_job.decode.draft.sampled_tree import MAX_TREE_NODES
 from dare_job.errors import ConfigError
+from dare_job.evaluate.measured import take_turns
 from dare_job.models.files import EMBEDDED
 from dare_job.training.checks import require_at_least, require_folder, require_temperatures
 from dare_job.training.drafter.settings import Settings

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare_job.bench.gpu.machine import Meter
-from dare_job.bench.measured import Repeated, timed
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.tree_search import BestTree, fastest
 from dare_job.bench.sampling.world import BATCH, World
@@ -19,6 +18,7 @@ from dare_job.decode.request import Drafter, Result
 from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings, Warp
 from dare_job.errors import ModelError
+from dare_job.evaluate.measured import Repeated, timed
 from pools.draft import DraftSettings
 
 PLAIN, RETRIEVAL = "plain", "retrieval"

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from dare_job.bench.measured import print_table, print_targets, target_row
 from dare_job.bench.sampling import curve
 from dare_job.bench.sampling.acceptance import Acceptance
 from dare_job.bench.sampling.measure import BEST, PLAIN, RETRIEVAL, Measured, Method, paths_tokens
 from dare_job.bench.sampling.world import BATCH
+from dare_job.evaluate.measured import print_table, print_targets, target_row
 from dare_job.publish.report.plot import Line, Panel, document, doubling
 
 PATHS = "without tree attention"

@@ -51,7 +51,7 @@ def max_row_nodes(rows: int, paged: bool = False) -> int:
     return max_width(rows) - 1 if paged else max(_MAX_ROW_NODES, _MAX_FORWARD_NODES // rows)
 
 
-class DraftBudget:
+class AdaptiveBudget:
     """Distributes draft nodes among rows, for engines with the same model and device.
 
     Parameters

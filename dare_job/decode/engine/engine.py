@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from dare_job.decode.engine import generation_config, prefill
+from dare_job.decode.engine.budget import DraftBudget
 from dare_job.decode.engine.chains import best_chains
-from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit

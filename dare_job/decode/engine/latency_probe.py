@@ -38,7 +38,7 @@ _LOG = logging.getLogger("dare_job")
 
 
 def load_or_measure(target: Target, settings: EngineSettings, folder: Path | None = None) -> LatencyCurve:
-    """Return the latency curve for ``DraftBudget``: a forward pass, verification, and commit of a chain.
+    """Return the latency curve for ``AdaptiveBudget``: a forward pass, verification, and commit of a chain.
 
     Measured once for each model, dtype, device, versions and rule.
 

@@ -96,7 +96,7 @@ def verify(plugin: Verifier, scores: torch.Tensor, tree: Tree, strict: torch.Ten
     if not finite.all():  # such rows are verified again or end
         scores = torch.where(finite[:, None], scores, 0.0)
     nodes = plugin(scores, tree, VerifyContext(*context, argmax))
-    _check(plugin, nodes, argmax)
+    check(plugin, nodes, argmax)
     is_top, width = tree.tokens == argmax[tree.parents], scores.shape[1]
     has_score = scores[tree.parents, tree.tokens.clamp_max(width - 1)].isfinite() & (tree.tokens < width)
     passed = nodes.passed & has_score & (is_top | ~torch.isin(tree.tokens, eos))
@@ -107,7 +107,7 @@ def verify(plugin: Verifier, scores: torch.Tensor, tree: Tree, strict: torch.Ten
     return longest_accepted(tree, NodeVerification(argmax, passed, finite, nodes.logp))
 
 
-def _check(plugin: Verifier, nodes: NodeVerification, argmax: torch.Tensor) -> None:
+def check(plugin: Verifier, nodes: NodeVerification, argmax: torch.Tensor) -> None:
     """Compiled code reads these tensors, and would read beyond their end."""
     for name, dtype in (("passed", torch.bool), ("logp", torch.float32)):
         value = getattr(nodes, name, None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.tree import Tree, build
 from dare_job.decode.verify.result import VerificationResult
@@ -93,10 +93,10 @@ def fixed(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: 
 def scheduled(texts: Sequence[np.ndarray], pools: Sequence[Sequence[Index]], batch: int, nodes: int,
               settings: DraftSettings, curve: LatencyCurve, drafting: Drafting = _MEASURED) -> Steps:
     """Replay as ``fixed``, with the nodes that the draft budget selects, at most ``nodes`` of one row."""
-    return _run(texts, pools, batch, nodes, settings, DraftBudget(curve, nodes), drafting)
+    return _run(texts, pools, batch, nodes, settings, AdaptiveBudget(curve, nodes), drafting)
 
 
-def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: DraftBudget | None,
+def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: AdaptiveBudget | None,
          drafting: Drafting) -> Steps:
     """texts int32 (tokens,), the first token known; ``batch`` rows at once, replaced as they end."""
     context = np.zeros((batch, max(text.size for text in texts)), np.int32)
@@ -139,7 +139,7 @@ def _run(texts, pools, batch: int, nodes: int, settings: DraftSettings, budget: 
 
 
 def _draft(context, known, sizes, pools, nodes: int, settings: DraftSettings,
-           budget: DraftBudget | None) -> DraftBatch:
+           budget: AdaptiveBudget | None) -> DraftBatch:
     min_score = 0.0 if budget is None else budget.min_score(len(known))
     depths = (sizes - known - 1).astype(np.int32)  # a step's last token is the model's own
     if min_score is None or not nodes:

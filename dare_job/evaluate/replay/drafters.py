@@ -4,6 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dare_job.config.base import MAX_INT
+from dare_job.config.plugins import PlugIn
+from dare_job.decode.draft.checked import CheckedDrafter
+from dare_job.decode.request import Request
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay.measure import Drafter
 from pools.draft import DraftSettings, draft
@@ -35,6 +39,34 @@ class Blend(Drafter):
         size = tree.sizes[0]
         self.scores = tree.scores[0, :size]
         return tree.tokens[0, :size], tree.parents[0, :size]
+
+
+class Plugged(Drafter):
+    """A drafter of a user, which drafts for one row at a time and sees nothing that is not known yet."""
+
+    def __init__(self, plugin: PlugIn, pools: Sequence[Sequence[Index]],
+                 previous: Sequence[np.ndarray | None], depth: int):
+        """``pools`` and ``previous`` texts, int32 (tokens,), are those of each replayed text."""
+        self._drafter = CheckedDrafter(plugin.make(), MAX_INT)
+        self._pools, self._previous = pools, previous
+        self._depth = np.array([depth], np.int32)
+
+    def start(self, number: int, row: np.ndarray, prompt: int) -> None:
+        known = max(1, prompt)
+        self._requests = (Request(number, row[:known].copy(), tuple(self._pools[number]),
+                                  previous_ids=self._previous[number]),)
+        self._context = np.zeros((1, row.size), np.int32)
+        self.add(row, 0, known)
+
+    def draft(self, row: np.ndarray, known: int, nodes: int):
+        drafts = self._drafter.draft(self._requests, self._context, np.array([known], np.int32),
+                                     np.array([nodes], np.int32), self._depth)
+        size = drafts.sizes[0]
+        self.scores = drafts.scores[0, :size]
+        return drafts.tokens[0, :size], drafts.parents[0, :size]
+
+    def add(self, row: np.ndarray, before: int, known: int) -> None:
+        self._context[0, before:known] = row[before:known]
 
 
 class Published(Drafter):

@@ -85,12 +85,22 @@ class Drafter(Protocol):
         """Add ``row[before:known]`` to the known tokens."""
 
 
+class Verifier(Protocol):
+    """Verifies the draft trees of one row, int32 (tokens,), at a time: a prompt and its text."""
+
+    def __call__(self, row: np.ndarray, known: int, prompt: int, tokens: Sequence[int],
+                 parents: Sequence[int]) -> list[int]:
+        """Nodes of the accepted path of a tree after ``row[:known]``, at most the rest of the row."""
+
+
 def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
-           calibration: Calibration | None = None, prompts: Sequence[np.ndarray] | None = None) -> dict:
+           calibration: Calibration | None = None, prompts: Sequence[np.ndarray] | None = None,
+           verifier: Verifier | None = None) -> dict:
     """Replay ``texts``, int32 (tokens,) each, with trees of at most ``nodes``.
 
     The prompt of a text, int32 (tokens,), is known; without one the text's first token is. A step generates
-    the accepted path and one more token, unless the text ends with the path.
+    the accepted path and one more token, unless the text ends with the path. Without a verifier, verification
+    is strict: it accepts what the text continues with.
 
     Returns
     -------
@@ -113,7 +123,8 @@ def replay(texts: Sequence[np.ndarray], drafter: Drafter, nodes: int,
             tokens, parents = drafter.draft(row, known, nodes)
             cpu.append(time.thread_time_ns() - started_cpu)
             times.append(time.perf_counter_ns() - started)
-            path = accepted(tokens, parents, row[known:])
+            path = accepted(tokens, parents, row[known:]) if verifier is None else verifier(
+                row, known, prompt, tokens, parents)
             if calibration is not None:
                 calibration.add(drafter.scores, path)
             per_text[number] += len(path), 1

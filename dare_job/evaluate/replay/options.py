@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare_job.config.options import Device, Dtype, device, dtype, numbers, option, words
+from dare_job.config.options import (
+    PLUG_IN,
+    Device,
+    Dtype,
+    as_given,
+    device,
+    dtype,
+    numbers,
+    option,
+    paths,
+    words,
+)
 from dare_job.errors import ConfigError
 
 _TEXTS, _LATENCY, _SEARCH = "Texts", "Latency", "Search"
@@ -26,10 +37,6 @@ def _lambdas(flag: str, text: str) -> list[float | None]:
     return lambdas
 
 
-def _paths(_: str, texts: Sequence[str]) -> list[Path]:
-    return list(map(Path, texts))
-
-
 def _microseconds(flag: str, text: str) -> tuple[float, float]:
     try:
         row, node = map(float, text.split(","))
@@ -44,11 +51,11 @@ def _microseconds(flag: str, text: str) -> tuple[float, float]:
 class Source:
     """Files and columns of recorded texts."""
 
-    text: Sequence[Path] = option("A jsonl, csv or Parquet file; repeatable.", (), parse=_paths,
+    text: Sequence[Path] = option("A jsonl, csv or Parquet file; repeatable.", (), parse=paths,
                                   repeatable=True, panel=_TEXTS)
     column: str = option("Column of the text or its token ids.", "text", panel=_TEXTS)
     tokenizer: Sequence[Path] = option("tokenizer.json, or GPT-2's files; a folder.",
-                                       (), parse=_paths, repeatable=True, panel=_TEXTS)
+                                       (), parse=paths, repeatable=True, panel=_TEXTS)
     id_column: str | None = option("Column of the id. Default: file and row number.", None, panel=_TEXTS)
     held_out: int = option("Texts to replay, chosen by hash.", 1000, panel=_TEXTS)
     pool: Sequence[str] = option("Where drafts come from, comma-separated: own, group, global.",
@@ -73,6 +80,10 @@ class ReplayOptions(Source):
                                        "example 0,24,100.", (), parse=numbers)
     against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's "
                                     "code), arctic (suffix tree).", (), parse=words)
+    drafter: Sequence[str] = option("A drafter of your own; repeatable.", (), repeatable=True,
+                                    parse=as_given, metavar=PLUG_IN)
+    verifier: Sequence[str] = option("A verifier of your own, in place of strict verification; repeatable.",
+                                     (), repeatable=True, parse=as_given, metavar=PLUG_IN)
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class TuneOptions(Source):
     screen: int = option("Texts that discard slow settings first.", 100, panel=_SEARCH)
     config: Sequence[Path] = option("Configuration of the run to tune for; repeatable. Default: the "
                                     "default settings, with the largest --batch.", (), repeatable=True,
-                                    parse=_paths, panel=_SEARCH)
+                                    parse=paths, panel=_SEARCH)
     batch: Sequence[int] = option("Batch sizes to try. Default: the curve's.", (),
                                   parse=numbers, panel=_SEARCH)
     nodes: Sequence[int] = option("Draft tokens per step.",

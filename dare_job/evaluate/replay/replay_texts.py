@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dare_job.config.plugins import PlugIn
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import sources, specdecode
-from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Published
+from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Plugged, Published
 from dare_job.evaluate.replay.measure import ROWS, Calibration, cost, ratio, replay
 from dare_job.evaluate.replay.options import ReplayOptions as Options
 from dare_job.evaluate.replay.sources import Corpus
+from dare_job.evaluate.replay.verified import Recorded
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
@@ -67,9 +69,11 @@ def _replay(corpus: Corpus, options: Options) -> dict:
         _print("blend", nodes, by_nodes[str(nodes)])
     sizes = {str(count): _with_pool_of(count, corpus, options) for count in options.pool_texts}
     against = {name: _peer(name, corpus, index, options, per_text) for name in options.against}
+    drafters = {text: _drafter(text, corpus, pools, options, per_text) for text in options.drafter}
+    verifiers = {text: _verifier(text, corpus, pools, options, per_text) for text in options.verifier}
     return {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
             "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": by_nodes, **index_figures,
-            "pool_texts": sizes, "against": against}
+            "pool_texts": sizes, "against": against, "drafters": drafters, "verifiers": verifiers}
 
 
 def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
@@ -84,7 +88,41 @@ def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
     return by_nodes
 
 
+def _drafter(text: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], options: Options,
+             per_text: dict[int, np.ndarray]) -> dict:
+    """A user's drafter by nodes, with our ratio to it in pairs."""
+    previous = [corpus.old.get(name) if "own" in options.pool else None for name in corpus.test_ids]
+    by_nodes = {}
+    for nodes in options.nodes:
+        drafter = Plugged(_plug_in("drafter", text), pools, previous, _SETTINGS.depth)
+        figures = replay(corpus.test, drafter, nodes, prompts=corpus.prompts)
+        by_nodes[str(nodes)] = figures | ratio(per_text[nodes], figures.pop("per_text"))
+        _print(text, nodes, by_nodes[str(nodes)])
+    return {"nodes": by_nodes}
+
+
+def _verifier(text: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], options: Options,
+              per_text: dict[int, np.ndarray]) -> dict:
+    """Our drafts by nodes with a user's verifier, and the ratio of strict verification to it in pairs."""
+    vocabulary = 1 + max(int(part.max(initial=0)) for part in (*corpus.test, *corpus.prompts))
+    by_nodes = {}
+    for nodes in options.nodes:
+        verifier = Recorded(_plug_in("verifier", text), vocabulary)
+        figures = replay(corpus.test, Blend(pools, _SETTINGS), nodes, prompts=corpus.prompts,
+                         verifier=verifier)
+        by_nodes[str(nodes)] = figures | ratio(per_text[nodes], figures.pop("per_text"))
+        _print(text, nodes, by_nodes[str(nodes)], "strict verification")
+    return {"nodes": by_nodes}
+
+
+def _plug_in(kind: str, text: str) -> PlugIn:
+    return PlugIn.parse(kind, f"--{kind}", text)
+
+
 def _check(options: Options) -> None:
+    for kind in ("drafter", "verifier"):
+        for text in getattr(options, kind):
+            _plug_in(kind, text).load()
     if options.specdecode and set(options.pool) != {"global"}:
         raise ConfigError("--specdecode replays with --pool global alone")
     sources.check(options)
@@ -140,13 +178,13 @@ def _arctic(drafter: Arctic, corpus: Corpus, nodes: int, factor: float, min_prob
     return replay(corpus.test, drafter, nodes, prompts=corpus.prompts) | {"setting": setting}
 
 
-def _print(name: str, nodes: int, figures: dict) -> None:
+def _print(name: str, nodes: int, figures: dict, other: str = "the blend") -> None:
     low, high = figures["ci95"]
     line = (f"{name:10} {nodes:4} draft tokens: {figures['accepted_per_step']:.3f} accepted per step "
             f"({low:.3f} to {high:.3f}), {figures['tokens_per_step']:.3f} tokens per step, "
             f"{figures['p50_us']} us median, {figures['p99_us']} us p99")
     if "ratio" in figures:
-        line += f"; the blend has {figures['ratio']:.3f} times as much"
+        line += f"; {other} has {figures['ratio']:.3f} times as much"
     print(line, flush=True)
     if "calibration" in figures:
         print("  predicted > observed by decile: " + ", ".join(

@@ -1,4 +1,4 @@
-"""Time and counts of generating rows, methods that take turns, and how benches print tables and targets."""
+"""Time and counts of generating rows, methods that take turns, and how tables and targets are printed."""
 
 import logging
 import statistics
@@ -69,6 +69,8 @@ class Measured(Repeated):
         Forward passes after the prompts', counted for each row.
     cut
         Rows that had not ended at the maximum number of tokens.
+    failed
+        Rows that ended with an error.
     texts
         Token ids by row, of each repeat.
     """
@@ -81,6 +83,7 @@ class Measured(Repeated):
     retrieval_ms: float = 0.0
     slot_steps: float = 0.0
     cut: int = 0
+    failed: int = 0
     texts: list[dict] = field(default_factory=list)
 
     def rates(self, times: Sequence[float]) -> list[float]:
@@ -112,8 +115,9 @@ def generate_once(engine: Engine, requests: Sequence[Request]) -> Measured:
     texts = {result.id: result.token_ids for result in results}
     return Measured(sum(map(len, texts.values())), total("target_steps"), total("accepted_tokens"),
                     total("relaxed_tokens"), total("reused_tokens"), total("retrieval_ms"),
-                    total("slot_steps"), sum(result.finish_reason == "length" for result in results), [texts],
-                    seconds=[seconds], processor=[processor])
+                    total("slot_steps"), sum(result.finish_reason == "length" for result in results),
+                    sum(result.error is not None for result in results), [texts], seconds=[seconds],
+                    processor=[processor])
 
 
 def take_turns(methods: Iterable[_Method], measure: Callable[[_Method], _Times],
