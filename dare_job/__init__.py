@@ -7,11 +7,12 @@ are first used, so importing the package is cheap. Everything else is private an
 from importlib import import_module
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "DareJobError", "Drafter", "NodeVerification", "Pool", "Replay", "Request",
-           "Tree", "Verifier", "VerifyContext", "replay"]
+__all__ = ["LLM", "Completion", "DareJobError", "DraftBatch", "DraftBudget", "Drafter", "NodeVerification",
+           "Pool", "Replay", "Request", "Tree", "VerificationResult", "Verifier", "VerifyContext", "replay"]
 _PLACES = {"LLM": "api.llm", "Completion": "api.completion", "DareJobError": "errors", "Pool": "api.pool",
            "Replay": "api.replays", "replay": "api.replays", "Drafter": "decode.request",
-           "Request": "decode.request", "Tree": "decode.model.tree",
+           "Request": "decode.request", "DraftBatch": "decode.request", "Tree": "decode.model.tree",
+           "DraftBudget": "decode.engine.budget", "VerificationResult": "decode.verify.result",
            "NodeVerification": "decode.verify.result", "Verifier": "decode.verify.plugin",
            "VerifyContext": "decode.verify.plugin"}
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import textwrap
+from functools import cached_property
 from pathlib import Path
 
 import typer
@@ -70,10 +71,12 @@ shows, at most 20. *Compact*: the same with `prompts.history: compact`. Tokens a
 sentence encoder's tokenizer (30,522 words and parts of words); those of your model differ somewhat. The
 instruction of `writer` stands last, because the models that it is for are trained on that order.
 """
-_ORDER = ("LLM", "Completion", "Pool", "replay", "Replay", "DareJobError")
+_ORDER = ("LLM", "Completion", "Pool", "replay", "Replay", "DareJobError", "Drafter", "DraftBatch", "Request",
+          "Verifier", "VerifyContext", "Tree", "NodeVerification", "DraftBudget", "VerificationResult")
 _BEFORE_NAMES = """\
 The engine without Spark, for notebooks and programs. [A notebook](../get-started/notebook.ipynb) goes from
-texts to a plot of the speed-up.
+texts to a plot of the speed-up. Names from `Drafter` on are interfaces of
+[methods of your own](../how-to/add-your-method.md), and what these get and return.
 
 ```python
 from dare_job import LLM, Pool
@@ -247,9 +250,10 @@ def python_names() -> str:
         value = getattr(dare_job, name)
         parts += [f"## {name}\n", *_documented(value, name, signature=name in ("LLM", "replay"))]
         for member, inner in vars(value).items() if isinstance(value, type) else ():
-            if member.startswith("_") or not (inspect.isroutine(inner) or isinstance(inner, property)):
+            is_value = isinstance(inner, property | cached_property)
+            if member.startswith("_") or not (inspect.isroutine(inner) or is_value):
                 continue
-            path, method = f"{name}.{member}", not isinstance(inner, property)
+            path, method = f"{name}.{member}", not is_value
             parts += [f"### {path}\n", *_documented(getattr(value, member), path, method)]
     return "\n".join(parts)
 

@@ -17,16 +17,11 @@ class DraftBudget(Protocol):
     made by ``Class(curve, nodes, round_up, **options)``: ``curve.forward_ms(rows, n)`` returns milliseconds
     float64 (n + 1,) of a forward pass by its number of draft nodes, ``nodes`` is the most that a row may
     have, and ``round_up``, a function or None, says how many queries a pass computes for a number of them.
-
-    Attributes
-    ----------
-    row_nodes
-        Maximum number of nodes that the drafter proposes for each row of the next step.
     """
 
     @property
     def row_nodes(self) -> int:
-        """See above."""
+        """Maximum number of nodes that the drafter proposes for each row of the next step."""
 
     def min_score(self, rows: int) -> float | None:
         """Score below which the drafter leaves nodes out in the next step; None: the step has no drafts."""

@@ -61,7 +61,8 @@ class Verifier(Protocol):
             Logits after each query, with the penalties and bans of the generation config: -Inf is a banned
             token. The highest score of each query is finite. Do not write to them.
         tree : Tree
-            The queries: for each row its root, then its draft nodes; on the device of the scores.
+            The queries: for each row its root, then its draft nodes; on the device of the scores. All tokens
+            are below V.
         context : VerifyContext
 
         Returns
@@ -95,7 +96,7 @@ def verify(plugin: Verifier, scores: torch.Tensor, tree: Tree, strict: torch.Ten
     argmax, finite = argmax_finite(scores)
     if not finite.all():  # such rows are verified again or end
         scores = torch.where(finite[:, None], scores, 0.0)
-    nodes = plugin(scores, tree, VerifyContext(*context, argmax))
+    nodes = plugin(scores, _with_scores(tree, scores.shape[1]), VerifyContext(*context, argmax))
     check(plugin, nodes, argmax)
     is_top, width = tree.tokens == argmax[tree.parents], scores.shape[1]
     has_score = scores[tree.parents, tree.tokens.clamp_max(width - 1)].isfinite() & (tree.tokens < width)
@@ -107,8 +108,23 @@ def verify(plugin: Verifier, scores: torch.Tensor, tree: Tree, strict: torch.Ten
     return longest_accepted(tree, NodeVerification(argmax, passed, finite, nodes.logp))
 
 
+def _with_scores(tree: Tree, width: int) -> Tree:
+    """The tree with tokens below ``width``: the embedding may have more tokens than the output head."""
+    tokens, *others = tree.host
+    if tokens.max() < width:
+        return tree
+    host = np.minimum(tokens, width - 1), *others
+    return Tree(host, tree.width, tree.depth, tree.scores, tree.padding).to(tree.tokens.device)
+
+
 def check(plugin: Verifier, nodes: NodeVerification, argmax: torch.Tensor) -> None:
-    """Compiled code reads these tensors, and would read beyond their end."""
+    """Check a plug-in's result, which compiled code reads. ``argmax`` int64 (T,): as in ``VerifyContext``.
+
+    Raises
+    ------
+    ConfigError
+        It has another shape or type.
+    """
     for name, dtype in (("passed", torch.bool), ("logp", torch.float32)):
         value = getattr(nodes, name, None)
         if name == "logp" and value is None:

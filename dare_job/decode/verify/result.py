@@ -24,15 +24,15 @@ class NodeVerification:
         Token with the highest score after each node.
     passed : bool (T,)
         Whether the node's token passes by itself, regardless of its ancestors. Undefined for roots.
-    finite : bool (T,)
-        Whether the highest score is finite.
+    finite : bool (T,), optional
+        Whether the highest score is finite. None from a plug-in: the engine knows it.
     logp : float32 (T,), optional
         Log probability of each node's token. None where at most one path of a tree can pass.
     """
 
     argmax: torch.Tensor
     passed: torch.Tensor
-    finite: torch.Tensor
+    finite: torch.Tensor | None = None
     logp: torch.Tensor | None = None
 
     def numpy(self) -> tuple[np.ndarray, ...]:
