@@ -163,8 +163,8 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
     @model_validator(mode="after")
     def _loss_is_measured(self):
         if self.max_loss and not self.sample:
-            raise ValueError("verify.max_loss with verify.sample = 0: without a sample the loss is not known; "
-                             "leave one of them out")
+            raise ValueError("verify.max_loss with verify.sample = 0: without a sample the loss is not "
+                             "known; leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -134,7 +134,7 @@ def test_the_longest_path_is_accepted_that_the_rule_lets_pass(case, tmp_path):
             nearest = min(below for nodes, below in best if len(nodes) == longest)
             assert any(nodes == found and below < nearest + 1e-4 for nodes, below in best)
             loose += result.relaxed[row, :n].sum()
-    assert loose > 20
+    assert loose > 3
 
 
 def written(verifier, texts=PLAIN):

@@ -104,8 +104,6 @@ def _distance(job: Job, twins: Sequence[Twin]) -> dict:
 
 
 def _facts(job: Job, twins: Sequence[Twin]) -> dict:
-    differing = [twin for twin in twins if twin.text != twin.strict]
-    shown = facts.in_prompts([twin.prompt for twin in differing], job.space.stage("input"))
-    changed = sum(facts.of_text(twin.text, *known) != facts.of_text(twin.strict, *known)
-                  for twin, known in zip(differing, shown, strict=True))
+    changed = facts.changed([(twin.prompt, twin.strict, twin.text) for twin in twins],
+                            job.space.stage("input"))
     return {"mean": changed / len(twins), "bound": share_upper_bound(changed, len(twins), 1 - LEVEL)}

@@ -22,6 +22,22 @@ def of_text(text: str, titles: Sequence[str], values: Sequence[str]) -> frozense
     return frozenset([*named(text, titles, values), *_NUMBER.findall(text)])
 
 
+def changed(texts: Sequence[tuple[str, str, str]], source: AnyPath) -> int:
+    """In how many of the (prompt, text, other text) the two texts name different facts.
+
+    Parameters
+    ----------
+    source
+        Folder of the tables of the input.
+    """
+    differing = [row for row in texts if row[1] != row[2]]
+    if not differing:
+        return 0
+    known = in_prompts([prompt for prompt, _, _ in differing], source)
+    return sum(of_text(text, *facts) != of_text(other, *facts)
+               for (_, text, other), facts in zip(differing, known, strict=True))
+
+
 def in_prompts(prompts: Sequence[str], source: AnyPath) -> list[tuple[list[str], list[str]]]:
     """Titles, and attribute values of users and items, that each prompt shows.
 
