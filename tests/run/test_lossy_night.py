@@ -73,9 +73,10 @@ def test_a_seeded_sample_comes_first_and_is_also_written_strictly(measured, stri
     assert work.sample_wave == 1 and len(first) == SAMPLE and {row["wave"] for row in rows.values()} == {1, 2}
     lossy = snapshot(out, "user", NIGHT_2), snapshot(out, "item", NIGHT_2)
     found, different = [*strict_twins.twins(work)], 0
-    assert len(found) == SAMPLE == strict_twins.lossy_texts(work)
+    failed = {key for key in first if lossy[ENTITIES.index(key[0])][key[1]]["error"]}
+    assert len(found) == SAMPLE - len(failed) == strict_twins.lossy_texts(work) >= SAMPLE - 1
     by_prompt = {row["prompt"]: key for key, row in rows.items()}
-    assert {by_prompt[twin["prompt"]] for twin in found} == first
+    assert {by_prompt[twin["prompt"]] for twin in found} == first - failed
     for twin in found:
         entity, name = by_prompt[twin["prompt"]]
         expected, published = strict[entity][name], lossy[ENTITIES.index(entity)][name]
@@ -93,7 +94,7 @@ def test_manifests_summary_report_and_log_have_the_loss(measured, job_of):
     expected = certificate.certify(job, [Twin(**twin) for twin in strict_twins.twins(work)],
                                    strict_twins.represented(work))
     assert summary["loss"] == expected | {"limits": {}, "strict": None}
-    assert expected["distance"]["mean"] > 0.01 and expected["rows"] == SAMPLE
+    assert expected["distance"]["mean"] > 0.01 and expected["rows"] == strict_twins.lossy_texts(work)
     for entity in ENTITIES:
         manifest = json.loads((out / f"knowledge/entity={entity}/dt={NIGHT_2}" / MANIFEST).read_text())
         assert manifest["loss"] == summary["loss"]
@@ -165,7 +166,8 @@ def test_a_night_killed_around_its_sample_ends_as_if_it_had_not_been(at, fallen,
     killed(at, out, dying_strictly if at == "never" else command, *given)
     quiet(spark)
     work, rows = planned(out)
-    assert strict_twins.lossy_texts(work) == SAMPLE and strict_twins.read_loss(work) is None
+    assert strict_twins.lossy_texts(work) == fallen[1]["loss"]["rows"]
+    assert strict_twins.read_loss(work) is None
     undisturbed(out, command, *given)
     assert texts(out) == texts(fallen[0]) and leftovers(out) == []
     loss = json.loads((out / f"knowledge/entity=user/dt={NIGHT_2}" / MANIFEST).read_text())["loss"]
