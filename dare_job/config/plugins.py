@@ -128,10 +128,11 @@ class PlugIn:
 def _options(text: str) -> dict[str, Any]:
     """The keyword arguments of a call. Raises ValueError or SyntaxError."""
     call = ast.parse(f"_({text}\n)", mode="eval").body
-    if not isinstance(call, ast.Call) or call.args:
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
         raise ValueError(text)
     options = {option.arg: ast.literal_eval(option.value) for option in call.keywords}
-    if None in options or not all(isinstance(value, _VALUES) for value in options.values()):
+    allowed = all(isinstance(value, _VALUES) for value in options.values())
+    if None in options or len(options) < len(call.keywords) or not allowed:
         raise ValueError(text)
     return options
 

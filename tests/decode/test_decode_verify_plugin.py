@@ -9,11 +9,14 @@ from transformers import GenerationConfig
 from dare_job import NodeVerification, Tree, Verifier, VerifyContext
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
+from dare_job.decode.verify import plugin as plugin_
 from dare_job.decode.verify import rules
 from dare_job.decode.verify.relaxed_compiled import thresholds
 from dare_job.errors import ConfigError
+from pools.tree import DraftBatch
 
 MODEL, TEXTS, NEW = tiny("llama", seed=1), prompts(), 40
 PLAIN = [generate(MODEL, prompt) for prompt in TEXTS]
@@ -55,10 +58,10 @@ class Anything:
         return NodeVerification(context.argmax, everything, everything)
 
 
-def write(plugin, settings=LOOSE, limits=(None,) * 7, strict=(), model=MODEL, expected=PLAIN):
+def write(plugin, settings=LOOSE, limits=(None,) * 7, strict=(), model=MODEL, expected=PLAIN, paged=False):
     old = [np.where(np.arange(len(text)) % 9 == 4, (text + 3) % VOCABULARY, text) for text in expected]
     drafter = oracle(expected, error_rate=0.3)
-    engine = Engine(Target(model, check=False), settings, drafter, verify_plugin=plugin)
+    engine = Engine(Target(model, check=False, paged=paged), settings, drafter, verify_plugin=plugin)
     requests = (Request(row, TEXTS[row], previous_ids=old[row] if row % 2 else None,
                         max_relaxed_tokens=limits[row], strict=row in strict) for row in range(7))
     return {result.id: result for result in engine.run(requests)}
@@ -76,6 +79,27 @@ def test_a_plug_in_with_a_built_in_rule_gives_its_texts():
     assert_equal(write(Relaxed()), built_in)
     limits = (None, 0, 7, 13, 1, 39, 25)
     assert_equal(write(Relaxed(), limits=limits, strict=(0, 3)), write(None, limits=limits, strict=(0, 3)))
+
+
+def test_over_pages_a_plug_in_gets_the_logits_that_it_gets_without():
+    assert_equal(write(Relaxed(), paged=True), write(Relaxed()))
+
+
+def test_tokens_of_a_plug_in_have_scores_even_where_the_output_head_is_smaller():
+    seen = []
+
+    class Close(Strict):
+        def __call__(self, scores, tree, context):
+            seen.append(int(tree.tokens.max()))
+            scores[tree.parents, tree.tokens]  # noqa: B018
+            return super().__call__(scores, tree, context)
+
+    tree = build(np.array([8]), DraftBatch.of([[9, 3]], [[-1, -1]]), np.array([5]))
+    scores, eos = torch.zeros(3, 5), torch.zeros(0, dtype=torch.long)
+    scores[0, 4] = scores[0, 3] = 1.0
+    context = np.array([[1, 8]], np.int32), np.array([2]), np.array([1])
+    result = plugin_.verify(Close(), scores, tree, None, eos, context)
+    assert seen == [4] and result.counts[0] == 1 and result.tokens[0, 0] == 3
 
 
 @pytest.mark.parametrize("fields", [{}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2},
