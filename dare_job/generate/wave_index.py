@@ -41,7 +41,9 @@ def unfinished_rows(work: ShardPlan, wave: int) -> int:
 
 def wave_name(work: ShardPlan, wave: int) -> str:
     """Name of a wave in progress bars and messages."""
-    return f"wave {wave} of {len(work.waves)}" if len(work.waves) > 1 else "writing"
+    if len(work.waves) == 1:
+        return "writing"
+    return f"wave {wave} of {len(work.waves)}{' (sample)' if wave == work.sample_wave else ''}"
 
 
 def require_complete(work: ShardPlan, wave: int) -> None:
