@@ -59,6 +59,10 @@ def test_a_lossy_night_says_what_it_lost_and_whether_the_rest_is_strict(tmp_path
     assert "500 rows, a random sample of 2,013, were also written strictly; 25" in seen
     assert "embedding distance 0.0123 0.0234 0.0300" in seen and "other facts – – –" in seen
     assert "nothing unusual" in seen and "of the sentence vectors of embedded" in seen
+    choice = {"target": "cosine=0.98", "why": "kept", "curve_date": "2026-01-01",
+              "auc": {"din": {"mean": 0.0004, "bound": None}}}
+    published.publish(tmp_path / "a", [published.text("a")], [published.text("b")], loss=loss, choice=choice)
+    assert "AUC loss of din, by the curve of 2026-01-01 0.0004 – –" in words(written(tmp_path / "a"))
     strict = loss | {"strict": "embedding distance 0.0123, limit 0.02"}
     published.publish(tmp_path / "b", [published.text("a")], [published.text("b")], loss=strict)
     seen = words(written(tmp_path / "b"))

@@ -71,7 +71,9 @@ def chosen(job: Job) -> Job:
     choice = {"target": verify.target, "curve": verify.curve, "curve_date": curve.date,
               "rows": curve.rows, "seeds": curve.seeds, "level": curve.level,
               **(rule | {"rule": rule["plugin"]} if "plugin" in rule else rule),
-              "bound": None if entry is None else target.value(entry, "bound"), "why": why}
+              "bound": None if entry is None else target.value(entry, "bound"), "why": why,
+              "auc": {} if entry is None else {
+                  model: {"mean": loss.mean, "bound": loss.bound} for model, loss in entry.auc.items()}}
     made = copy.copy(job)  # with its cached properties
     vars(made).update(config=job.config.model_copy(update={"verify": verify.model_copy(update=rule)}),
                       choice=choice)

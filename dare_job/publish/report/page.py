@@ -80,7 +80,7 @@ def render(out: AnyPath, dt: str) -> str:
         "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
         time_shares=cost.time_shares(night.worker_s, sum((part.times for part in collected), Counter())),
         lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
-        carried_over=carried.of(night), losses=_losses(night.first("loss")),
+        carried_over=carried.of(night), losses=_losses(night),
         baseline_method=cost.baseline_method(night.baseline or {}),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
@@ -197,14 +197,20 @@ def _waves(night: Night) -> list[dict]:
             for number, wave in enumerate(manifest.get("waves") or [], start=1)]
 
 
-def _losses(loss: dict | None) -> list[dict]:
-    """``measure, mean, bound, limit`` of each measure of the loss, as text; empty if none was measured."""
-    def shown(value: float | None) -> str:
-        return "–" if value is None else f"{value:.4f}"
+def _losses(night: Night) -> list[dict]:
+    """``measure, mean, bound, limit`` of each measure of the loss, as text; empty if none was measured.
 
-    return [{"measure": title, "limit": shown((loss["limits"] or {}).get(name)),
-             **{part: shown((loss[name] or {}).get(part)) for part in ("mean", "bound")}}
-            for name, title in limits.MEASURES.items()] if loss else []
+    The AUC loss is that of the curve by which the verification was chosen, if it has one.
+    """
+    loss, choice = night.first("loss"), night.first("choice") or {}
+    if not loss:
+        return []
+    measured = [(title, loss[name], loss["limits"].get(name)) for name, title in limits.MEASURES.items()]
+    measured += [(f"AUC loss of {model}, by the curve of {choice['curve_date']}", found, None)
+                 for model, found in choice.get("auc", {}).items()]
+    return [{"measure": title, **{name: "–" if value is None else f"{value:.4f}" for name, value in (
+        ("mean", (found or {}).get("mean")), ("bound", (found or {}).get("bound")), ("limit", limit))}}
+        for title, found, limit in measured]
 
 
 def _written(collected: list[Collected], dt: str) -> list[dict]:
