@@ -15,6 +15,7 @@ from dare_job.observe import figures, log, progress
 from dare_job.observe.metrics import Metrics
 from dare_job.observe.progress import counted
 from dare_job.publish.gate import findings
+from dare_job.publish.loss import limits
 from dare_job.publish.report import screen
 from dare_job.refresh import stopping
 from dare_job.refresh import words as refresh_words
@@ -195,7 +196,7 @@ def summarise(job: Job, manifests: dict) -> dict:
         "gates": findings.worst({entity: manifests[entity]["gates"] for entity in ENTITIES}),
         "choice": manifests["user"]["choice"], "copied": total("counts", "copied"),
         "backlog": sum(sum(manifests[entity]["refresh"]["carried"].values()) for entity in ENTITIES),
-        "stopped": manifests["user"]["refresh"]["stopped"],
+        "stopped": manifests["user"]["refresh"]["stopped"], "loss": manifests["user"].get("loss"),
     }
 
 
@@ -245,7 +246,8 @@ def _generate_words(report: dict) -> str:
               if report.get("stopped") else "")
     words += f" ({finished_before} of {report['rows']} rows were already there)" if finished_before else ""
     words += f", {rate:.0f} tokens/s per worker" if rate else ""
-    return words + _waves_words(report["waves"])
+    words += _waves_words(report["waves"])
+    return f"{words}; {limits.summary(report['loss'])}" if report.get("loss") else words
 
 
 def _waves_words(waves: dict[str, list[dict]]) -> str:

@@ -38,6 +38,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "refresh": "config errors job observe schemas spark storage tables workspace",
     "data": "config decode embed errors job models observe prompts schemas spark storage workspace",
     "inference": "config decode errors models",
+    "verifiers": "decode errors",
     "generate": "config data decode embed errors inference job models observe refresh schemas spark storage "
                 "tables workspace",
     "publish": "config data decode embed errors generate job models observe refresh schemas spark storage "
@@ -47,7 +48,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "stages": "config data embed errors generate job models observe prompts publish recommend refresh "
               "schemas spark storage tables training workspace",
     "evaluate": "config data decode embed errors generate inference job models observe pipeline prompts "
-                "publish refresh schemas spark stages storage tables training workspace",
+                "publish refresh schemas spark stages storage tables training verifiers workspace",
     "training": ". config data decode embed errors models observe prompts publish recommend schemas "
                 "storage workspace",
     "cli": ". api config data decode errors evaluate job observe pipeline publish spark storage training "
@@ -89,6 +90,7 @@ WITHOUT = {
     "pools": ("torch", "pyspark", "faiss", "transformers"),
     "dare_job.decode": ("pyspark", "faiss", "airflow", "pandas", "pyarrow"),
     "dare_job.api": ("pyspark", "faiss", "airflow"),
+    "dare_job.verifiers": ("pyspark", "faiss", "airflow", "pandas", "pyarrow"),
     "dare_job.inference": ("pyspark", "faiss", "airflow", "pandas"),
     "dare_job.storage": ("torch", "pyspark", "transformers"),
     "dare_job.config": ("torch", "pyspark", "transformers"),

@@ -70,7 +70,8 @@ for _panel, _families in {
         "drafter": _family("Train draft models.", train=training.train_drafter),
         "writer": _family("Train small models that write the texts.", train=training.train_writer),
         "data": data.app,
-        "pools": _family("Use pools in other programs.", export=pools.export),
+        "pools": _family("Use pools in other programs, and learn from texts of several dates.",
+                         export=pools.export, corrections=pools.corrections),
     },
 }.items():
     for _name, _group in _families.items():

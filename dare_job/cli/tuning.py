@@ -161,7 +161,7 @@ class CurveOptions:
 
 @takes(CurveOptions)
 def curve(args: CurveOptions, as_json: bool) -> None:
-    """Measure what relaxed verification costs in quality and gains in speed, for several settings (k, p).
+    """Measure what lossy verification costs in quality and gains in speed, for several settings.
 
     The curve is for `dare-job run --target ... --curve`, which picks a setting from it.
     """

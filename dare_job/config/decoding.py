@@ -120,6 +120,16 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         "(decode.nodes auto: 15) and all of its previous text is verified (decode.score auto). On a GPU, "
         "bfloat16 and float16 passes have one shape, so those with few rows take as long as full ones. "
         "Relaxed rules: a change of decode.batch_size makes no text stale")
+    sample: NotNegative | Literal["auto"] = Field(
+        "auto", description="Rules and plug-ins that are not lossless: number of rows, chosen by the seed, "
+        "that are also written strictly. The report compares both texts. They come first, and are at most "
+        "half of the rows. auto: a twentieth of the rows, from 500 to 2,000, but at most a quarter of the "
+        "rows. 0: none")
+    max_loss: dict[Literal["distance", "facts"], Annotated[float, Field(gt=0, lt=1)]] = Field(
+        {}, description="Maximum loss, such as {distance: 0.02, facts: 0.05}; a run writes the rows after "
+        "the sample strictly unless the upper bound of each loss at 95 % is within its limit. distance: 1 - "
+        "cosine of the sentence vectors (encode.model, or embedded). facts: share of the texts that name "
+        "other titles, attributes or numbers. {}: no limit")
     refresh_nights: NotNegative = Field(
         0, description="Relaxed rules: a row that has relaxed tokens is generated again with the strict "
         "rule on one date in N, which depends on its id. 0: never")
@@ -148,6 +158,13 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         if self.target and self.rule != "strict":
             raise ValueError(f"verify.rule = {self.rule}: verify.target chooses the rule itself; leave one "
                              "of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _loss_is_measured(self):
+        if self.max_loss and not self.sample:
+            raise ValueError("verify.max_loss with verify.sample = 0: without a sample the loss is not "
+                             "known; leave one of them out")
         return self
 
     @model_validator(mode="after")

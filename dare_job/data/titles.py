@@ -11,8 +11,10 @@ such as Toy Story in Toy Story 2, counts only where it stands alone.
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +52,44 @@ def named(text: str | None, titles: Iterable[str], values: Iterable[str] = ()) -
     search = _compiled(tuple(pattern for _, pattern in patterns))
     mentions = (keys[match.lastindex - 1] for match in search.finditer(_plain(text)))
     return list(dict.fromkeys(mentions))
+
+
+class Mentions:
+    """Finds which of many titles and values texts may name, each in time that does not grow with the texts.
+
+    It looks for their words alone. ``named`` decides which of them a text names.
+
+    Attributes
+    ----------
+    titles, values
+        By text, in the order in which they were added.
+    """
+
+    def __init__(self, texts: Sequence[str]):
+        self._texts = [f" {_flat(text).casefold()} " for text in texts]
+        self.titles: list[dict[str, None]] = [{} for _ in texts]
+        self.values: list[dict[str, None]] = [{} for _ in texts]
+        self._starts: dict[str, set[int]] = defaultdict(set)
+        for number, text in enumerate(self._texts):
+            for first, second in pairwise([*text.split(), ""]):
+                self._starts[first].add(number)
+                self._starts[f"{first} {second}"].add(number)
+
+    def add_title(self, title: str) -> None:
+        """Look for a title, in any way to write it."""
+        for number in self._with(title_variants(title)):
+            self.titles[number][title] = None
+
+    def add_value(self, value: str) -> None:
+        """Look for an attribute value; of "Comedy, Romance" for both parts."""
+        for part in split_values([value]):
+            for number in self._with([part]):
+                self.values[number][part] = None
+
+    def _with(self, ways: Iterable[str]) -> set[int]:
+        ways = [way.casefold() for way in ways]
+        return {number for way in ways for number in self._starts.get(" ".join(way.split()[:2]), ())
+                if f" {way} " in self._texts[number]}
 
 
 def _patterns(titles: tuple[str, ...], values: tuple[str, ...]) -> list[tuple[str, str]]:

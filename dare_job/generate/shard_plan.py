@@ -8,6 +8,7 @@ be the same; the limit only affects which other rows are generated.
     generate/cut/*.parquet                   the rows, with wave, shard, chunk and position
     generate/entity=E/part-<shard>-<chunk>.parquet   finished chunks
     generate/entity=E/kept-*.parquet         finished rows from an earlier shard plan of the same date
+    generate/strict/entity=E/part-*.parquet  strict texts of the rows of the sample (``strict_sample``)
 """
 
 import json
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 
 from dare_job import errors
 from dare_job.errors import DareJobError
-from dare_job.generate import row_assignment, waves
+from dare_job.generate import row_assignment, strict_sample, waves
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.schemas import ENTITIES
@@ -58,6 +59,8 @@ class ShardPlan:
         Entity types whose waves draft from the texts of earlier waves.
     wave_settings
         Digest of the settings that assign rows to waves.
+    sample_wave
+        Wave of the rows that are also written strictly; 0: there is none.
     """
 
     folder: AnyPath
@@ -70,6 +73,7 @@ class ShardPlan:
     waves: Sequence[Sequence[int]] = ()
     drafting: Sequence[str] = ()
     wave_settings: str = ""
+    sample_wave: int = 0
 
     def shards_of(self, wave: int) -> range:
         """Shard numbers of a wave. Waves are counted from 1."""
@@ -90,9 +94,11 @@ def load_or_create(job: Job, fingerprint: str, rows_to_write) -> ShardPlan:
     run has no rows.
     """
     folder = job.space.stage("generate")
-    wave_settings = digest([job.config.waves.model_dump(), job.config.refresh.is_timed])
+    wave_settings = digest([job.config.waves.model_dump(), job.config.refresh.is_timed,
+                            *strict_sample.settings(job.config)])
     for entity in ENTITIES:
-        chunk_files.discard_unreadable(folder / f"entity={entity}")
+        for chunks in (folder, folder / strict_sample.FOLDER):
+            chunk_files.discard_unreadable(chunks / f"entity={entity}")
     plan = read_plan(folder)
     if plan and plan.fingerprint == fingerprint and _covers(plan, job.limit, wave_settings):
         return plan
@@ -170,14 +176,25 @@ def raise_failure(folder: AnyPath) -> None:
 
 def remaining_rows(job: Job, plan: ShardPlan, wave: int | None = None) -> DataFrame:
     """Rows (of a wave) without a committed chunk: one partition per shard, by position."""
-    rows, numbers = read_parquet(job.spark, plan.folder / "cut"), range(plan.shards)
+    return in_shards(uncommitted(job, plan, wave, plan.entities), plan, wave)
+
+
+def uncommitted(job: Job, plan: ShardPlan, wave: int | None, folders: Sequence[AnyPath]) -> DataFrame:
+    """Rows (of a wave) without a committed chunk in ``folders``, one for each of ``ENTITIES``."""
+    rows = read_parquet(job.spark, plan.folder / "cut")
     if wave is not None:
-        rows, numbers = rows.where(F.col("wave") == wave), plan.shards_of(wave)
-    done = sorted({(entity, *chunk) for entity in ENTITIES
-                   for chunk in chunk_files.committed(plan.folder / f"entity={entity}")})
+        rows = rows.where(F.col("wave") == wave)
+    done = sorted({(entity, *chunk) for entity, folder in zip(ENTITIES, folders, strict=True)
+                   for chunk in chunk_files.committed(folder)})
     if done:
         ready = job.spark.createDataFrame(done, "entity string, shard int, chunk int")
         rows = rows.join(F.broadcast(ready), ["entity", "shard", "chunk"], "left_anti")
+    return rows
+
+
+def in_shards(rows: DataFrame, plan: ShardPlan, wave: int | None = None) -> DataFrame:
+    """Rows (of a wave) in one partition per shard, by position."""
+    numbers = range(plan.shards) if wave is None else plan.shards_of(wave)
     partition = F.col("shard") - F.lit(numbers.start)
     return rows.repartitionById(max(1, len(numbers)), partition).sortWithinPartitions("position")
 
@@ -186,7 +203,7 @@ def _write_empty(staging: AnyPath) -> dict:
     """Write the folders of a run without rows."""
     for entity in ENTITIES:
         (staging / f"entity={entity}").mkdir()
-    return {"shards": 0, "rows": 0, "waves": [], "drafting": []}
+    return {"shards": 0, "rows": 0, "waves": [], "drafting": [], "sample_wave": 0}
 
 
 def _write(job: Job, rows, staging: AnyPath) -> dict:
@@ -200,13 +217,13 @@ def _write(job: Job, rows, staging: AnyPath) -> dict:
             ids = ids.select(F.lit(entity).alias("entity"), "entity_id")
             rows = rows.join(ids, ["entity", "entity_id"], "left_anti")
     with progress.doing("choosing the rows of each wave"):
-        rows, drafting = waves.add_waves(job, rows, texts)
+        rows, drafting, sample = waves.add_waves(job, rows, texts)
     with progress.doing("assigning rows to shards"):
         record, placed = row_assignment.assign_rows(job, rows.select("wave", "entity", *ROW_COLUMNS))
     with progress.doing("writing the shard plan"):
         write_parquet(placed.select("entity", *ROW_COLUMNS, *ASSIGNMENT_COLUMNS), (staging / "cut").resolve())
     return {"shards": sum(shards for _, shards in record), "rows": sum(rows for rows, _ in record),
-            "waves": record, "drafting": drafting}
+            "waves": record, "drafting": drafting, "sample_wave": sample}
 
 
 @progress.doing("copying finished rows")

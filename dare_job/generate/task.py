@@ -51,6 +51,8 @@ class Task:
         Expected seconds of a worker per row, until it has measured its own; 0: not known.
     prompt_formats
         What surrounds prompts, by entity type; empty: the section ``model`` alone decides.
+    chunks
+        Subfolder of ``folder`` in which chunks are committed; empty: ``folder`` itself.
     """
 
     config: JobConfig
@@ -72,6 +74,7 @@ class Task:
     stop_at: float | None = None
     stop_why: str = ""
     row_s: float = 0.0
+    chunks: str = ""
 
     @classmethod
     def of(cls, job: Job, pools_version: str = "", plan_token: str = "") -> "Task":
@@ -101,6 +104,11 @@ class Task:
             archives += tuple(shipping.ship_folder(job.spark, Path(folder), version)
                               for _, folder, version in wave_pools)
         return replace(self, wave_pools=wave_pools, archives=archives)
+
+    def strictly(self, chunks: str = "") -> "Task":
+        """The same task with strict verification, and the subfolder of its chunks."""
+        verify = self.config.verify.model_copy(update={"rule": "strict", "plugin": None})
+        return replace(self, config=self.config.model_copy(update={"verify": verify}), chunks=chunks)
 
     def here(self) -> "Task":
         """The same task with the folders of this host. Call it in a Spark task.

@@ -41,7 +41,9 @@ def unfinished_rows(work: ShardPlan, wave: int) -> int:
 
 def wave_name(work: ShardPlan, wave: int) -> str:
     """Name of a wave in progress bars and messages."""
-    return f"wave {wave} of {len(work.waves)}" if len(work.waves) > 1 else "writing"
+    if len(work.waves) == 1:
+        return "writing"
+    return f"wave {wave} of {len(work.waves)}{' (sample)' if wave == work.sample_wave else ''}"
 
 
 def require_complete(work: ShardPlan, wave: int) -> None:
@@ -71,7 +73,7 @@ def build_indexes(job: Job, work: ShardPlan, wave: int) -> tuple[tuple[str, str,
     """Build missing indexes for a wave from the texts of earlier waves; returns its ``Task.wave_pools``."""
     indexes = []
     for entity, folder in zip(ENTITIES, work.entities, strict=True):
-        texts = [*folder.glob("kept-*.parquet"), *_chunks(work, range(1, wave), folder)]
+        texts = [*folder.glob("kept-*.parquet"), *committed_chunks(work, range(1, wave), folder)]
         if entity not in work.drafting or not texts:
             continue
         pool = work.folder / "waves" / folder.name / f"wave-{wave}"
@@ -87,11 +89,11 @@ def _texts(path: AnyPath) -> pa.Table:
 
 
 def _totals(work: ShardPlan, wave: int, folder: AnyPath) -> chunk_files.Totals:
-    chunks = _chunks(work, range(wave, wave + 1), folder)
+    chunks = committed_chunks(work, range(wave, wave + 1), folder)
     return sum(paths.map_paths(chunk_files.read_totals, chunks), chunk_files.Totals())
 
 
-def _chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:
+def committed_chunks(work: ShardPlan, waves: range, folder: AnyPath) -> list[AnyPath]:
     """Committed chunk files of some waves."""
     numbers = {shard for wave in waves for shard in work.shards_of(wave)}
     return [path for path in sorted(folder.glob("part-*.parquet")) if chunk_files.numbers(path)[0] in numbers]

@@ -3,6 +3,9 @@
 If no previous text of the current model and prompt exists, the first waves contain representative rows of
 each entity type: medoids of the pools, in proportion to the pool sizes. The choice depends only on the rows
 and their vectors, not on the partitioning.
+
+If verification is lossy, a seeded sample of the other rows is a wave of its own after these. It is also
+written strictly (``strict_sample``), and the waves after it can depend on what that shows.
 """
 
 from collections.abc import Sequence
@@ -14,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dare_job.embed import kmeans
+from dare_job.generate import strict_sample
 from dare_job.job import Job
 from dare_job.schemas import ENTITIES, MODES_WITHOUT_POOLS
 from dare_job.spark.tables import read_parquet
@@ -63,13 +67,21 @@ def uses_waves(job: Job, entity: str) -> bool:
     return when == "always" or old is None or bool(published.writer_changes(job, old, entity))
 
 
-def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFrame, list[str]]:
-    """Add column ``wave`` (int, from 1); also returns the entity types whose waves draft from earlier ones.
+def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFrame, list[str], int]:
+    """Add column ``wave`` (int, from 1).
 
     Parameters
     ----------
     texts
         Number of texts of this run that are already finished, by entity type; the index starts with them.
+
+    Returns
+    -------
+    rows : DataFrame
+    drafting : list of str
+        Entity types whose waves draft from earlier ones.
+    sample : int
+        Wave of the rows that are also written strictly; 0: there is none.
     """
     drafting = [entity for entity in ENTITIES if uses_waves(job, entity)]
     has_prompt = F.col("prompt").isNotNull() & F.col("error").isNull()
@@ -81,12 +93,16 @@ def add_waves(job: Job, rows: DataFrame, texts: dict[str, int]) -> tuple[DataFra
     shares = {(entity, pool): waves for entity in drafting for pool, waves in _waves_by_pool(
         members[entity], wave_sizes(job.config.waves.sizes, sum(members[entity].values()),
                                        texts.get(entity, 0))).items()}
-    if not shares:
-        return _in_bands(job, rows.withColumn("wave", F.lit(1)), 1), drafting
-    first = job.spark.createDataFrame(_choose_rows(job, candidates, shares))
-    rest = 1 + max(wave for waves in shares.values() for wave in waves)
-    rows = rows.join(F.broadcast(first), ["entity", "entity_id"], "left")
-    return _in_bands(job, rows.withColumn("wave", F.coalesce("wave", F.lit(rest))), rest), drafting
+    rest = 1
+    if shares:
+        first = job.spark.createDataFrame(_choose_rows(job, candidates, shares))
+        rest += max(wave for waves in shares.values() for wave in waves)
+        rows = rows.join(F.broadcast(first), ["entity", "entity_id"], "left")
+        rows = rows.withColumn("wave", F.coalesce("wave", F.lit(rest)))
+    else:
+        rows = rows.withColumn("wave", F.lit(rest))
+    rows, sample = strict_sample.split_wave(job, rows, rest)
+    return _in_bands(job, rows, rest + 1 if sample else rest), drafting, sample
 
 
 def _in_bands(job: Job, rows: DataFrame, last: int) -> DataFrame:

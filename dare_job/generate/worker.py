@@ -128,7 +128,8 @@ def _record_stop(task: Task) -> None:
 
 def _path(row: dict, task: Task) -> AnyPath:
     """The file of a row's chunk."""
-    return path(task.folder) / f"entity={row['entity']}" / chunk_files.name(row["shard"], row["chunk"])
+    folder = path(task.folder) / task.chunks if task.chunks else path(task.folder)
+    return folder / f"entity={row['entity']}" / chunk_files.name(row["shard"], row["chunk"])
 
 
 def _name() -> str:

@@ -39,6 +39,9 @@ HELP = {
     "row_errors": "Rows with an error.",
     "tokens": "Tokens generated for the date.",
     "relaxed_tokens": "Generated tokens that are not the model's top-1 token.",
+    "loss_bound": "Upper bound of the loss of lossy verification, by measure (section verify).",
+    "loss_mean": "Loss of lossy verification on the sample, by measure.",
+    "loss_over_limit": "1 if rows were written strictly because of verify.max_loss, else 0.",
     "scored_tokens": "Tokens reused from previous texts.",
     "target_steps": "Decoding steps of the target model, summed over rows.",
     "accepted_per_step": "Draft tokens accepted per decoding step.",
@@ -118,6 +121,7 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
             yield from _backlog(entity, manifest)
         hour = (manifests["user"].get("refresh") or {}).get("one_more_hour")
         yield from [] if hour is None else [Figure("backlog_hour_share", hour)]
+        yield from _loss(manifests["user"].get("loss"))
         yield from _rates(manifests["user"])
         return
     for entity in ENTITIES:
@@ -145,6 +149,15 @@ def _backlog(entity: str, manifest: dict) -> Iterator[Figure]:
         yield Figure("rows_backlog_by_age", left, {"entity": entity, "age": age})
     if total := record.get("value", 0) + record.get("value_left", 0):
         yield Figure("backlog_value_share", record["value_left"] / total, {"entity": entity})
+
+
+def _loss(record: dict | None) -> Iterator[Figure]:
+    if record is None:
+        return
+    yield Figure("loss_over_limit", int(record["strict"] is not None))
+    for measure in ("distance", "facts"):
+        for name, value in (record[measure] or {}).items():
+            yield Figure(f"loss_{name}", value, {"measure": measure})
 
 
 def _sums(entity: str, counts: dict, totals: dict, accepted: float | None) -> Iterator[Figure]:

@@ -17,7 +17,7 @@ from dare_job.data import render
 from dare_job.data.history import end_of_date, end_of_day, user_histories
 from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
-from dare_job.generate import preflight
+from dare_job.generate import preflight, strict_sample
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
@@ -49,11 +49,14 @@ def run(job: Job) -> dict:
         The input is far smaller than that of the previous date.
     ModelError
         The model is missing, incomplete or not supported.
+    ConfigError
+        As ``certificate.require_encoder``.
     """
     with progress.doing("hashing the model"):  # first, so that an incomplete model fails early
         salts = {entity: text_salt(job.config, job.model_hash, job.draft_hash, entity) for entity in ENTITIES}
     with progress.doing("checking the model"):
         preflight.check_model(job)
+    _check_loss(job)
     _warn_of_wording(job)
     source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
@@ -85,6 +88,14 @@ def run(job: Job) -> dict:
     record = done_record(target)
     _warn_of_missing_prompts(job, record)
     return stage_report(record)
+
+
+def _check_loss(job: Job) -> None:
+    """Check that the loss of lossy verification can be measured, before anything is generated."""
+    if strict_sample.settings(job.config):
+        from dare_job.publish.loss import certificate  # imports scipy, which few runs need
+
+        certificate.require_encoder(job)
 
 
 def _warn_of_missing_prompts(job: Job, record: dict) -> None:

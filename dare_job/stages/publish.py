@@ -89,7 +89,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "refresh": _carried_over(job, generated, choice, entity, [folder / part.file for part in files]),
         "gates": gates, "waves": generated["waves"][entity],
-        **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span")},
+        **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span", "loss")},
         "input": input_size.compared_counts(plan["input"]),
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},
         "previous": str(published.previous_folder(job, entity) or "") or None,

@@ -16,12 +16,13 @@ from dare_job.config.settings import JobConfig
 from dare_job.data.sample_world.write import write_world
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.ctr.knowledge import read
-from dare_job.evaluate.curve import distance, table, written
+from dare_job.evaluate.curve import table, written
 from dare_job.evaluate.curve.choose import chosen
 from dare_job.evaluate.curve.options import Check, Options
 from dare_job.evaluate.curve.quality_curve import run
 from dare_job.job import Job
 from dare_job.publish.features import encoder_files
+from dare_job.publish.loss import distance
 from dare_job.stages import plan
 from dare_job.tables import published
 from dare_job.workspace import Workspace

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_job.evaluate.curve import distance
+from dare_job.publish.loss import distance
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 

@@ -30,7 +30,7 @@ def job_of(out: Path, **metrics) -> Job:
     return Job(config, Workspace(out, date.fromisoformat(DAY)), "run-2")
 
 
-def publish(space: Workspace, dt: str, **refresh: dict) -> None:
+def publish(space: Workspace, dt: str, loss: dict | None = None, **refresh: dict) -> None:
     """A date with 10 users and 20 items; ``refresh``: what its manifests say about the choice, by type."""
     for n, entity in enumerate(ENTITIES, 1):
         folder = space.knowledge(entity, dt)
@@ -39,7 +39,7 @@ def publish(space: Workspace, dt: str, **refresh: dict) -> None:
             "run_id": "run", "counts": {"rows": 10 * n, "written": 7, "carried": 2, "errors": 1},
             "totals": {"tokens": 700, "relaxed_tokens": 5, "scored_tokens": 50, "target_steps": 100},
             "accepted_per_step": 2.5, "tokens_per_s": 900.0, "baseline": {"tokens_per_s": 300.0},
-            "busy_s": 12.5, **({"refresh": refresh[entity]} if refresh else {})})
+            "busy_s": 12.5, "loss": loss, **({"refresh": refresh[entity]} if refresh else {})})
 
 
 def test_a_published_date_in_the_file_and_at_the_gateway(tmp_path):
@@ -92,6 +92,20 @@ def test_the_backlog_of_a_published_date(tmp_path):
     assert {name[1:]: value for name, value in found.items() if name[0].startswith("backlog")} == {
         (users,): 0.25, (): 0.25}
     assert found["backlog_hour_share",] == found["backlog_value_share", users] == 0.25
+
+
+def test_the_loss_of_a_published_date(tmp_path):
+    job, loss = job_of(tmp_path), {"distance": {"mean": 0.1, "bound": 0.3}, "facts": None, "strict": None}
+    for strict in (None, "too large"):
+        space = Workspace(tmp_path / str(strict), job.space.day)
+        publish(space, DAY, loss | {"strict": strict})
+        found = {(figure.name, *figure.labels.values()): figure.value
+                 for figure in figures.of_run(Job(job.config, space, "run"), "run", 0)}
+        assert found["loss_over_limit",] == (strict is not None)
+        assert (found["loss_mean", "distance"], found["loss_bound", "distance"]) == (0.1, 0.3)
+        assert ("loss_mean", "facts") not in found
+    publish(job.space, DAY)
+    assert not [figure for figure in figures.of_run(job, "run", 0) if figure.name.startswith("loss")]
 
 
 def test_a_failed_run_keeps_the_last_success_and_has_the_rows_that_are_finished(tmp_path):

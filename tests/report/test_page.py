@@ -51,6 +51,25 @@ def test_the_first_night_has_nothing_to_compare_with(tmp_path):
     assert "nothing unusual" in seen
 
 
+def test_a_lossy_night_says_what_it_lost_and_whether_the_rest_is_strict(tmp_path):
+    loss = {"rows": 500, "of": 2013, "level": 0.95, "encoder": "embedded", "differing": 0.25, "facts": None,
+            "distance": {"mean": 0.0123, "bound": 0.0234}, "limits": {"distance": 0.03}, "strict": None}
+    published.publish(tmp_path, [published.text("a")], [published.text("b")], loss=loss)
+    seen = words(written(tmp_path))
+    assert "500 rows, a random sample of 2,013, were also written strictly; 25" in seen
+    assert "embedding distance 0.0123 0.0234 0.0300" in seen and "other facts – – –" in seen
+    assert "nothing unusual" in seen and "of the sentence vectors of embedded" in seen
+    choice = {"target": "cosine=0.98", "why": "kept", "curve_date": "2026-01-01",
+              "auc": {"din": {"mean": 0.0004, "bound": None}}}
+    published.publish(tmp_path / "a", [published.text("a")], [published.text("b")], loss=loss, choice=choice)
+    assert "AUC loss of din, by the curve of 2026-01-01 0.0004 – –" in words(written(tmp_path / "a"))
+    strict = loss | {"strict": "embedding distance 0.0123, limit 0.02"}
+    published.publish(tmp_path / "b", [published.text("a")], [published.text("b")], loss=strict)
+    seen = words(written(tmp_path / "b"))
+    assert "Published with warnings" in seen
+    assert "The rows after the sample were written strictly: embedding distance 0.0123, limit 0.02." in seen
+
+
 def test_a_night_with_a_budget_says_what_it_left_and_what_an_hour_would_buy(tmp_path, capsys):
     curve = {"rows": [0, 2, 4], "cost": [0, 100, 300], "value": [0.0, 6.0, 8.0], "chosen_rows": 2,
              "chosen_cost": 100, "chosen_value": 6.0}

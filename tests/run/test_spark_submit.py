@@ -35,6 +35,6 @@ def test_spark_submit_runs_the_same_command_and_regenerates_nothing(nights, tmp_
     assert list(summary) == ["date", "out", "written", "errors", "skipped_fresh", "accepted_per_step",
                              "busy_slots", "scored_tokens", "relaxed_tokens", "guarded_rows", "tokens_per_s",
                              "baseline_tokens_per_s", "gates", "choice", "copied", "backlog", "stopped",
-                             "features"]
+                             "loss", "features"]
     assert summary == nights.second | {"out": str(out)}
     assert files(out) == before and leftovers(out) == []

@@ -50,7 +50,7 @@ def test_first_come_medoids_of_every_pool_whatever_the_partitions(tonight):
     job, rows, places = tonight
     found = {}
     for partitions in (1, 5):
-        placed, drafting = waves.add_waves(job, rows.repartition(partitions, "prompt", "entity_id"), {})
+        placed, drafting, _ = waves.add_waves(job, rows.repartition(partitions, "prompt", "entity_id"), {})
         assert drafting == ["user", "item"]
         found[partitions] = {row["entity_id"]: row["wave"] for row in placed.collect()}
     assert found[1] == found[5] and len(found[1]) == 172
@@ -75,7 +75,7 @@ def test_a_run_that_may_stop_early_writes_the_most_valuable_rows_first(make_job,
     for limits, count in (({}, 1), ({"max_rows": 10}, 1), ({"deadline": "05:00 UTC"}, 8),
                           ({"max_worker_hours": 1.0}, 8)):
         job = make_job({"waves": {"when": "never"}, "refresh": limits})
-        placed, _ = waves.add_waves(job, rows.repartition(3), {})
+        placed, *_ = waves.add_waves(job, rows.repartition(3), {})
         wave_of = {row["rank"]: row["wave"] for row in placed.collect()}
         assert wave_of.pop(None) == 1 and {*wave_of.values()} == {*range(1, count + 1)}
         in_order = [wave_of[rank] for rank in range(400)]

@@ -20,7 +20,7 @@ from dare_job.stages import generate
 from pools.index import Index
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SECTIONS = {"verify": {"rule": "relaxed", "k": 8, "p": 0.0, "reproducible": True},
+SECTIONS = {"verify": {"rule": "relaxed", "k": 8, "p": 0.0, "reproducible": True, "sample": 0},
             "waves": {"sizes": [8, 24]}, "decode": {"max_new_tokens": 20}, "baseline": {"rows": 0},
             "spark": {"rows_per_commit": 2, "shards": 3}}
 

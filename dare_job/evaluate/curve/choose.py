@@ -8,6 +8,7 @@ import copy
 from dataclasses import dataclass
 from typing import Literal
 
+from dare_job.config.plugins import PlugIn
 from dare_job.errors import ConfigError
 from dare_job.evaluate.curve import table
 from dare_job.evaluate.curve.table import Entry, QualityCurve
@@ -66,14 +67,36 @@ def chosen(job: Job) -> Job:
     else:
         entry, why = None, f"text stays strict: decode.mode = {job.config.decode.mode} always is"
     why += _other_settings(job, curve)
-    rule = {"rule": "strict"} if entry is None else {"rule": "relaxed", "k": entry.k, "p": entry.p}
+    rule = _rule(entry, verify.curve)
     choice = {"target": verify.target, "curve": verify.curve, "curve_date": curve.date,
-              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level, **rule,
-              "bound": None if entry is None else target.value(entry, "bound"), "why": why}
+              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level,
+              **(rule | {"rule": rule["plugin"]} if "plugin" in rule else rule),
+              "bound": None if entry is None else target.value(entry, "bound"), "why": why,
+              "auc": {} if entry is None else {
+                  model: {"mean": loss.mean, "bound": loss.bound} for model, loss in entry.auc.items()}}
     made = copy.copy(job)  # with its cached properties
     vars(made).update(config=job.config.model_copy(update={"verify": verify.model_copy(update=rule)}),
                       choice=choice)
     return made
+
+
+def _rule(entry: Entry | None, curve: str) -> dict:
+    """The settings of the section ``verify`` that an entry stands for; None: strict.
+
+    Raises
+    ------
+    ConfigError
+        The entry's verifier cannot be loaded, or has another version or file now.
+    """
+    if entry is None:
+        return {"rule": "strict"}
+    if entry.plugin is None:
+        return {"rule": "relaxed", "k": entry.k, "p": entry.p}
+    text = entry.plugin["text"]
+    if entry.plugin != {"text": text, **PlugIn.parse("verifier", "verify.curve", text).record()}:
+        raise ConfigError(f"verify.curve = {curve}: the verifier {text} has another version or file than "
+                          "when it was measured; measure again with `dare-job curve`")
+    return {"rule": "strict", "plugin": text}
 
 
 def _other_settings(job: Job, curve: QualityCurve) -> str:
@@ -94,7 +117,7 @@ def pick(curve: QualityCurve, target: Target) -> tuple[Entry | None, str]:
         return None, (f"text stays strict: the data do not suffice, since {curve.carried} of {texts} texts "
                       "were not generated with the settings; measure on a date on which all texts are stale")
     bounds = [(target.distance(bound), entry) for entry in curve.entries
-              if entry.k is not None and (bound := target.value(entry, "bound")) is not None]
+              if not entry.is_strict and (bound := target.value(entry, "bound")) is not None]
     meeting = [entry for distance, entry in bounds if distance <= 0]
     faster = [entry for entry in meeting if entry.speed[1] > 1]
     if faster:

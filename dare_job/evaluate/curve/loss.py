@@ -1,6 +1,7 @@
 """AUC loss of each setting: writes its texts as a set of knowledge, and compares the sets with ``ctr``."""
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def measure(job: Job, sample: list[dict], results: Mapping[Setting, Written], ch
               if setting is not None and results[setting].texts != results[None].texts]
     sets = {}
     for setting in [None, *others]:
-        sets[name(setting)] = out = folder / name(setting).replace(" ", "-").replace("=", "")
+        words = name(setting).replace(" ", "-").replace("=", "")
+        sets[name(setting)] = out = folder / re.sub(r"[^\w.-]+", "-", words).strip("-")
         _write_set(job, sample, results[setting], carried, out)
     losses = {setting: {model: Loss(by_seed=[0.0] * check.seeds, mean=0.0, bound=None)
                         for model in check.models} for setting in results if setting is not None}

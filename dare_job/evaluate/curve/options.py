@@ -1,15 +1,19 @@
 """Settings of a quality curve: the options of ``dare-job curve``. Imports no torch."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-from dare_job.config.options import Device, day, option, words
+from dare_job.config.options import PLUG_IN, Device, day, option
+from dare_job.config.plugins import PlugIn
 from dare_job.errors import ConfigError
 from dare_job.evaluate.ctr.options import MODELS, ctr_models
+
+_BETWEEN = re.compile(r",(?![^()]*\))")  # commas that are not in parentheses
 
 
 class RelaxedSetting(NamedTuple):
@@ -22,23 +26,28 @@ class RelaxedSetting(NamedTuple):
         return f"{self.k}:{self.p:g}"
 
 
-def _settings(flag: str, text: str) -> list[RelaxedSetting]:
+def _settings(flag: str, text: str) -> list[RelaxedSetting | str]:
     settings = []
-    for part in words(flag, text):
-        k, colon, p = part.partition(":")
-        try:
-            pair = RelaxedSetting(int(k), float(p) if colon else math.nan)
-        except ValueError:
-            pair = RelaxedSetting(0, math.nan)
-        if not (1 <= pair.k <= 64 and 0 <= pair.p < 1):
-            raise ConfigError(f"{flag} {part!r}: write K:P with K from 1 to 64 and P from 0 to below 1, "
-                              "for example 2:0.1,4:0.05")
-        if pair in settings:
+    for part in filter(None, map(str.strip, _BETWEEN.split(text))):
+        setting = _relaxed(flag, part) if part[0].isdigit() else PlugIn.parse("verifier", flag, part).text
+        if setting in settings:
             raise ConfigError(f"{flag} {part!r} is given twice")
-        settings.append(pair)
+        settings.append(setting)
     if not settings:
         raise ConfigError(f"{flag} is empty: write K:P,..., for example 2:0.1,4:0.05")
     return settings
+
+
+def _relaxed(flag: str, text: str) -> RelaxedSetting:
+    k, colon, p = text.partition(":")
+    try:
+        pair = RelaxedSetting(int(k), float(p) if colon else math.nan)
+    except ValueError:
+        pair = RelaxedSetting(0, math.nan)
+    if not (1 <= pair.k <= 64 and 0 <= pair.p < 1):
+        raise ConfigError(f"{flag} {text!r}: write K:P with K from 1 to 64 and P from 0 to below 1, "
+                          f"for example 2:0.1,4:0.05, or a verifier as {PLUG_IN}")
+    return pair
 
 
 @dataclass(frozen=True)
@@ -73,10 +82,10 @@ class Options:
     """
 
     work: Path = option("Folder for curve.json, curve.svg and working files.", Path("curve"), flag="--save")
-    settings: Sequence[RelaxedSetting] = option(
-        "Settings of relaxed verification to measure.",
+    settings: Sequence[RelaxedSetting | str] = option(
+        "What to measure: K:P of relaxed verification, and verifiers as package.module:Class(option=value).",
         tuple(map(RelaxedSetting, (2, 2, 4, 4, 8, 16), (0.1, 0.05, 0.05, 0.01, 0.001, 0.0001))),
-        metavar="K:P,...", parse=_settings)
+        metavar="K:P,CLASS,...", parse=_settings)
     rows: int = option(
         "Number of rows to time, chosen by --seed. Without --data, only these are compared.", 1000, min=1)
     turns: int = option("Repetitions of the timing.", 3, min=1)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from dare_job.config.plugins import PlugIn
 from dare_job.errors import DataError
 from dare_job.evaluate.ctr.sets import TextEncoder
-from dare_job.evaluate.curve import distance, loss, table, written
-from dare_job.evaluate.curve.distance import Distances, mean_lower_bound
+from dare_job.evaluate.curve import loss, table, written
 from dare_job.evaluate.curve.options import Options
 from dare_job.evaluate.curve.table import Distance, Entry, QualityCurve
 from dare_job.evaluate.curve.written import Setting, Written
@@ -20,6 +20,8 @@ from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
 from dare_job.observe import redact
 from dare_job.publish.features import encoder_files
+from dare_job.publish.loss import distance, facts
+from dare_job.publish.loss.distance import Distances, mean_lower_bound, share_upper_bound
 from dare_job.publish.report.plot import Dot, Panel, decades, document, from_zero, linear
 from dare_job.workspace import write_json
 
@@ -54,11 +56,13 @@ def run(job: Job, options: Options) -> QualityCurve:
     alpha = (1 - options.level) / len(options.settings)
     encode = TextEncoder(encoder)
     distances = {setting: _distances(results[None], results[setting], encode) for setting in options.settings}
+    named = {setting: _facts(made, sample, results[None], results[setting], alpha)
+             for setting in options.settings}
     losses, carried = {}, 0
     if with_auc:
         losses, carried = loss.measure(made, sample, results, options.check, options.work / "texts", alpha)
-    entries = [_entry(setting, results, distances.get(setting), alpha, losses.get(setting, {}))
-               for setting in settings]
+    entries = [_entry(setting, results, distances.get(setting), alpha, losses.get(setting, {}),
+                      named.get(setting)) for setting in settings]
     curve = QualityCurve(
         schema_version=table.VERSION, date=job.space.dt,
         made=datetime.now(UTC).isoformat(timespec="seconds"), identity=table.identity(made),
@@ -90,19 +94,30 @@ def _distances(strict: Written, other: Written, encode: TextEncoder) -> Distance
     return distance.measure(pairs, tokens, lambda texts: encode(texts)[0])
 
 
+def _facts(job: Job, sample: list[dict], strict: Written, other: Written, alpha: float) -> Distance:
+    """Share of the rows that neither setting failed whose texts name different facts."""
+    texts = [(row["prompt"], strict.texts[key][0], other.texts[key][0]) for row in sample
+             if (key := (row["entity"], row["entity_id"])) in strict.texts and key in other.texts]
+    changed = facts.changed(texts, job.space.stage("input"))
+    return Distance(mean=changed / len(texts), bound=share_upper_bound(changed, len(texts), alpha))
+
+
 def _entry(setting: Setting, results: dict[Setting, Written], distances: Distances | None, alpha: float,
-           losses: dict[str, table.Loss]) -> Entry:
+           losses: dict[str, table.Loss], named: Distance | None) -> Entry:
     result, strict = results[setting], results[None]
     ratios = [s / o for s, o in zip(strict.seconds, result.seconds, strict=True)]
-    k, p = setting or (None, None)
-    quality = {}
+    rule, quality = {}, {}
+    if isinstance(setting, str):
+        rule = {"plugin": {"text": setting, **PlugIn.parse("verifier", "--settings", setting).record()}}
+    elif setting is not None:
+        rule = {"k": setting[0], "p": setting[1]}
     if distances is not None:
         tokens, strict_tokens = (sum(texts[row][1] for row in strict.texts if row in result.texts)
                                  for texts in (result.texts, strict.texts))
         quality = {**_means(distances, alpha), "differing": round(float((~distances.equal).mean()), 6),
                    "lengthened": round(tokens / max(strict_tokens, 1), 6)}
     return Entry(
-        k=k, p=p, tokens_per_s=round(result.tokens_per_s, 1),
+        **rule, facts=named, tokens_per_s=round(result.tokens_per_s, 1),
         accepted_per_step=round(result.accepted / result.steps, 4) if result.steps else None,
         relaxed_share=round(result.relaxed / max(result.tokens[0], 1), 6),
         speed=tuple(round(value, 4) for value in (statistics.median(ratios), min(ratios), max(ratios))),
@@ -120,7 +135,7 @@ def _means(distances: Distances, alpha: float) -> dict[str, Distance]:
 
 def _drawn(curve: QualityCurve) -> str:
     """Distance and AUC loss of each setting against its speed, with bounds, as an SVG document."""
-    relaxed = [entry for entry in curve.entries if entry.k is not None]
+    relaxed = [entry for entry in curve.entries if not entry.is_strict]
     strict = (1.0, "strict")
     panels = [Panel(f"1 - cosine similarity to strict text: mean and bound at {curve.level:.0%} "
                     f"({curve.rows} rows)",
@@ -130,7 +145,7 @@ def _drawn(curve: QualityCurve) -> str:
                      f"({curve.seeds} seeds)",
                      dots=[_dot(entry, entry.auc[model].mean, entry.auc[model].bound) for entry in relaxed],
                      x=linear, y=from_zero, reference=strict) for model in relaxed[0].auc]
-    return document(f"Quality against speed of {len(relaxed)} settings of relaxed verification", panels,
+    return document(f"Quality against speed of {len(relaxed)} settings of lossy verification", panels,
                     f"rows per second relative to strict verification (median of {curve.turns} rounds; bar: "
                     "minimum and maximum)")
 

@@ -1,4 +1,4 @@
-"""``curve.json``: quality and speed of each setting (k, p) of the relaxed rule; and the curve as a table."""
+"""``curve.json``: quality and speed of each setting of lossy verification; and the curve as a table."""
 
 from typing import Literal
 
@@ -39,24 +39,29 @@ class Loss(Section):
 
 
 class Entry(Section):
-    """One setting; the strict rule has k = p = null.
+    """One setting: k and p of the relaxed rule, or a verifier; the strict rule has neither.
 
     Attributes
     ----------
+    plugin
+        ``PlugIn.record`` of the verifier, and its ``text`` as in the settings.
     speed
         Rows per second relative to strict in the same round: median, minimum and maximum.
     length
         Mean of |tokens - strict's tokens| / tokens of the longer text.
     differing
         Share of the rows with another text than strict.
+    facts
+        Share of the rows whose text names other facts than the strict one (``publish.loss.facts``).
     lengthened
         Tokens of all texts over those of all strict texts.
     auc
         By CTR model; empty: not measured.
     """
 
-    k: int | None
-    p: float | None
+    k: int | None = None
+    p: float | None = None
+    plugin: dict | None = None
     tokens_per_s: float
     accepted_per_step: float | None
     relaxed_share: float
@@ -64,19 +69,33 @@ class Entry(Section):
     cosine: Distance | None = None
     rouge_l: Distance | None = None
     length: Distance | None = None
+    facts: Distance | None = None
     differing: float = 0.0
     lengthened: float = 1.0
     auc: dict[str, Loss] = {}
 
     @model_validator(mode="after")
     def _is_measured(self):
-        if self.k is not None and None in (self.p, self.cosine, self.rouge_l, self.length):
-            raise ValueError(f"k = {self.k}: p, cosine, rouge_l or length is missing")
+        if not self.is_strict and None in (self.cosine, self.rouge_l, self.length):
+            raise ValueError(f"{self.name}: cosine, rouge_l or length is missing")
+        if (self.k is None) != (self.p is None):
+            raise ValueError(f"k = {self.k}, p = {self.p}: one of them is missing")
         return self
 
     @property
+    def is_strict(self) -> bool:
+        return self.k is None and self.plugin is None
+
+    @property
     def name(self) -> str:
+        if self.plugin:
+            return plug_in_name(self.plugin["text"])
         return "strict" if self.k is None else f"k={self.k} p={self.p:g}"
+
+
+def plug_in_name(text: str) -> str:
+    """A verifier without its module, such as Mars(theta=0.9)."""
+    return text.partition(":")[2]
 
 
 class QualityCurve(Section):
@@ -162,7 +181,7 @@ def show(curve: QualityCurve, console: Console) -> None:
     """Print a line for each setting: speed, distances and AUC loss with their bounds."""
     models = list(next((entry.auc for entry in curve.entries if entry.auc), {}))
     table = Table("setting", "tokens/s", "speed", "min to max", "accepted", "relaxed", "changed texts",
-                  "cosine", "ROUGE-L", "length", *(f"AUC loss, {model}" for model in models))
+                  "cosine", "ROUGE-L", "length", "other facts", *(f"AUC loss, {model}" for model in models))
     for entry in curve.entries:
         table.add_row(*_cells(entry, models))
     console.print(table)
@@ -176,11 +195,12 @@ def _cells(entry: Entry, models: list[str]) -> list[str]:
     accepted = "" if entry.accepted_per_step is None else f"{entry.accepted_per_step:.2f}"
     cells = [entry.name, f"{entry.tokens_per_s:.0f}", f"{median:.2f}", f"{slowest:.2f} to {fastest:.2f}",
              accepted]
-    if entry.k is None:
-        return [*cells, *[""] * (5 + len(models))]
+    if entry.is_strict:
+        return [*cells, *[""] * (6 + len(models))]
     cells += [f"{entry.relaxed_share:.2%}", f"{entry.differing:.1%}"]
     distances = (entry.cosine, entry.rouge_l, entry.length)
     cells += [_with_bound(part.mean, part.bound, ".4f") for part in distances]
+    cells.append(_with_bound(entry.facts.mean, entry.facts.bound, ".4f") if entry.facts else "")
     return cells + [_with_bound(entry.auc[model].mean, entry.auc[model].bound, "+.4f") for model in models]
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from dare_job import pipeline
 from dare_job.errors import DataError, RowError
+from dare_job.evaluate.curve import table
 from dare_job.generate import loading
 from dare_job.generate.task import Task
 from dare_job.job import Job
@@ -28,7 +29,7 @@ from dare_job.workspace import Workspace
 
 _LOG = logging.getLogger("dare_job")
 _AT_ONCE = 4096  # rows per call of the engine
-Setting = tuple[int, float] | None  # (k, p); None: the strict rule
+Setting = tuple[int, float] | str | None  # (k, p); a verifier (``PlugIn``); None: the strict rule
 Row = tuple[str, str]  # entity type and id
 
 
@@ -87,7 +88,9 @@ class Written:
 
 
 def name(setting: Setting) -> str:
-    return "strict" if setting is None else f"k={setting[0]} p={setting[1]:g}"
+    if setting is None or isinstance(setting, str):
+        return table.plug_in_name(setting) if setting else "strict"
+    return f"k={setting[0]} p={setting[1]:g}"
 
 
 def prepared(job: Job, work: Path) -> Job:
@@ -155,7 +158,9 @@ def _task(job: Job, setting: Setting) -> Task:
     task = Task.of(job)
     if setting is None:
         return task
-    verify = task.config.verify.model_copy(update={"rule": "relaxed", "k": setting[0], "p": setting[1]})
+    rule = {"plugin": setting} if isinstance(setting, str) else {
+        "rule": "relaxed", "k": setting[0], "p": setting[1]}
+    verify = task.config.verify.model_copy(update=rule)
     return replace(task, config=task.config.model_copy(update={"verify": verify}))
 
 

@@ -31,8 +31,8 @@ class Point:
 def points(night: Night, before: list[Night], collected: list[Collected], gates: list[dict],
            unusual: list[Unusual]) -> list[Point]:
     """All points of a date's report, the bad ones first, then warnings, then notes."""
-    listed = [*_snapshot(night, collected), *_gates(gates), *_cost(night), *_unusual(night, before, unusual),
-             *_input(night)]
+    listed = [*_snapshot(night, collected), *_gates(gates), *_loss(night), *_cost(night),
+              *_unusual(night, before, unusual), *_input(night)]
     return sorted(listed, key=lambda point: ("bad", "warn", "note").index(point.level))
 
 
@@ -67,6 +67,12 @@ def _gates(gates: list[dict]) -> Iterator[Point]:
             yield Point("bad" if gate["result"] == "failed" else "warn",
                         f"Quality gate {gate['check']} of {gate['entity']}s: {gate['value']}, limit "
                         f"{gate['limit']}.", "gates")
+
+
+def _loss(night: Night) -> Iterator[Point]:
+    if (night.first("loss") or {}).get("strict"):
+        yield Point("warn", "Most rows were written strictly, because the loss of the sample is not known to "
+                            f"keep verify.max_loss: {night.first('loss')['strict']}.", "loss")
 
 
 def _cost(night: Night) -> Iterator[Point]:

@@ -10,6 +10,7 @@ from rich.filesize import decimal
 
 from dare_job import workspace
 from dare_job.publish.gate.findings import OF_LENGTHS
+from dare_job.publish.loss import limits
 from dare_job.publish.report import (
     carried,
     cost,
@@ -79,7 +80,7 @@ def render(out: AnyPath, dt: str) -> str:
         "page.html", shown=shown, sample_words=sample.summary(shown), timeline=timeline.of(night),
         time_shares=cost.time_shares(night.worker_s, sum((part.times for part in collected), Counter())),
         lengths=lengths.of(out, night, before[-1] if before else None, collected), money=cost.of(night),
-        carried_over=carried.of(night),
+        carried_over=carried.of(night), losses=_losses(night),
         baseline_method=cost.baseline_method(night.baseline or {}),
         night=night, before=before, next_date=next_date, collected=collected, gates=gates, points=points,
         linked={date for date in shown_dates if date and workspace.report_page(out, date).exists()},
@@ -194,6 +195,22 @@ def _waves(night: Night) -> list[dict]:
              "accepted": wave.get("accepted_per_step"), "rate": wave.get("tokens_per_s")}
             for entity, manifest in night.manifests.items()
             for number, wave in enumerate(manifest.get("waves") or [], start=1)]
+
+
+def _losses(night: Night) -> list[dict]:
+    """``measure, mean, bound, limit`` of each measure of the loss, as text; empty if none was measured.
+
+    The AUC loss is that of the curve by which the verification was chosen, if it has one.
+    """
+    loss, choice = night.first("loss"), night.first("choice") or {}
+    if not loss:
+        return []
+    measured = [(title, loss[name], loss["limits"].get(name)) for name, title in limits.MEASURES.items()]
+    measured += [(f"AUC loss of {model}, by the curve of {choice['curve_date']}", found, None)
+                 for model, found in choice.get("auc", {}).items()]
+    return [{"measure": title, **{name: "–" if value is None else f"{value:.4f}" for name, value in (
+        ("mean", (found or {}).get("mean")), ("bound", (found or {}).get("bound")), ("limit", limit))}}
+        for title, found, limit in measured]
 
 
 def _written(collected: list[Collected], dt: str) -> list[dict]:

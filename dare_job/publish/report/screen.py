@@ -7,6 +7,7 @@ from rich.console import Console
 
 from dare_job.observe.progress import counted, duration
 from dare_job.publish.gate import findings
+from dare_job.publish.loss import limits
 from dare_job.publish.report import cost, show_text
 from dare_job.publish.report.nights import Night
 from dare_job.refresh import words
@@ -121,6 +122,8 @@ def _details(manifests: dict, summary: dict) -> list[str]:
     if summary["relaxed_tokens"] or summary["guarded_rows"]:
         lines.append(f"Relaxed verification: {summary['relaxed_tokens'] / tokens:.2%} of the tokens are not "
                      f"the model's top-1 token; {summary['guarded_rows']} rows reached their length limit")
+    if loss := summary.get("loss"):
+        lines.append(f"Loss against strict verification: {limits.summary(loss)}")
     if summary["choice"]:
         lines.append(f"Verification for {summary['choice']['target']}: {summary['choice']['why']}")
     lines.append(f"Quality gate passed: {gate_words(summary['gates'])}")

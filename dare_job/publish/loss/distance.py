@@ -109,6 +109,15 @@ def mean_lower_bound(values: np.ndarray, alpha: float) -> float:
     return float(optimize.brentq(lambda m: _log_wealth(values, counts, m) + np.log(alpha), _MIN_MEAN, mean))
 
 
+def share_upper_bound(changed: int, rows: int, alpha: float) -> float:
+    """Upper bound, at level 1 - ``alpha``, of the share of which ``changed`` of ``rows`` are a sample.
+
+    It is that of Clopper and Pearson ("The use of confidence or fiducial limits illustrated in the case of
+    the binomial", Biometrika 1934), one-sided.
+    """
+    return float(special.betaincinv(changed + 1, rows - changed, 1 - alpha)) if changed < rows else 1.0
+
+
 def _log_wealth(values: np.ndarray, counts: np.ndarray, mean: float) -> float:
     """log K(mean), which falls as the mean grows."""
     with np.errstate(divide="ignore"):
