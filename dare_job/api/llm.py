@@ -175,7 +175,7 @@ class LLM:
         config = self._config if schema is None else self._with_schema(schema)
         common = Request(None, np.zeros(0, np.int32), max_new_tokens=max_new_tokens,
                          grammar=grammar_of(config, self._loaded))
-        return self._run(prompts, nearest, shared, common, drafts, show_progress, config.decode.schema)
+        return self._run(prompts, nearest, shared, common, drafts, show_progress, config.decode.form_of())
 
     def _with_schema(self, schema: Section) -> JobConfig:
         decode = {**self._sections.get("decode", {}), "schema": schema}
@@ -235,10 +235,9 @@ def _config(sections: dict) -> JobConfig:
     if config.verify.target:
         raise ConfigError(f"verify.target = {config.verify.target!r} is for the job alone: set verify.rule, "
                           "verify.k and verify.p instead")
-    schema = config.decode.schema
-    if schema.user.kind or schema.item.kind:
-        raise ConfigError("decode.schema.user and decode.schema.item are for the job alone: set "
-                          "decode.schema.json, regex or choices instead")
+    if any(key.startswith(("decode.schema.user", "decode.schema.item")) for key in config.decode.forms):
+        raise ConfigError("decode.schema.user and decode.schema.item are for the job alone: set json, regex "
+                          "or choices of decode.schema instead")
     return config
 
 

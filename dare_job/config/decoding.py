@@ -80,16 +80,16 @@ class DecodeSettings(_ENGINE, WithSchema):
         if self.stop and self.mode == "beam":
             raise ValueError(f"decode.stop = {self.stop!r}: mode beam does not support stop "
                              "strings; leave it out, or use another decode.mode")
-        if self.schema.forms and self.mode == "beam":
-            raise ValueError(f"{next(iter(self.schema.forms))}: mode beam does not support it; leave it out, "
+        if self.forms and self.mode == "beam":
+            raise ValueError(f"{next(iter(self.forms))}: mode beam does not support it; leave it out, "
                              "or use another decode.mode")
         return self
 
     @model_validator(mode="after")
     def _schema_ends_texts(self):
-        if self.schema.forms and self.min_new_tokens:
+        if self.forms and self.min_new_tokens:
             raise ValueError(f"decode.min_new_tokens = {self.min_new_tokens} with "
-                             f"{next(iter(self.schema.forms))}, which decides where a text can end: leave "
+                             f"{next(iter(self.forms))}, which decides where a text can end: leave "
                              "decode.min_new_tokens out, and set for instance minLength in a JSON schema")
         return self
 

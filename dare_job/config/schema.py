@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dare_job.config.base import Section
 
-_PATH = "the path of a file with a JSON schema, or the schema itself"
+_PATH = "the path of a file with a JSON schema, or the schema in place"
 
 
 def _json_text(value: Any) -> Any:
@@ -44,24 +44,30 @@ with warnings.catch_warnings():  # pydantic has deprecated methods that are call
     warnings.simplefilter("ignore", UserWarning)
 
     class TextForm(Section):
-        """The form of texts: at most one of its fields is set."""
+        """The form of texts; at most one field is set.
 
-        json: Annotated[str | None, BeforeValidator(_json_text)] = Field(
-            None, description=f"JSON schema that texts follow: {_PATH}. Published texts have a column parsed "
-            "(docs/how-to/structured-output.md). Needs the extra schema, as regex and choices do")
-        regex: str | None = Field(None, min_length=1, description="Regular expression that each text matches "
-                                  "as a whole (syntax of Rust's crate regex)")
-        choices: list[Annotated[str, Field(min_length=1)]] | None = Field(
-            None, min_length=1, description="Texts one of which each text is")
+        Attributes
+        ----------
+        json
+            JSON schema, as text.
+        regex
+            Regular expression that each text matches as a whole.
+        choices
+            Texts one of which each text is.
+        """
+
+        json: Annotated[str | None, BeforeValidator(_json_text)] = None
+        regex: Annotated[str, Field(min_length=1)] | None = None
+        choices: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
 
         @field_validator("choices")
         @classmethod
         def _are_texts(cls, value: list[str] | None) -> list[str] | None:
             for choice, count in Counter(value or ()).items():
                 if count > 1 or choice != choice.strip():
-                    problem = "occurs twice" if count > 1 else "begins or ends with white space"
-                    raise ValueError(f"decode.schema: choices: {choice!r} {problem}, and published texts "
-                                     "are without: correct the list")
+                    problem = "occurs twice" if count > 1 else (
+                        "begins or ends with white space, which published texts are without")
+                    raise ValueError(f"decode.schema: choices: {choice!r} {problem}: correct the list")
             return value
 
         @model_validator(mode="after")
@@ -81,24 +87,31 @@ with warnings.catch_warnings():  # pydantic has deprecated methods that are call
             """The value of the field that is set."""
             return self.kind and getattr(self, self.kind)
 
-    class SchemaSettings(TextForm):
+    class TextForms(TextForm):
         """The form of texts, of both entity types or of one."""
 
         user: TextForm = TextForm()
         item: TextForm = TextForm()
 
-        def of(self, entity: str | None = None) -> TextForm:
+    class WithSchema(Section):
+        """A section with the form of texts."""
+
+        schema: TextForms | None = Field(
+            None, description="Form that each text must have (needs the extra schema). {json: FILE}: a JSON "
+            "schema, by its path or in place. {regex: PATTERN}: a regular expression. {choices: [TEXT, "
+            "TEXT]}: one of these texts. {user: {json: FILE}, item: {regex: PATTERN}}: by entity type. null: "
+            "any text ([how to](../how-to/structured-output.md))")
+
+        def form_of(self, entity: str | None = None) -> TextForm:
             """The form of the texts of an entity type; None: that of both."""
-            own = getattr(self, entity) if entity else self
-            return own if own.kind else self
+            forms = self.schema or TextForms()
+            own = getattr(forms, entity) if entity else forms
+            return own if own.kind else forms
 
         @property
         def forms(self) -> dict[str, TextForm]:
             """All forms that are set, by key."""
-            named = {"decode.schema": self, "decode.schema.user": self.user, "decode.schema.item": self.item}
+            forms = self.schema or TextForms()
+            named = {"decode.schema": forms, "decode.schema.user": forms.user,
+                     "decode.schema.item": forms.item}
             return {f"{name}.{form.kind}": form for name, form in named.items() if form.kind}
-
-    class WithSchema(Section):
-        """A section with the form of texts."""
-
-        schema: SchemaSettings = SchemaSettings()

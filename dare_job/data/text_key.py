@@ -37,7 +37,7 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
     entity
         "user" or "item", whose system text and examples count; None: without them.
     """
-    form = config.decode.schema.of(entity)
+    form = config.decode.form_of(entity)
     optional = {"template_arguments": config.model.template_arguments,
                 "stop": sorted(set(config.decode.stop)),
                 "repetition_penalty": config.decode.repetition_penalty,

@@ -24,7 +24,7 @@ def check_schema(config: JobConfig, model: Callable[[], Path]) -> None:
     ModelError
         The tokenizer cannot be loaded.
     """
-    forms = config.decode.schema.forms
+    forms = config.decode.forms
     if not forms:
         return
     texts = {key: _definition(key, form) for key, form in forms.items()}
@@ -46,7 +46,7 @@ def grammar_of(config: JobConfig, loaded: LoadedModel, entity: str | None = None
     ConfigError
         As ``check_schema``, or the model has no end-of-text token.
     """
-    form = config.decode.schema.of(entity)
+    form = config.decode.form_of(entity)
     if not form.kind:
         return None
     key = f"{form.kind} {form.value}"

@@ -247,7 +247,7 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
     staging = atomic_folder.stage_folder(job.space.knowledge(entity), flat=True)
     failing.enter_context(atomic_folder.remove_on_error(staging))
     files = 1 + plan_table.row_count(job, entity) // _ROWS_PER_FILE
-    schema = job.config.decode.schema.of(entity).json
+    schema = job.config.decode.form_of(entity).json
     with progress.doing(f"writing the {entity} snapshot and its checksums"):
         written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files,
                                     parsed_type=schema and parsed.column_type(schema))
