@@ -7,7 +7,7 @@
 
 All values may be null. What has no such type is its JSON as a string: arrays and objects without these
 keywords, values of several types, and a schema within itself. Properties that the schema does not name are
-left out. A value of another type than the schema's, as in a text by an earlier schema, is null.
+left out. A value that does not fit its type, as in a text by an earlier schema, is null.
 """
 
 import json

@@ -46,9 +46,8 @@ values of the text. Its type follows from the schema:
 - All other parts are strings with their JSON: arrays and objects without these keywords, values of several
   types, and a schema inside itself. A type or null is the type, since all values may be null.
 - Properties that the schema does not name are left out; the text has them.
-- `parsed` is null if the text is not complete JSON: cut off at `decode.max_new_tokens`, ended because it loops,
-  or written without a schema. In a text by an earlier schema, values of another type and new properties are
-  null.
+- `parsed` is null if the text is not complete JSON: cut off at `decode.max_new_tokens`, a loop, or written
+  without a schema. In a text by an earlier schema, new properties and values that do not fit are null.
 """}
 _TYPE = r"(ATTRIBUTES|pa\.\w+\((?:pa\.\w+\(\)(?:, \w+)?)?\))"
 _FIELD = re.compile(rf'pa\.field\(f?"([^"]+)", {_TYPE}(, nullable=False)?\)'

@@ -74,8 +74,8 @@ def test_values_of_another_type_are_null_alone():
              f'{{"year": {2**63}, "rating": {10**400}}}', '{"year": 5.5, "title": "\\ud83d"}']
     none = dict.fromkeys(field.name for field in TYPE)
     assert values(FILM, *texts) == [
-        none | {"title": "3", "people": [{"name": None, "friends": None}, None]}, none | {"year": 5, "genres": ["1", None]}, none,
-        none | {"title": "?"}]
+        none | {"title": "3", "people": [{"name": None, "friends": None}, None]},
+        none | {"year": 5, "genres": ["1", None]}, none, none | {"title": "?"}]
     assert values({"type": "integer"}, "-9223372036854775808", "9223372036854775808", "true", "4") == [
         -2**63, None, None, 4]
 
