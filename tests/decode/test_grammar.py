@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from grammar_models import (
     ENDS,
     FORMS,
@@ -28,7 +29,15 @@ from transformers import PreTrainedTokenizerFast
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.grammar import Grammar, TextParser, constrain, definition, forbid, token_table
+from dare_job.decode.engine.grammar import (
+    Grammar,
+    TextParser,
+    _unpacked,
+    constrain,
+    definition,
+    forbid,
+    token_table,
+)
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.stop_strings import stop_strings
 from dare_job.decode.model.target import Target
@@ -279,9 +288,14 @@ def test_masks_and_pruned_trees_are_those_of_each_path(form):
         assert few.sizes[0] <= 3 and (few.parents[0] == ROOT).all()
 
 
-def test_scores_without_a_grammar_stay():
-    import torch
+def test_bits_of_masks_are_unpacked_on_devices_as_by_numpy():
+    words = np.random.default_rng(0).integers(-2**31, 2**31, (5, 7)).astype(np.int32)
+    expected = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    for columns in (1, 33, 224):
+        assert np.array_equal(_unpacked(torch.from_numpy(words), columns).numpy(), expected[:, :columns])
 
+
+def test_scores_without_a_grammar_stay():
     tree = build(np.array([3, 4]), empty_drafts(2), np.array([0, 0]))
     scores = torch.zeros(2, VOCABULARY)
     forbid(scores, tree, [None, None])

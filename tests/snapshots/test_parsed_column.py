@@ -85,3 +85,21 @@ def test_the_column_is_kept_in_parquet_and_not_read_as_text(tmp_path):
     pq.write_table(table, tmp_path / "part-0.parquet")
     assert pq.read_schema(tmp_path / "part-0.parquet").field("parsed").type == TYPE
     assert published.dataset(tmp_path).schema == KNOWLEDGE
+
+
+def test_duckdb_and_polars_read_the_fields(tmp_path):
+    """Beside a date whose texts have no schema."""
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    polars = pytest.importorskip("polars", reason="Polars is not installed")
+    row = {"entity_id": "a", "run_id": "r", "knowledge": '{"title": "Heat", "year": 1995}'}
+    rows = pa.Table.from_pylist([row, {"entity_id": "b", "run_id": "r"}], schema=KNOWLEDGE)
+    pq.write_table(rows, tmp_path / "plain.parquet")
+    texts = rows["knowledge"].to_pylist()
+    pq.write_table(rows.append_column("parsed", parsed.parse(texts, TYPE)), tmp_path / "parsed.parquet")
+    query = f"SELECT entity_id, parsed.title, parsed.year FROM '{tmp_path}/parsed.parquet' ORDER BY 1"
+    assert duckdb.sql(query).fetchall() == [("a", "Heat", 1995), ("b", None, None)]
+    both = duckdb.sql(f"SELECT parsed.year FROM read_parquet('{tmp_path}/*.parquet', union_by_name=true)")
+    assert sorted(both.fetchall(), key=str) == [(1995,), (None,), (None,), (None,)]
+    frames = [polars.read_parquet(tmp_path / f"{name}.parquet") for name in ("plain", "parsed")]
+    frame = polars.concat(frames, how="diagonal_relaxed")
+    assert frame["parsed"].struct.field("title").to_list() == [None, None, "Heat", None]

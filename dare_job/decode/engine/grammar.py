@@ -338,10 +338,14 @@ def _apply(masks: np.ndarray, scores: torch.Tensor) -> None:
         forbidden = np.unpackbits(~masks.view(np.uint8), axis=1, count=columns, bitorder="little")
         forbidden = torch.from_numpy(forbidden).view(torch.bool)
     else:
-        words = torch.from_numpy(~masks).to(scores.device)
-        bits = torch.arange(32, dtype=torch.int32, device=scores.device)
-        forbidden = ((words[..., None] >> bits) & 1).flatten(1)[:, :columns].bool()
+        forbidden = _unpacked(torch.from_numpy(~masks).to(scores.device), columns)
     scores[:, :columns].masked_fill_(forbidden, -torch.inf)
+
+
+def _unpacked(words: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return the first bits, bool (T, columns), of ``words`` int32 (T, W); slower than numpy on a CPU."""
+    bits = torch.arange(32, dtype=torch.int32, device=words.device)
+    return ((words[..., None] >> bits) & 1).flatten(1)[:, :columns].bool()
 
 
 class GrammarProcessor(LogitsProcessor):
