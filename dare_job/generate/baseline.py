@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dare_job.decode.engine.grammar import GrammarProcessor
+from dare_job.decode.engine.grammar_masks import GrammarProcessor
 from dare_job.decode.engine.stop_strings import length_until_stop
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading

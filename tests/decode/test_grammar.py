@@ -29,15 +29,9 @@ from transformers import PreTrainedTokenizerFast
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import DraftBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.grammar import (
-    Grammar,
-    TextParser,
-    _unpacked,
-    constrain,
-    definition,
-    forbid,
-    token_table,
-)
+from dare_job.decode.engine.grammar import Grammar, TextParser, definition, token_table
+from dare_job.decode.engine.grammar_drafts import constrain
+from dare_job.decode.engine.grammar_masks import _unpacked, forbid
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.stop_strings import stop_strings
 from dare_job.decode.model.target import Target

@@ -13,7 +13,8 @@ import torch
 from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.chains import best_chains
 from dare_job.decode.engine.draft_budget import DraftBudget
-from dare_job.decode.engine.grammar import constrain, forbid
+from dare_job.decode.engine.grammar_drafts import constrain
+from dare_job.decode.engine.grammar_masks import forbid
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit
