@@ -77,6 +77,17 @@ def test_there_are_shipped_files():
     ("verify: {length_quantile: 1}", ["verify.length_quantile = 1", "less than 1"]),
     ("verify: {length_quantile: 95%}", ["verify.length_quantile = '95%'", "number"]),
     ("group: {user_attributes: [a, 1]}", ["group.user_attributes = 1", "string"]),
+    ("decode: {schema: {jsn: a}}", ["unknown key decode.schema.jsn (did you mean json?)", "choices, item"]),
+    ("decode: {schema: {json: no.json}}", ["json = 'no.json' cannot be read (No such file", "in place"]),
+    ("decode: {schema: {json: [1]}}", ["json = [1] is no JSON schema"]),
+    ("decode: {schema: {json: {const: 2026-01-01}}}", ["decode.schema: json holds a value", "quotes"]),
+    ("decode: {schema: {regex: a, choices: [a]}}", ["regex and choices are both set: keep one of them"]),
+    ("decode: {schema: {user: {regex: ''}}}", ["decode.schema.user.regex = ''", "at least 1 character"]),
+    ("decode: {schema: {choices: [a, b, a]}}", ["choices: 'a' occurs twice"]),
+    ("decode: {schema: {choices: ['a ']}}", ["choices: 'a ' begins or ends with white space"]),
+    ("decode: {mode: beam, schema: {regex: a}}", ["decode.schema.regex: mode beam does not support it"]),
+    ("decode: {min_new_tokens: 3, schema: {item: {regex: a}}}",
+     ["decode.min_new_tokens = 3 with decode.schema.item.regex", "leave decode.min_new_tokens out"]),
     ("- a", ["must hold a mapping", "list"]),
     ("3", ["must hold a mapping", "int"]),
     ("a: [", ["not valid YAML"]),
@@ -138,6 +149,10 @@ def test_overrides_of_the_wrong_shape(settings, override):
     ("", ["spark.conf={spark.x: 2}"], "spark.conf", {"spark.x": "2"}),
     ("spark: {conf: }", [], "spark.conf", {}),
     ("embed: {vectors: {item: i}}", [], "embed.vectors", {"item": "i"}),
+    ("", ["decode.schema.regex=a|b"], "decode.schema.regex", "a|b"),
+    ("decode: {schema: {json: {b: 1, a: [é]}}}", [], "decode.schema.json", '{"b": 1, "a": ["é"]}'),
+    ("decode: {schema: {user: {choices: [x]}}}", ["decode.schema.item.regex=a"], "decode.schema.user.choices",
+     ["x"]),
 ])
 def test_accepted(settings, text, overrides, key, expected):
     found = settings(text, *overrides)
@@ -230,8 +245,8 @@ def leaves(section: type[Section] = JobConfig, above: str = "") -> dict:
     return found
 
 
-def test_there_are_at_most_125_settings_and_those_of_the_input_tables():
-    assert len([key for key in leaves() if not key.startswith("input.tables.")]) <= 125
+def test_there_are_at_most_126_settings_and_those_of_the_input_tables():
+    assert len([key for key in leaves() if not key.startswith("input.tables.")]) <= 126
 
 
 @pytest.mark.parametrize("key", leaves())
@@ -300,3 +315,17 @@ def test_a_day_boundary_is_a_time_zone_that_every_host_knows(settings, zone, par
         settings("", f"input.day_boundary={zone}")
     assert "input.day_boundary" in str(found.value)
     assert settings("", "input.day_boundary=Asia/Tokyo").input.day_boundary == "Asia/Tokyo"
+
+
+def test_a_json_schema_is_read_from_its_file_and_stays_as_it_is(settings, tmp_path):
+    """A worker has the schema itself; properties keep their order; settings can be validated again."""
+    file = tmp_path / "film.json"
+    file.write_text('{"type": "object",\n "properties": {"b": {}, "a": {}}}', encoding="utf-8")
+    found = settings(f"decode: {{schema: {{item: {{json: {file}}}}}}}")
+    text = '{"type": "object", "properties": {"b": {}, "a": {}}}'
+    assert found.decode.forms.keys() == {"decode.schema.item.json"}
+    assert found.decode.form_of("item").value == text and found.decode.form_of("user").kind is None
+    file.unlink()
+    assert JobConfig.model_validate(found.model_dump()) == found
+    both = settings("decode: {schema: {regex: a, user: {choices: [b]}}}").decode
+    assert (both.form_of().value, both.form_of("item").value, both.form_of("user").value) == ("a", "a", ["b"])

@@ -1,6 +1,8 @@
 """One generated text, with how it was decoded."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +44,9 @@ class Completion:
         This text's share of the time of all its forward passes, in milliseconds, with prompt and drafting.
     prompt_ms, draft_ms
         Parts of it: reading the prompt with the previous text, and drafting.
+    parsed
+        With a JSON schema, the value of the text: a dict, list, string, number, bool or None. None without
+        one, or if the text ended too early (``finish_reason`` other than ``eos``) to be JSON.
     """
 
     index: int
@@ -58,6 +63,7 @@ class Completion:
     decode_ms: float
     prompt_ms: float
     draft_ms: float
+    parsed: Any = None
 
     @property
     def accepted_per_step(self) -> float:
@@ -65,9 +71,16 @@ class Completion:
         return self.accepted_tokens / self.steps if self.steps else 0.0
 
 
-def completion_of(result: Result, text: str) -> Completion:
-    """The completion of an engine's result; ``result.id`` is its index."""
+def completion_of(result: Result, text: str, is_json: bool = False) -> Completion:
+    """The completion of an engine's result; ``result.id`` is its index. ``is_json``: by a JSON schema."""
     return Completion(result.id, text, result.token_ids, result.finish_reason, result.error,
                       result.prompt_tokens, result.target_steps, result.step_tokens, result.accepted_tokens,
                       result.reused_tokens, result.relaxed_tokens, result.decode_ms, result.prompt_ms,
-                      result.retrieval_ms)
+                      result.retrieval_ms, _json_value(text) if is_json else None)
+
+
+def _json_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -18,6 +18,7 @@ from dare_job.api.completion import Completion, completion_of
 from dare_job.api.pool import Pool, indexes
 from dare_job.api.prompts import Prompt, Text, Tokens, as_list
 from dare_job.config.errors import explain
+from dare_job.config.schema import TextForm
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
@@ -27,6 +28,7 @@ from dare_job.decode.request import failed as without_text
 from dare_job.errors import ConfigError, InfrastructureError, RowError, describe
 from dare_job.inference import checks, engines
 from dare_job.inference import model as model_
+from dare_job.inference.grammars import grammar_of
 from dare_job.inference.prompt_format import model_format
 from dare_job.models import files
 from dare_job.observe import progress
@@ -52,7 +54,8 @@ class LLM:
         where there is one; ``chat_template="never"`` gives it to the model as it is.
     decode, verify, sample, beam, drafter
         Values of these sections, such as ``decode={"batch_size": 4}``. ``decode.hang_timeout_s``,
-        ``verify.refresh_nights``, ``verify.target`` and ``verify.curve`` are for the job alone.
+        ``decode.schema.user``, ``decode.schema.item``, ``verify.refresh_nights``, ``verify.target`` and
+        ``verify.curve`` are for the job alone.
     seed
         Random seed of the modes sample and beam. Sampled text depends on it and on the prompt's place.
 
@@ -74,8 +77,9 @@ class LLM:
         named = {"name": model, "dtype": dtype, "device": device, "chat_template": chat_template,
                  "template_arguments": dict(template_arguments or {}), "trust_remote_code": trust_remote_code}
         sections = {"decode": decode, "verify": verify, "sample": sample, "beam": beam, "drafter": drafter}
-        self._config = _config({"model": named, "seed": seed,
-                                **{name: section for name, section in sections.items() if section}})
+        self._sections = {"model": named, "seed": seed,
+                          **{name: section for name, section in sections.items() if section}}
+        self._config = _config(self._sections)
         self._threads = torch.get_num_threads()
         with progress.doing(f"loading {model}"), _no_other_progress_bar():
             self._load(trust_remote_code)
@@ -103,7 +107,8 @@ class LLM:
 
     def generate(self, prompts: Iterable[Prompt], previous: Iterable[Text | None] | None = None,
                  pool: Pool | Sequence[Pool] | None = None, *, max_new_tokens: int | None = None,
-                 drafts: bool = True, show_progress: bool = True) -> list[Completion]:
+                 schema: Section | None = None, drafts: bool = True,
+                 show_progress: bool = True) -> list[Completion]:
         """Generate a text for each prompt.
 
         With the default settings each text is that of greedy decoding, whatever drafts there are. A prompt
@@ -122,6 +127,10 @@ class LLM:
             are drafted from.
         max_new_tokens
             Maximum number of tokens of a text; None: ``decode.max_new_tokens``.
+        schema
+            Form of the texts, as ``decode.schema``: ``{"json": {"type": "object", ...}}`` (a JSON schema, or
+            the path of a file), ``{"regex": "..."}`` or ``{"choices": ["yes", "no"]}``. None:
+            ``decode.schema``. ``Completion.parsed`` has the value of JSON.
         drafts
             False: autoregressive decoding, to compare with.
         show_progress
@@ -141,13 +150,14 @@ class LLM:
         InfrastructureError
             The batch does not fit into memory.
         """
-        done = self.iterate(prompts, previous, pool, max_new_tokens=max_new_tokens, drafts=drafts,
-                            show_progress=show_progress)
+        done = self.iterate(prompts, previous, pool, max_new_tokens=max_new_tokens, schema=schema,
+                            drafts=drafts, show_progress=show_progress)
         return sorted(done, key=lambda completion: completion.index)
 
     def iterate(self, prompts: Iterable[Prompt], previous: Iterable[Text | None] | None = None,
                 pool: Pool | Sequence[Pool] | None = None, *, max_new_tokens: int | None = None,
-                drafts: bool = True, show_progress: bool = False) -> Iterator[Completion]:
+                schema: Section | None = None, drafts: bool = True,
+                show_progress: bool = False) -> Iterator[Completion]:
         """As ``generate``, but yield each completion as soon as its text has ended.
 
         Arguments are checked at once. ``Completion.index`` tells which prompt it belongs to.
@@ -162,27 +172,37 @@ class LLM:
             raise ConfigError(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number above 0")
         nearest = self._tokens.previous_ids(previous, "prompts", len(prompts))
         shared = indexes(pool, self._tokens, self._config.model.name)
-        return self._run(prompts, nearest, shared, max_new_tokens, drafts, show_progress)
+        config = self._config if schema is None else self._with_schema(schema)
+        common = Request(None, np.zeros(0, np.int32), max_new_tokens=max_new_tokens,
+                         grammar=grammar_of(config, self._loaded))
+        return self._run(prompts, nearest, shared, common, drafts, show_progress, config.decode.form_of())
+
+    def _with_schema(self, schema: Section) -> JobConfig:
+        decode = {**self._sections.get("decode", {}), "schema": schema}
+        return _config({**self._sections, "decode": decode})
 
     def _run(self, prompts: Sequence[Prompt], previous: Sequence[np.ndarray | None],
-             pools: tuple[Index, ...], limit: int | None, drafts: bool, show: bool) -> Iterator[Completion]:
+             pools: tuple[Index, ...], common: Request, drafts: bool, show: bool,
+             form: TextForm) -> Iterator[Completion]:
         failed: list[Result] = []
         rows = zip(range(len(prompts)), prompts, previous, strict=True)
-        requests = self._requests(rows, pools, limit, drafts, failed)
+        requests = self._requests(rows, pools, common, drafts, failed)
         with progress.doing("measuring the latency of forward passes, once per model and machine"):
             engine = engines.make_engine(self._config, self._loaded, self._threads, lambda: self._draft,
                                          None if drafts else "autoregressive")
         with _counting(len(prompts), show) as counter, _memory_errors(engine):
             for result in chain(engine.run(requests), failed):  # the latter are complete by then
                 counter.advance()
-                yield self._completion(result, limit)
+                yield self._completion(result, common.max_new_tokens, form)
 
     def _requests(self, rows: Iterable[tuple[int, Prompt, np.ndarray | None]], pools: tuple[Index, ...],
-                  limit: int | None, drafts: bool, failed: list[Result]) -> Iterator[Request]:
-        """The requests of rows. The results of rows that have none are added to ``failed``."""
+                  common: Request, drafts: bool, failed: list[Result]) -> Iterator[Request]:
+        """The requests of rows, with the limit and the grammar of ``common``. The results of rows that have
+        none are added to ``failed``.
+        """
         own = drafts and self._config.decode.mode in _MODES_WITH_PREVIOUS
         for index, prompt, previous in rows:
-            request = Request(index, np.zeros(0, np.int32), max_new_tokens=limit)
+            request = replace(common, id=index)
             try:
                 ids = prompts_.token_ids(prompt, self._loaded.tokenizer, self._config)
             except RowError as error:
@@ -194,7 +214,7 @@ class LLM:
             yield replace(request, prompt_ids=ids, pools=sources, previous_ids=previous,
                           max_relaxed_tokens=engines.length_limit(sources, self._config))
 
-    def _completion(self, result: Result, limit: int | None) -> Completion:
+    def _completion(self, result: Result, limit: int | None, form: TextForm) -> Completion:
         text = ""
         if result.error is None:
             try:
@@ -203,7 +223,7 @@ class LLM:
                 result = replace(result, finish_reason="error", error=str(error))
         if result.error is not None:
             result = replace(result, error=f"prompts[{result.id}]: {result.error}")
-        return completion_of(result, text)
+        return completion_of(result, text, form.kind == "json")
 
 
 def _config(sections: dict) -> JobConfig:
@@ -215,6 +235,9 @@ def _config(sections: dict) -> JobConfig:
     if config.verify.target:
         raise ConfigError(f"verify.target = {config.verify.target!r} is for the job alone: set verify.rule, "
                           "verify.k and verify.p instead")
+    if any(key.startswith(("decode.schema.user", "decode.schema.item")) for key in config.decode.forms):
+        raise ConfigError("decode.schema.user and decode.schema.item are for the job alone: set json, regex "
+                          "or choices of decode.schema instead")
     return config
 
 

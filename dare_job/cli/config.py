@@ -81,7 +81,7 @@ def _type(field: dict) -> str:
     bounds = [f"{sign} {field[name]}" for name, sign in (
         ("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
         if name in field and abs(field[name]) < 2**31 - 1]
-    kind = field.get("type", "any")
+    kind = field.get("type", "object" if "$ref" in field else "any")
     if kind == "array":
         kind = f"list of {_type(field.get('items', {}))}"
     return f"{kind} {' and '.join(bounds)}" if bounds else kind

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from dare_job.config.base import AtLeastOne, NotNegative, Section, section_of
 from dare_job.config.options import CHAT_TEMPLATE, MODEL, TRUST_REMOTE_CODE, ChatTemplate, Device, Dtype
 from dare_job.config.plugins import PlugIn
+from dare_job.config.schema import WithSchema
 from dare_job.decode.settings import (
     BEAM_METHODS,
     MAX_BIAS,
@@ -55,7 +56,7 @@ _ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "ba
                      "score", "row_timeout_s", max_new_tokens=(int, EngineSettings.max_new_tokens))
 
 
-class DecodeSettings(_ENGINE):
+class DecodeSettings(_ENGINE, WithSchema):
     mode: Literal["dare", "resd", "autoregressive", "sample", "beam"] = Field(
         "dare", description="Decoding method. dare: greedy text with drafts from the pools (DARE), or from "
         "drafter.model. resd: drafts from the global pool alone (ReSD, which DARE is compared with in its "
@@ -103,6 +104,17 @@ class DecodeSettings(_ENGINE):
         if self.stop and self.mode == "beam":
             raise ValueError(f"decode.stop = {self.stop!r}: mode beam does not support stop "
                              "strings; leave it out, or use another decode.mode")
+        if self.forms and self.mode == "beam":
+            raise ValueError(f"{next(iter(self.forms))}: mode beam does not support it; leave it out, "
+                             "or use another decode.mode")
+        return self
+
+    @model_validator(mode="after")
+    def _schema_ends_texts(self):
+        if self.forms and self.min_new_tokens:
+            raise ValueError(f"decode.min_new_tokens = {self.min_new_tokens} with "
+                             f"{next(iter(self.forms))}, which decides where a text can end: leave "
+                             "decode.min_new_tokens out, and set for instance minLength in a JSON schema")
         return self
 
 

@@ -81,13 +81,19 @@ def _locate(root: type[BaseModel], failure) -> tuple[str, type[BaseModel], Field
     for part in failure["loc"]:
         names.append(str(part))
         field = section.model_fields.get(part)
-        kind = field.annotation if field else None
+        kind = _without_null(field.annotation) if field else None
         if typing.get_origin(kind) is dict:
             names += map(str, failure["loc"][len(names):][:1])
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             break
         section = kind
     return ".".join(names), section, field
+
+
+def _without_null(annotation):
+    """The other type of a union of two types, one of which is None; else the annotation itself."""
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and type(None) in typing.get_args(annotation) else annotation
 
 
 def _origin(key: str, failure, overrides: Sequence[Override]) -> str | None:

@@ -7,9 +7,9 @@ from pydantic import Field, field_validator
 
 from dare_job.config.base import Section, Share
 
-MAX_SHARE = {"empty": 0.01, "short": 0.02, "cut_off": 0.5, "loop": 0.02, "unprintable": 0.01, "copied": 0.02,
-             "refusal": 0.01, "wrong_script": 0.01, "thinking": 0.01, "shell": 0.01, "same_text": 0.05,
-             "shared": None, "relaxed": 0.25, "length_distance": 0.3}
+MAX_SHARE = {"empty": 0.01, "short": 0.02, "cut_off": 0.5, "schema": 0.05, "loop": 0.02,
+             "unprintable": 0.01, "copied": 0.02, "refusal": 0.01, "wrong_script": 0.01, "thinking": 0.01,
+             "shell": 0.01, "same_text": 0.05, "shared": None, "relaxed": 0.25, "length_distance": 0.3}
 
 
 class GateSettings(Section):
@@ -18,7 +18,8 @@ class GateSettings(Section):
     max_share: dict[str, Share] = Field(
         MAX_SHARE, description="Maximum share of texts that fail each check; checks that are left out keep "
         "their defaults. null: no limit. empty: no visible character. short: ended by itself with fewer than "
-        "8 tokens. cut_off: by decode.max_new_tokens. loop: repeats itself. unprintable: control characters, "
+        "8 tokens. cut_off: by decode.max_new_tokens. schema: ended before decode.schema allows it. loop: "
+        "repeats itself. unprintable: control characters, "
         "U+FFFD or broken UTF-8. copied: a third of it is copied from the prompt. refusal: 'As an AI'. "
         "wrong_script: most letters in another script than the prompts. thinking: has a thinking tag. shell: "
         "without content, such as 'Preferences: none'. same_text: equals the text of another row with "

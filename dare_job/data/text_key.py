@@ -27,6 +27,7 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
       model counts too, except in deterministic beam search without a single cache.
     - System text and examples of the entity type's prompt set count, and arguments of the chat template. The
       date that a template prints does not, or all texts would be stale on every date.
+    - The form of the entity type's texts (``decode.schema``) counts.
     - What is not set does not count, so that keys from before a setting existed stay valid.
 
     Parameters
@@ -43,9 +44,11 @@ def text_salt(config: JobConfig, model_hash: str, draft_hash: str | None = None,
     ConfigError
         A plug-in cannot be loaded.
     """
+    form = config.decode.form_of(entity)
     optional = {"template_arguments": config.model.template_arguments,
                 "stop": sorted(set(config.decode.stop)),
                 "repetition_penalty": config.decode.repetition_penalty,
+                "schema": form.kind and [form.kind, form.value],
                 "conversation": entity and config.prompt_set(entity).conversation_hash(entity)}
     return digest({
         "model": model_hash, "dtype": config.model.dtype, "chat_template": config.model.chat_template,

@@ -32,6 +32,8 @@ class Request:
         limit.
     key
         With the seed, determines the random numbers of a sampled row; None: the id.
+    grammar
+        Form of the text, a ``Grammar`` of ``engine.grammar``; None: any text. Engines of beams ignore it.
     """
 
     id: Any
@@ -42,6 +44,7 @@ class Request:
     strict: bool = False
     max_relaxed_tokens: int | None = None
     key: Any = None
+    grammar: Any = None
 
     @property
     def random_key(self) -> Any:

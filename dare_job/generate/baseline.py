@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dare_job.decode.engine.grammar_masks import GrammarProcessor
 from dare_job.decode.engine.stop_strings import length_until_stop
 from dare_job.errors import DareJobError, InfrastructureError
 from dare_job.generate import hangs, loading
@@ -298,12 +299,14 @@ def generate_texts(target, requests, batch_size: int, max_new_tokens: int, **opt
             ids = pad_left(prompts, padding_value=pad)
             mask = pad_left([torch.ones_like(prompt) for prompt in prompts])
             longest = ids.shape[1]
+            grammars = [request.grammar for request in requests[start:start + batch_size]]
+            processors = [GrammarProcessor(grammars, longest)] if any(grammars) else None
             capacity = max_new_tokens
             if target.traits.max_length is not None:
                 capacity = min(capacity, target.traits.max_length - longest)
             output = target.model.generate(
                 ids.to(target.device), attention_mask=mask.to(target.device),
-                max_new_tokens=capacity, pad_token_id=pad, **options)
+                max_new_tokens=capacity, pad_token_id=pad, logits_processor=processors, **options)
             texts += [_text(row, ends) for row in output[:, longest:].cpu().numpy()]
     return texts
 

@@ -19,6 +19,7 @@ from dare_job.generate.copied_words import copied_words
 from dare_job.generate.task import Task
 from dare_job.inference import engines as inference
 from dare_job.inference import model
+from dare_job.inference.grammars import grammar_of
 from dare_job.inference.model import LoadedModel
 from dare_job.inference.prompt_format import model_format
 from dare_job.inference.warm_up import warm_up as warm_up_engine
@@ -83,13 +84,14 @@ def make_request(row: dict, task: Task, drafted: bool = True) -> Request:
     ids = prompt_ids(load_task_model(task).tokenizer, row["prompt"], task.prompt_format(row["entity"]))
     name = row["entity_id"]
     key = row["entity"], name  # a user and an item with the same id get different random numbers
+    form = grammar_of(task.config, load_task_model(task), row["entity"])
     if not drafted:
-        return Request(name, ids, key=key)
+        return Request(name, ids, key=key, grammar=form)
     previous = np.asarray(row["own_ids"], np.int32) if row["own_ids"] else None
     pools = open_row_pools(row, task)
     limit = None if row["strict"] else inference.length_limit(pools, task.config)
     return Request(name, ids, pools, previous_ids=previous, strict=bool(row["strict"]),
-                   max_relaxed_tokens=limit, key=key)
+                   max_relaxed_tokens=limit, key=key, grammar=form)
 
 
 def decode_text(token_ids, task: Task) -> str:

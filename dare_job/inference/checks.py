@@ -1,4 +1,4 @@
-"""Checks the settings of drafting and sampling before weights are loaded."""
+"""Checks the settings of drafting, sampling and grammars before weights are loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from dare_job.config.settings import JobConfig
 from dare_job.decode.settings import SAMPLE_METHODS
 from dare_job.errors import ConfigError, InfrastructureError, ModelError
+from dare_job.inference.grammars import check_schema
 from dare_job.inference.tokenizer import load_tokenizer
 from dare_job.models import files
 
@@ -14,7 +15,7 @@ _ADVICE = ("dare-job drafter train trains a draft model on published text; witho
 
 
 def check_drafting(config: JobConfig, model: Callable[[], Path], draft: Callable[[], Path]) -> None:
-    """Check the settings of drafting and sampling without loading weights. Plug-ins are imported.
+    """Check the settings of drafting, sampling and grammars without loading weights. Plug-ins are imported.
 
     For a draft model, check its folder, its tokenizer, its tree size, and in mode ``sample`` whether the
     verification rule is exact for the draft distribution.
@@ -33,6 +34,7 @@ def check_drafting(config: JobConfig, model: Callable[[], Path], draft: Callable
     for plugin in config.plug_ins.values():
         plugin.load()
     _require_biased_tokens(config, model)
+    check_schema(config, model)
     if config.drafter.model is None:
         return
     folder = _require_folder(config, draft)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.config.settings import JobConfig
+from dare_job.decode.engine.grammar import Grammar, token_table
 from dare_job.decode.engine.loops import number_tokens
 from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
@@ -35,17 +36,26 @@ class LoadedModel:
     ----------
     learned
         What engines with the same settings learn and share, by these settings: ``inference.engines``.
+    grammars
+        Compiled so far, by ``inference.grammars``.
     """
 
     target: Target
     tokenizer: object
     learned: dict = field(default_factory=dict, repr=False)
+    grammars: dict[str, Grammar] = field(default_factory=dict, repr=False)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """The end-of-text tokens."""
         eos = self.target.generation_config.eos_token_id
         return () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+
+    @cached_property
+    def token_table(self):
+        """The tokens, for grammars (``grammar.token_table``). Raises ConfigError."""
+        target = self.target
+        return token_table(self.tokenizer, max(target.vocabulary, target.logit_columns), self.ends)
 
     @cached_property
     def numbers(self) -> np.ndarray:

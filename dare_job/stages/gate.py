@@ -97,7 +97,7 @@ def _check_texts(job: Job, plan: dict, rows: int, staging: AnyPath, rows_file: A
         for entity in ENTITIES:
             sample = lengths.Sample(stage_inputs.count_generated(job, entity))
             checked = scans[entity] = Scan(entity, job.config.gates, failing_rows, sample, numbers,
-                                           scan.script(job, entity))
+                                           scan.script(job, entity), job.config.decode.form_of(entity).kind)
             _scan(job, entity, checked, failures, counter)
             findings[entity] = {check: checked.finding(check) for check in OF_TEXTS}
             findings[entity] |= scan.length_findings(job, entity, sample.table(), checked)

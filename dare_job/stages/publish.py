@@ -11,6 +11,8 @@ Every entity of the plan that has a text or an error gets one row:
 - with the prompt of another row (``text_of``, a copy): that row's text, marked as ``copied``.
 - without a prompt, for the same reason as before: the previous row with its ``error``.
 
+If texts are JSON by ``decode.schema``, a further column ``parsed`` has the values of all texts.
+
 Both entity types are staged with their manifests and checked before either is published, each in one step
 (``atomic_folder.publish``): users first, then items. If the run is killed between the two, the users are of
 this run and the items of the previous publication, each complete; publishing again repairs it. Each
@@ -44,7 +46,7 @@ from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import chunk_files, parts, plan_table, published, stage_inputs
+from dare_job.tables import chunk_files, parsed, parts, plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST, Workspace, digest, write_json
 
 _ROWS_PER_FILE = 100_000
@@ -246,8 +248,10 @@ def _stage(job: Job, entity: str, failing: ExitStack) -> tuple[AnyPath, list[par
     staging = atomic_folder.stage_folder(job.space.knowledge(entity), flat=True)
     failing.enter_context(atomic_folder.remove_on_error(staging))
     files = 1 + plan_table.row_count(job, entity) // _ROWS_PER_FILE
+    schema = job.config.decode.form_of(entity).json
     with progress.doing(f"writing the {entity} snapshot and its checksums"):
-        written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files)
+        written = parts.write_parts(_snapshot(job, entity), staging, f"part-{secrets.token_hex(4)}", files,
+                                    parsed_type=schema and parsed.column_type(schema))
     repeated = next((part.repeated for part in written if part.repeated is not None), None)
     if repeated is not None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Writes a Spark table of KNOWLEDGE as Parquet files with exactly that Arrow schema.
+"""Writes a Spark table of KNOWLEDGE as Parquet files with exactly that Arrow schema, and ``parsed`` if asked.
 
 Spark's own writer drops nullability and the schema version; here each partition writes one file by
 pyarrow, named by the partition's number, so that a second attempt of a task replaces the first one's.
@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dare_job.schemas import KNOWLEDGE
 from dare_job.storage.paths import AnyPath
-from dare_job.tables import chunk_files
+from dare_job.tables import chunk_files, parsed
 
 _STATS = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("sha256", pa.string()),
                     ("repeated", pa.string())])
@@ -29,8 +29,8 @@ class Part:
     repeated: str | None
 
 
-def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
-                token_s: float = 0.0) -> list[Part]:
+def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1, token_s: float = 0.0,
+                parsed_type: pa.DataType | None = None) -> list[Part]:
     """Write a DataFrame with the columns of KNOWLEDGE as ``folder/prefix-<n>.parquet``, sorted by id.
 
     All rows of an id are in one file, so ``Part.repeated`` finds every id that occurs twice. Partitions
@@ -40,6 +40,8 @@ def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
     ----------
     token_s
         Decoding seconds per token, for the decoding time in the files' totals.
+    parsed_type
+        Type of a further column ``parsed``, the values of the texts (``tables.parsed``). None: no column.
     """
     columns = [table[name] for name in KNOWLEDGE.names]
     parts = table.select(columns).repartition(partitions, "entity_id").sortWithinPartitions("entity_id")
@@ -51,13 +53,21 @@ def write_parts(table, folder: AnyPath, prefix: str, partitions: int = 1,
         filled = [batch for batch in batches if batch.num_rows]
         if filled:
             path = folder / f"{prefix}-{TaskContext.get().partitionId():05d}.parquet"
-            part = _write(path, pa.Table.from_batches(filled).cast(KNOWLEDGE), token_s)
+            rows = pa.Table.from_batches(filled).cast(KNOWLEDGE)
+            part = _write(path, _with_values(rows, parsed_type), token_s)
             yield pa.RecordBatch.from_pylist([asdict(part)], _STATS)
 
     rows = parts.mapInArrow(write, from_arrow_schema(_STATS)).collect()
     if not rows:
-        return [_write(folder / f"{prefix}-00000.parquet", KNOWLEDGE.empty_table())]
+        empty = _with_values(KNOWLEDGE.empty_table(), parsed_type)
+        return [_write(folder / f"{prefix}-00000.parquet", empty)]
     return sorted((Part(*row) for row in rows), key=lambda part: part.file)
+
+
+def _with_values(table: pa.Table, parsed_type: pa.DataType | None) -> pa.Table:
+    if parsed_type is None:
+        return table
+    return table.append_column("parsed", parsed.parse(table["knowledge"].to_pylist(), parsed_type))
 
 
 def _write(path: AnyPath, table: pa.Table, token_s: float = 0.0) -> Part:

@@ -38,6 +38,18 @@ HIVE = {  # by the name of the schema: folder of the table, and the folders that
     "features": ("features", ("entity", "dt")),
     "CANDIDATES": ("candidates", ("dt",)),
 }
+AFTER = {"KNOWLEDGE": """\
+With a JSON schema ([`decode.schema`](../how-to/structured-output.md)) there is one more column, `parsed`: the
+values of the text. Its type follows from the schema:
+
+- `string`, `integer`, `number` and `boolean` become string, int64, double and bool. An array with `items`
+  becomes a list, and an object with `properties` a struct.
+- All other parts are strings with their JSON: arrays and objects without these keywords, values of several
+  types, and a schema inside itself. A type or null is the type, since all values may be null.
+- Properties that the schema does not name are left out; the text has them.
+- `parsed` is null if the text is not complete JSON: cut off at `decode.max_new_tokens`, a loop, or written
+  without a schema. In a text by an earlier schema, new properties and values that do not fit are null.
+"""}
 _TYPE = r"(ATTRIBUTES|pa\.\w+\((?:pa\.\w+\(\)(?:, \w+)?)?\))"
 _FIELD = re.compile(rf'pa\.field\(f?"([^"]+)", {_TYPE}(, nullable=False)?\)'
                     r'(?:.*?\])?,?(?:\s+#\s*(.*))?$')
@@ -152,6 +164,8 @@ def tables() -> str:
                 meaning = ". ".join(filter(None, ["required" if field[3] else "", field[4] or ""]))
                 rows.append((f"`{field[1].replace('{level}', 'N')}`", _arrow(field[2]), meaning))
         parts += [f"## {title}\n", *_table(("column", "type", "meaning"), rows)]
+        if name in AFTER:
+            parts.append(AFTER[name])
         if name in HIVE:
             parts += ["As a table of Hive, Athena or Spark SQL:\n", f"```sql\n{hive_table(name)}\n```\n"]
     return "\n".join(parts)

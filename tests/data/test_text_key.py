@@ -17,6 +17,7 @@ STRICT, RELAXED = salt(), salt(verify={"rule": "relaxed"})
     {"model": "another"}, {"decode": {"max_new_tokens": 10}}, {"decode": {"min_new_tokens": 10}},
     {"verify": {"rule": "relaxed"}}, {"verify": {"rule": "top_k"}}, {"decode": {"stop": ["."]}},
     {"decode": {"repetition_penalty": 1.1}}, {"decode": {"end_loops": False}},
+    {"decode": {"schema": {"regex": "a+"}}},
 ])
 def test_strict_text_changes(change):
     assert salt(**{"model": "m", **change}) != STRICT
@@ -148,3 +149,16 @@ def test_rules_ignore_what_they_do_not_use():
     assert salt(verify={"rule": "entropy", "k": 9, "c": 0.3}) == salt(verify={"rule": "entropy"})
     fixed = {"rule": "relaxed", "reproducible": True}
     assert salt(verify=fixed, decode={"batch_size": 1}) == salt(verify=fixed)
+
+
+def test_the_form_of_an_entity_type_changes_its_texts_alone():
+    def by_entity(**schema):
+        config = JobConfig.model_validate({"decode": {"schema": schema}} if schema else {})
+        return [text_salt(config, "m", entity=entity) for entity in ("user", "item")]
+
+    film = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+    turned = {"type": "object", "properties": dict(reversed(film["properties"].items()))}
+    users, items = by_entity(user={"json": film})
+    assert users != by_entity()[0] and items == by_entity()[1]
+    assert by_entity(user={"json": turned})[0] != users  # the order of properties is that of the text
+    assert by_entity(json=film)[0] == users and by_entity(regex="a")[0] != by_entity(choices=["a"])[0]

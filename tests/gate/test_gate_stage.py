@@ -78,6 +78,16 @@ def test_a_share_at_its_limit_passes_and_one_row_more_does_not(job_of, check):
     assert (found["rows"], found["limit"], found["failed"]) == (6, None, False)
 
 
+def test_texts_by_a_schema_are_counted_where_they_are_cut_off_and_may_be_short_and_equal(job_of):
+    job = job_of(decode={"schema": {"user": {"json": {"type": "object"}}}})
+    rows = texts(94, words="{}", tokens=3) + texts(6, "cut", words='{"a', finish_reason="length")
+    message = refused(night(job, rows))
+    assert ("users: 6 of 100 texts do not have the form of decode.schema (6.00%), more than "
+            "gates.max_share.schema = 0.05") in message and message.count(" of 100 ") == 1
+    assert {row[1] for row in listed(job) if row[2] == "schema"} == {f"cut{n}" for n in range(6)}
+    assert "texts are too short" in refused(night(job_of(), rows, fingerprint="g2"))
+
+
 @pytest.mark.parametrize("entity", ENTITIES)
 def test_the_limit_holds_for_each_entity_type_alone(job_of, entity):
     few, many = texts(3, "few", words=""), texts(900)

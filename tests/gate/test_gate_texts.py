@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dare_job.config.gates import GateSettings
+from dare_job.config.gates import MAX_SHARE, GateSettings
 from dare_job.publish.gate import checks
 from dare_job.schemas import KNOWLEDGE
 
@@ -49,6 +49,22 @@ def test_a_text_is_too_short_if_it_ended_by_itself_with_fewer_tokens(monkeypatch
 
 def test_cut_off_texts_ended_by_length():
     assert counted("cut_off", row("a"), row("a", finish_reason="length")) == [False, True]
+
+
+def test_texts_without_their_form_ended_before_it_allows_it():
+    rows = [row('{"a": 1}'), row('{"a": 1', finish_reason="length"), row('{"a": 1}', finish_reason="length"),
+            row('{"a": ', finish_reason="loop"), row("null", finish_reason="stop")]
+    of = checks.Texts(batch(rows), NUMBERS)
+    found = {form: checks.failing_texts(of, GATES, form=form)["schema"][0].tolist()
+             for form in (None, "json", "regex", "choices")}
+    assert found == {None: [False] * 5, "json": [False, True, False, True, True],
+                     "regex": [False, True, True, True, True], "choices": [False, True, True, True, True]}
+
+
+def test_a_form_lifts_the_limits_of_checks_of_free_texts():
+    free = {check for check in MAX_SHARE if checks.limit(GATES, check, None) is not None}
+    with_form = {check for check in MAX_SHARE if checks.limit(GATES, check, "choices") is not None}
+    assert free - with_form == {"short", "shell", "same_text"}
 
 
 @pytest.mark.parametrize(("words", "bad"), [

@@ -13,6 +13,8 @@ import torch
 from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.budget import DraftBudget
 from dare_job.decode.engine.chains import best_chains
+from dare_job.decode.engine.grammar_drafts import constrain
+from dare_job.decode.engine.grammar_masks import forbid
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit
@@ -185,14 +187,17 @@ class Engine:
         if self.drafter is None:
             return empty_drafts(count)
         min_score = self.draft_budget.min_score(count) if self.draft_budget else 0.0
-        if min_score is None or not max(plan.budgets.tolist()):
+        paused = min_score is None  # forced tokens are drafted all the same
+        if paused and not rows.any_grammar or not max(plan.budgets.tolist()):
             return empty_drafts(count)
         started = time.perf_counter()
-        drafts = self.drafter.draft(rows.active_requests, rows.tokens[:count], plan.lengths, plan.budgets,
-                                    plan.depths, min_score)
+        drafts = empty_drafts(count) if paused else self.drafter.draft(
+            rows.active_requests, rows.tokens[:count], plan.lengths, plan.budgets, plan.depths, min_score)
+        if rows.any_grammar:
+            drafts = constrain(drafts, rows.parsers(_first_slots(count)), plan.budgets, plan.depths)
         if self.target.drafts == "chain":
             drafts = best_chains(drafts)
-        if self.draft_budget:
+        if self.draft_budget and not paused:
             drafts = self.draft_budget.select(drafts, 1e3 * (time.perf_counter() - started))
         return drafts
 
@@ -257,8 +262,11 @@ class Engine:
             return scores, NO_PENALTY
         processors = [rows.processors[slot] for slot in slots] if self._processor.slow else None
         index = _slot_index(slots)
-        return self._processor(scores, tree, rows.tokens[index], rows.length[index], rows.min_length[index],
-                               processors)
+        scores, penalty = self._processor(scores, tree, rows.tokens[index], rows.length[index],
+                                          rows.min_length[index], processors)
+        if rows.any_grammar:  # last, as generate applies what it is given
+            forbid(scores, tree, rows.parsers(slots))
+        return scores, penalty
 
     def _strict_nodes(self, rows: Rows, slots: np.ndarray, tree: Tree) -> torch.Tensor | None:
         """Return the nodes, bool (T,), past the length limit of relaxed verification; None if there are none.
@@ -295,7 +303,7 @@ class Engine:
                 cache.clear(slot)  # non-finite entries would affect later rows of the slot
             cache.release(slot)
             if reason == NON_FINITE:
-                results.append(rows.finish(slot, "error", "the model's logits are not finite"))
+                results.append(rows.finish(slot, "error", rows.non_finite_reason(slot)))
                 continue
             if len(rows.previous[slot]):
                 self.reuse_estimator.record_row(*rows.matched_previous(slot))

@@ -122,7 +122,7 @@ class TreeLogitsProcessor:
         """Return whether processing leaves the scores of rows in slots (R,) unchanged."""
         early = rows.any_min_length and self._rules.eos
         early = early and (rows.length[slots] < rows.min_length[slots]).any()
-        return not (self.always or early)
+        return not (self.always or early or rows.any_grammar)
 
     def __call__(self, scores: torch.Tensor, tree: Tree, context: np.ndarray, lengths: np.ndarray,
                  min_length: np.ndarray,

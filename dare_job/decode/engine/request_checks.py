@@ -9,6 +9,7 @@ import torch
 
 from dare_job.decode.engine import generation_config
 from dare_job.decode.engine.generation_config import GenerationRules
+from dare_job.decode.engine.grammar import TextParser
 from dare_job.decode.engine.prefill import usable_previous_text
 from dare_job.decode.model.support import Traits
 from dare_job.decode.model.target import Target
@@ -31,6 +32,8 @@ class Admission:
         The row's own logits processors.
     previous : int32 (tokens,)
         The part of the row's previous text that can be verified.
+    parser : TextParser, optional
+        The parser of the row's text, if it has a grammar.
     """
 
     request: Request
@@ -38,6 +41,7 @@ class Admission:
     min_length: int
     processors: object | None
     previous: np.ndarray
+    parser: TextParser | None = None
 
 
 def admit(request: Request, target: Target, rules: GenerationRules, settings: EngineSettings,
@@ -78,7 +82,11 @@ def admit(request: Request, target: Target, rules: GenerationRules, settings: En
     limit = max_length if traits.max_columns is None else min(max_length, traits.max_columns + 1)
     previous = usable_previous_text(request.previous_ids, target.vocabulary, is_eos,
                                     limit - len(prompt) - 1)
-    return Admission(request, max_length, min_length, processors, previous)
+    parser = None
+    if request.grammar is not None:
+        parser = TextParser(request.grammar)
+        previous = previous[: parser.allowed_prefix(previous)]
+    return Admission(request, max_length, min_length, processors, previous, parser)
 
 
 def _prompt_too_long(prompt: np.ndarray, limit: str, length: int) -> RowError:

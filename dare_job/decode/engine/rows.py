@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from dare_job.decode.engine.grammar import TextParser
 from dare_job.decode.engine.loops import STRIDE, first_loop
 from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.stop_strings import NO_STOP, StopStrings, follow, state_after
@@ -80,6 +81,7 @@ class Rows:
         self.requests: list[Request | None] = [None] * slots
         self.processors: list = [None] * slots
         self.previous: list[np.ndarray | None] = [None] * slots
+        self._parsers: list[TextParser | None] = [None] * slots
         self.tokens = np.zeros((slots, 0), np.int32)
         self.relaxed = np.zeros((slots, 0), np.bool_)
         self.step_tokens = np.zeros((slots, 0), np.int16)
@@ -97,6 +99,7 @@ class Rows:
         self._plan: StepPlan | None = None
         self.any_min_length = False  # whether any row so far had a minimum length
         self.any_relaxed_limit = False  # whether any row so far had ``relaxed_end``
+        self.any_grammar = False  # whether any row so far had a grammar
 
     def free(self) -> np.ndarray:
         """Return the free slots int64 (n,) in ascending order."""
@@ -115,6 +118,8 @@ class Rows:
         self.max_length[slot], self.min_length[slot] = row.max_length, row.min_length
         self.any_min_length |= row.min_length > len(prompt)
         self.any_relaxed_limit |= bool(self.relaxed_end[slot] != _NO_LIMIT)
+        self._parsers[slot] = row.parser
+        self.any_grammar |= row.parser is not None
         self.stop_state[slot] = state_after(self.tokens[slot, : len(prompt)], self._stop)
         self.forwards[slot] = self.accepted[slot] = self.reused[slot] = self.submitted[slot] = 0
         self.own_ms[slot], self.slot_steps[slot] = np.negative(self._shared_ms), 0.0
@@ -127,6 +132,22 @@ class Rows:
         if self._active_requests is None:
             self._active_requests = tuple(self.requests[: self.active])
         return self._active_requests
+
+    def parsers(self, slots: np.ndarray) -> list[TextParser | None]:
+        """Return the parser of each row in slots (R,), at the end of its text; None: it has no grammar."""
+        parsers = [self._parsers[slot] for slot in slots]
+        for slot, parser in zip(slots, parsers, strict=True):
+            if parser is not None:
+                parser.follow(self.tokens[slot, self.prompt[slot] : self.length[slot]])
+        return parsers
+
+    def non_finite_reason(self, slot: int) -> str:
+        """Return why the scores of a row are not finite."""
+        parser = self._parsers[slot]
+        if parser is None:
+            return "the model's logits are not finite"
+        return parser.failure or ("the model's logits are not finite, or decode.schema and the generation "
+                                  "config of the model allow no token in common")
 
     def plan(self, depth: int, nodes: int, columns: int | None) -> StepPlan:
         """Prepare a step of all rows.
@@ -219,7 +240,7 @@ class Rows:
             decode_ms + shared_decode, self.slot_steps[slot].item(), beams, self.prompt_ms[slot].item())
         self.active -= 1
         self.used[slot], self.requests[slot], self._active_requests = False, None, None
-        self.processors[slot] = self.previous[slot] = None
+        self.processors[slot] = self.previous[slot] = self._parsers[slot] = None
         return result
 
     def unfinished(self) -> dict[str, float]:
@@ -236,7 +257,7 @@ class Rows:
         for array in (self.used, self.tokens, self.relaxed, self.step_tokens, self.own_ms, self.prompt_ms,
                       self.slot_steps, self.admitted_s):
             array[target] = array[source]
-        for values in (self.requests, self.processors, self.previous):
+        for values in (self.requests, self.processors, self.previous, self._parsers):
             values[target], values[source] = values[source], None
         self.used[source], self._active_requests = False, None
 

@@ -141,7 +141,8 @@ def identity(job: Job) -> dict:
             "chat_template": config.model.chat_template,
             "template_arguments": config.model.template_arguments or None,
             "repetition_penalty": config.decode.repetition_penalty, "stop": config.decode.stop or None,
-            "length_quantile": config.verify.length_quantile}
+            "length_quantile": config.verify.length_quantile,
+            "schema": {key: form.value for key, form in config.decode.forms.items()} or None}
 
 
 def read(path: AnyPath, job: Job) -> QualityCurve:

@@ -84,7 +84,7 @@ def _failing_gates(rows: Sequence[Row], written: Written, config: JobConfig) -> 
         prompts = [prompt_of[name] for name in chosen]
         checked = checks.Texts(_knowledge(chosen, prompts, written, config), written.numbers)
         script = content.main_script(pa.array(prompts, pa.string()))
-        by_check = checks.failing_texts(checked, config.gates, script)
+        by_check = checks.failing_texts(checked, config.gates, script, config.decode.form_of(entity).kind)
         by_check["same_text"] = content.SameTexts().add(checked.text, checked.prompts), checked.tokens
         for check, (failed, _) in by_check.items():
             for place in np.flatnonzero(failed):
@@ -168,7 +168,7 @@ def _findings(entity: str, texts: list[dict], config: JobConfig) -> list[dict]:
     findings = []
     for check, rows in counts.items():
         setting = CHECKS[check][1]
-        limit = config.gates.limit(check)
+        limit = checks.limit(config.gates, check, config.decode.form_of(entity).kind)
         above, few = limit is not None and rows > limit * len(of), rows < MIN_FAILING_ROWS
         findings.append({"entity": entity, "check": check, "rows": rows, "of": len(of),
                          "share": rows / len(of), "setting": setting, "limit": limit,

@@ -7,13 +7,21 @@ import pyarrow.compute as pc
 from dare_job.config.gates import GateSettings
 from dare_job.decode.engine.loops import loop_ends
 from dare_job.publish.gate import content
+from dare_job.tables import parsed
 
 SHORT_TOKENS = 8  # a finished text with fewer tokens is too short
 COLUMNS = ("entity_id", "knowledge", "token_ids", "tokens", "finish_reason", "error", "prompt_sha256",
            "relaxed_tokens", "copied_words")
 COPIED = 1 / 3  # of its words: a text with more copied ones copies its prompt
 
+OF_FREE_TEXTS = ("short", "shell", "same_text", "shared")  # have no limit where decode.schema gives a form
+
 _UNPRINTABLE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}\\x{fffd}]"  # control characters and U+FFFD
+
+
+def limit(gates: GateSettings, check: str, form: str | None) -> float | None:
+    """The limit of a check of texts; None: it has none. ``form``: as in ``failing_texts``."""
+    return None if form and check in OF_FREE_TEXTS else gates.limit(check)
 
 
 class Texts:
@@ -49,6 +57,16 @@ class Texts:
         """(N,) bool: the text ended for one of these reasons."""
         return pc.is_in(self._finish_reason, pa.array(reasons))
 
+    def unfinished(self, form: str | None) -> np.ndarray:
+        """(N,) bool: the text ended before its form allows it. ``form``: as in ``failing_texts``."""
+        if form is None:
+            return np.zeros(len(self), np.bool_)
+        finished = _mask(self._finished("eos"))
+        if form == "json":  # cut off right after its end, a text is complete
+            texts = self.text.to_pylist()
+            finished = finished | [parsed.json_value(text) is not None for text in texts]
+        return ~finished
+
     def loop_tokens(self) -> np.ndarray:
         """(N,) int32: number of tokens with which each text is first found to loop; 0: it does not."""
         flat = pc.fill_null(pc.list_flatten(self._token_ids), -1).to_numpy()
@@ -67,25 +85,28 @@ class Texts:
         return _integers(pc.count_substring_regex(text, _UNPRINTABLE))
 
 
-def failing_texts(texts: Texts, gates: GateSettings,
-                  script: str | None = None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def failing_texts(texts: Texts, gates: GateSettings, script: str | None = None,
+                  form: str | None = None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For each check of single texts: (N,) bool, the rows that fail it, and (N,) the checked values.
 
     Parameters
     ----------
     script
         That of the prompts (``content.SCRIPTS``); None: unknown, so no text is in another one.
+    form
+        Kind of ``decode.schema`` that the texts were held to; None: none.
     """
     tokens, cut_off, empty = texts.tokens, texts.cut_off, texts.empty
     loops, unprintable = texts.loop_tokens(), texts.unprintable()
     relaxed = texts.relaxed_tokens / np.maximum(tokens, 1)
     copied = texts.copied_words / np.maximum(content.words(texts.text), 1)
     foreign = content.foreign_share(texts.text, script)
-    limit = gates.limit("relaxed")
+    max_relaxed = gates.limit("relaxed")
     return {
         "empty": (empty, tokens),
         "short": (~empty & ~cut_off & (tokens < SHORT_TOKENS), tokens),
         "cut_off": (cut_off, tokens),
+        "schema": (texts.unfinished(form), tokens),
         "loop": (loops > 0, loops),
         "unprintable": (unprintable > 0, unprintable),
         "copied": (copied > COPIED, copied),
@@ -93,7 +114,7 @@ def failing_texts(texts: Texts, gates: GateSettings,
         "wrong_script": (content.wrong_script(foreign), foreign),
         "thinking": (content.thinking(texts.text), tokens),
         "shell": (~empty & content.shells(texts.text), tokens),
-        "relaxed": (relaxed > (1.0 if limit is None else limit), relaxed),
+        "relaxed": (relaxed > (1.0 if max_relaxed is None else max_relaxed), relaxed),
     }
 
 

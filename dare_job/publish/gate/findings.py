@@ -20,6 +20,7 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
     "empty": ("texts are empty", "gates.max_share.empty"),
     "short": ("texts are too short", "gates.max_share.short"),
     "cut_off": ("texts are cut off", "gates.max_share.cut_off"),
+    "schema": ("texts do not have the form of decode.schema", "gates.max_share.schema"),
     "loop": ("texts loop", "gates.max_share.loop"),
     "unprintable": ("texts contain unprintable characters", "gates.max_share.unprintable"),
     "copied": ("texts copy their prompt", "gates.max_share.copied"),
@@ -36,8 +37,8 @@ CHECKS = {  # in the order of reports: what failed, for the message, and the set
 
 OF_ERRORS = ("errors", "errors_again")
 
-OF_TEXTS = ("empty", "short", "cut_off", "loop", "unprintable", "copied", "refusal", "wrong_script",
-            "thinking", "shell", "same_text", "shared", "relaxed")
+OF_TEXTS = ("empty", "short", "cut_off", "schema", "loop", "unprintable", "copied", "refusal",
+            "wrong_script", "thinking", "shell", "same_text", "shared", "relaxed")
 
 OF_LENGTHS = ("length_ratio", "length_distance")
 

@@ -44,15 +44,15 @@ class Scan:
     ----------
     numbers : bool (V,)
         The model's tokens that are numbers.
-    script
-        That of the prompts, as in ``checks.failing_texts``.
+    script, form
+        As in ``checks.failing_texts``.
     """
 
     def __init__(self, entity: str, gates: GateSettings, failing_rows: FailingRows, sample: Sample,
-                 numbers: np.ndarray, script: str | None = None):
+                 numbers: np.ndarray, script: str | None = None, form: str | None = None):
         self.texts = self.tokens = self.relaxed_tokens = 0
         self._entity, self._gates, self._failing_rows, self._sample = entity, gates, failing_rows, sample
-        self._numbers, self._script, self._same = numbers, script, SameTexts()
+        self._numbers, self._script, self._form, self._same = numbers, script, form, SameTexts()
         self._shared = SharedSpans()
 
     def add(self, batch: pa.RecordBatch, failures: Failures, known_errors: dict[str, str]) -> None:
@@ -64,7 +64,7 @@ class Scan:
         self.tokens += int(texts.tokens.sum())
         self.relaxed_tokens += int(texts.relaxed_tokens.sum())
         self._sample.add(texts.ids, texts.tokens, texts.text)
-        failing = checks.failing_texts(texts, self._gates, self._script)
+        failing = checks.failing_texts(texts, self._gates, self._script, self._form)
         failing["same_text"] = self._same.add(texts.text, texts.prompts), texts.tokens
         shared = self._shared.add(texts.text, texts.prompts)
         failing["shared"] = shared > 0, shared
@@ -82,7 +82,7 @@ class Scan:
 
     def finding(self, check: str) -> Finding:
         """Compare a check of single texts with its limit; fewer than MIN_FAILING_ROWS rows always pass."""
-        limit = self._gates.limit(check)
+        limit = checks.limit(self._gates, check, self._form)
         rows, first = self.failing(check)
         part, whole = (self.relaxed_tokens, self.tokens) if check == "relaxed" else (rows, self.texts)
         value = part / whole if whole else None

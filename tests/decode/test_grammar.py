@@ -1,0 +1,347 @@
+"""Texts held to a form: those of ``generate`` under the same masks, whatever drafts there are."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from grammar_models import (
+    ENDS,
+    FORMS,
+    NEW,
+    TOKENIZER,
+    VOCABULARY,
+    allowed,
+    generate,
+    grammar,
+    llguidance,
+    model,
+    prompts,
+    table,
+    target,
+)
+from state_models import STATEFUL
+from transformers import PreTrainedTokenizerFast
+
+from dare_job.decode.draft.retrieval import RetrievalDrafter
+from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.grammar import Grammar, TextParser, definition, token_table
+from dare_job.decode.engine.grammar_drafts import constrain
+from dare_job.decode.engine.grammar_masks import _unpacked, forbid
+from dare_job.decode.engine.latency import LatencyCurve
+from dare_job.decode.engine.stop_strings import stop_strings
+from dare_job.decode.model.target import Target
+from dare_job.decode.model.tree import build
+from dare_job.decode.model.undrafted import any_target
+from dare_job.decode.request import Request
+from dare_job.decode.settings import EngineSettings
+from dare_job.errors import ConfigError
+from dare_job.evaluate.oracle import OracleDrafter
+from dare_job.generate import baseline
+from pools.draft import DraftSettings
+from pools.index import Index
+from pools.tree import ROOT, DraftBatch, empty_drafts
+
+
+def run(form, drafter=None, of=None, ends=tuple(ENDS), previous=None, pools=(), **settings):
+    """Results by row; ``form``: of all rows, or a list."""
+    forms = form if isinstance(form, list) else [form] * len(prompts())
+    settings = {"max_new_tokens": NEW, "batch_size": 4, "nodes": 16 if drafter else 0, "score": "always",
+                **settings}
+    engine = Engine(of or target(), EngineSettings(**settings), drafter)
+    return {result.id: result for result in engine.run(
+        Request(row, prompt, pools, previous_ids=None if previous is None else previous[row],
+                grammar=forms[row] and grammar(forms[row], ends))
+        for row, prompt in enumerate(prompts()))}
+
+
+def assert_same(results, expected):
+    for row, text in enumerate(expected):
+        assert results[row].error is None, results[row].error
+        assert results[row].token_ids.tolist() == text.tolist(), TOKENIZER.decode(text)
+        reason = "eos" if text[-1] in ENDS else "length"
+        assert results[row].finish_reason == reason
+
+
+def retrieval() -> RetrievalDrafter:
+    return RetrievalDrafter(DraftSettings(depth=12))
+
+
+def text_of(tokens) -> str:
+    return TOKENIZER.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_strict_texts_are_those_of_generate(form):
+    expected = [generate(form, prompt) for prompt in prompts()]
+    free = [generate(form, prompt, logits_processor=[]) for prompt in prompts()]
+    others = [*expected[1:], expected[0]]
+    mixed = [(text, others[row], free[row], text[:3], np.append(text[:5], text), None)[row % 6]
+             for row, text in enumerate(expected)]
+    pool = Index.build([text.astype(np.int32) for text in (*expected[:3], *free)])
+    assert_same(run(form), expected)
+    for batch_size in (1, 4):
+        oracle = OracleDrafter(dict(enumerate(expected)), VOCABULARY, seed=batch_size)
+        assert_same(run(form, oracle, batch_size=batch_size), expected)
+        wrong = OracleDrafter(dict(enumerate(free)), VOCABULARY)
+        assert_same(run(form, wrong, batch_size=batch_size), expected)
+        results = run(form, retrieval(), batch_size=batch_size, previous=mixed, pools=(pool,))
+        assert_same(results, expected)
+        assert results[0].reused_tokens >= len(expected[0]) - 1 > results[2].reused_tokens
+
+
+def test_finished_texts_have_the_form_and_no_other_text_ends():
+    for form, (kind, value) in FORMS.items():
+        ended = [result for result in run(form, retrieval()).values() if result.finish_reason == "eos"]
+        assert ended or form == "loop", form
+        for result in ended:
+            text = text_of(result.token_ids)
+            if kind == "json":
+                json.loads(text)
+            else:
+                assert text in value if kind == "choices" else re.fullmatch(value, text)
+
+
+@pytest.mark.parametrize("changes", [{"repetition_penalty": 1.3}, {"repetition_penalty": 0.8},
+                                     {"max_new_tokens": 9}, {"max_new_tokens": 1}])
+def test_settings_of_decoding_apply(changes):
+    expected = [generate("film", prompt, **changes) for prompt in prompts()]
+    previous = [generate("film", prompt) for prompt in prompts()]
+    assert_same(run("film", retrieval(), previous=previous, **changes), expected)
+    assert_same(run("film", **changes), expected)
+
+
+def test_processors_of_the_generation_config_apply_first():
+    made = Target(model(), check=False)
+    made.generation_config.bad_words_ids = [[TOKENIZER.convert_tokens_to_ids("d")]]
+    made.generation_config.no_repeat_ngram_size = 4
+    expected = [generate("regex", prompt, made) for prompt in prompts()]
+    assert_same(run("regex", retrieval(), made), expected)
+
+
+def test_what_is_forced_is_drafted_without_any_source():
+    expected = [generate("film", prompt) for prompt in prompts()]
+    no_drafts = OracleDrafter({}, VOCABULARY)
+    results = run("film", no_drafts)
+    assert_same(results, expected)
+    for result in results.values():
+        assert result.accepted_tokens > 0.4 * len(result.token_ids)
+        if result.finish_reason == "eos":
+            assert result.step_tokens[-1] > 1  # with the end of text
+    deep = run("film", no_drafts, depth=2)
+    assert_same(deep, expected)
+    assert max(result.step_tokens.max() for result in deep.values()) == 3
+
+
+def test_forced_tokens_are_drafted_while_drafting_is_paused():
+    costly = LatencyCurve.of({"1": {"1": 1.0, "65": 1000.0}, "4": {"1": 1.0, "65": 1000.0}}, "fictitious")
+    budget = DraftBudget(costly, 16)
+    engine = Engine(target(), EngineSettings(max_new_tokens=NEW, batch_size=1, nodes=16), retrieval(),
+                    draft_budget=budget)
+    results = {result.id: result for result in engine.run(
+        Request(row, prompt, grammar=grammar("film")) for row, prompt in enumerate(prompts()))}
+    assert_same(results, [generate("film", prompt) for prompt in prompts()])
+    assert budget.min_score(1) is None or budget._pause  # it does pause
+    assert sum(result.accepted_tokens for result in results.values()) > 50
+
+
+def test_rows_with_and_without_a_form_in_a_batch():
+    forms = ["film", None, "regex", "choices", None, "tree"]
+    expected = [generate(form, prompt) if form else generate("film", prompt, logits_processor=[])
+                for form, prompt in zip(forms, prompts(), strict=True)]
+    for batch_size in (1, 4):
+        results = run(forms, retrieval(), batch_size=batch_size)
+        assert [results[row].token_ids.tolist() for row in range(6)] == [text.tolist() for text in expected]
+
+
+@pytest.mark.parametrize("rule", ["relaxed", "top_k", "threshold", "ratio", "entropy"])
+def test_relaxed_rules_accept_allowed_tokens_only(rule):
+    expected = [generate("film", prompt) for prompt in prompts()]
+    free = [generate("film", prompt, logits_processor=[]) for prompt in prompts()]
+    others = {row: expected[(row + 1) % 6] if row % 2 else free[row] for row in range(6)}
+    results = run("film", OracleDrafter(others, VOCABULARY, distractors=6), rule=rule, k=64, p=0.0,
+                  epsilon=1e-9, c=1e-3, previous=list(others.values()))
+    assert sum(result.relaxed_tokens for result in results.values()) > 3
+    for result in results.values():
+        for place, token in enumerate(result.token_ids):
+            assert allowed("film", result.token_ids[:place])[token]
+
+
+def test_passes_over_pages():
+    paged = Target(model(), paged=True)
+    assert paged.paged is not None
+    expected = [generate("film", prompt) for prompt in prompts()]
+    assert_same(run("film", OracleDrafter(dict(enumerate(expected)), VOCABULARY), paged), expected)
+    assert paged.paged is not None, "it fell back"
+
+
+def test_models_that_verify_chains():
+    chain = any_target(model("mamba2", STATEFUL))
+    assert chain.drafts == "chain"
+    expected = [generate("film", prompt, chain) for prompt in prompts()]
+    assert_same(run("film", retrieval(), chain, previous=expected), expected)
+
+
+def test_one_end_of_text_token_is_drafted_once():
+    made, ends = Target(model(ends=ENDS[:1]), check=False), tuple(ENDS[:1])
+    expected = [generate("choices", prompt, made, ends) for prompt in prompts()]
+    results = run("choices", OracleDrafter({}, VOCABULARY), made, ends)
+    assert_same(results, expected)
+
+
+def test_stop_strings_and_loops_end_texts():
+    stop, numbers = ["am"], np.zeros(VOCABULARY, np.bool_)
+    expected = [generate("choices", prompt, stop_strings=stop, tokenizer=TOKENIZER) for prompt in prompts()]
+    reasons, texts = set(), []
+    for drafter in (None, retrieval()):
+        settings = EngineSettings(max_new_tokens=NEW, batch_size=4, nodes=16 if drafter else 0)
+        results = list(Engine(target(), settings, drafter, stop=stop_strings(stop, TOKENIZER)).run(
+            Request(row, prompt, grammar=grammar("choices")) for row, prompt in enumerate(prompts())))
+        for result in results:
+            assert result.token_ids.tolist() == expected[result.id].tolist()
+        settings = EngineSettings(max_new_tokens=200, batch_size=4, nodes=16 if drafter else 0)
+        loops = list(Engine(target(), settings, drafter, numbers=numbers).run(
+            Request(row, prompt, grammar=grammar("loop")) for row, prompt in enumerate(prompts())))
+        reasons |= {result.finish_reason for result in (*results, *loops)}
+        texts.append({result.id: result.token_ids.tolist() for result in loops})
+    assert texts[0] == texts[1] and "loop" in reasons
+
+
+def test_the_baseline_of_generate_has_the_same_texts():
+    expected = [generate("film", prompt) for prompt in prompts()]
+    requests = [Request(row, prompt, grammar=grammar("film")) for row, prompt in enumerate(prompts())]
+    found = baseline.generate_greedy(target(), requests, 4, NEW)  # padded batches, rows of several lengths
+    assert [text.tolist() for text in found] == [text.tolist() for text in expected]
+
+
+def random_tree(rng, form: str, prefix: list[int], nodes: int) -> tuple[list[int], list[int]]:
+    """A draft tree after a text, about half of whose tokens are allowed."""
+    tokens, parents, paths = [], [], {ROOT: prefix}
+    for node in range(nodes):
+        parent = int(rng.integers(-1, node))
+        path = paths[parent]
+        choice = np.flatnonzero(allowed(form, path)) if path is not None and rng.random() < 0.7 else (
+            np.arange(VOCABULARY))
+        token = int(rng.choice(choice))
+        siblings = {tokens[other] for other in range(node) if parents[other] == parent}
+        if token in siblings:
+            token = next(other for other in range(VOCABULARY) if other not in siblings)
+        allows = path is not None and allowed(form, path)[token] and token not in ENDS
+        tokens, parents = [*tokens, token], [*parents, parent]
+        paths[node] = [*path, token] if allows else None
+    return tokens, parents
+
+
+def is_allowed(form, tokens, parents, node, prefix) -> bool:
+    path, place = [], node
+    while place != ROOT:
+        path, place = [tokens[place], *path], parents[place]
+    return all(allowed(form, prefix + path[:n])[token] for n, token in enumerate(path)
+               ) and not set(path[:-1]) & set(ENDS)
+
+
+@pytest.mark.parametrize("form", ["film", "tree", "regex", "choices"])
+def test_masks_and_pruned_trees_are_those_of_each_path(form):
+    """Masks of a parser that goes down and back again equal those of one that reads each path from its start;
+    pruned trees keep exactly the allowed nodes, but for those beside forced tokens.
+    """
+    rng = np.random.default_rng(3)
+    text, parser = generate(form, prompts()[0]), TextParser(grammar(form))
+    for length in sorted({0, 1, len(text) // 3, len(text) // 2, len(text) - 2}):
+        prefix = text[:length].tolist()
+        parser.follow(text[:length].astype(np.int32))
+        tokens, parents = random_tree(rng, form, prefix, 14)
+        masks = np.full((15, grammar(form).words), -1, np.int32)
+        parser.fill_masks(tokens, parents, masks)
+        masks = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :VOCABULARY].astype(bool)
+        assert np.array_equal(masks[0], allowed(form, prefix))
+        for node in range(14):
+            if tokens[node] in ENDS or not is_allowed(form, tokens, parents, node, prefix):
+                continue
+            path, place = [], node
+            while place != ROOT:
+                path, place = [tokens[place], *path], parents[place]
+            assert np.array_equal(masks[node + 1], allowed(form, prefix + path))
+        drafts = DraftBatch(*(np.array([part]) for part in (
+            np.array(tokens, np.int32), np.array(parents, np.int32))), np.array([14], np.int32),
+            np.linspace(1, 0.1, 14, dtype=np.float32)[None], np.ones((1, 14), np.uint8))
+        kept = constrain(drafts, [parser], np.array([40]), np.array([20]))
+        kept_tokens, kept_parents = kept.tokens[0].tolist(), kept.parents[0].tolist()
+        assert all(is_allowed(form, kept_tokens, kept_parents, node, prefix) for node in range(kept.sizes[0]))
+        assert all(parent < node for node, parent in enumerate(kept_parents))
+        assert (np.diff(kept.scores[0]) <= 0).all()
+        assert len(set(zip(kept_tokens, kept_parents, strict=True))) == kept.sizes[0]
+        wanted = sum(is_allowed(form, tokens, parents, node, prefix) for node in range(14))
+        from_drafts = kept.sources[0] == 1
+        assert from_drafts.sum() == wanted
+        few = constrain(drafts, [parser], np.array([3]), np.array([1]))
+        assert few.sizes[0] <= 3 and (few.parents[0] == ROOT).all()
+
+
+def test_bits_of_masks_are_unpacked_on_devices_as_by_numpy():
+    words = np.random.default_rng(0).integers(-2**31, 2**31, (5, 7)).astype(np.int32)
+    expected = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    for columns in (1, 33, 224):
+        assert np.array_equal(_unpacked(torch.from_numpy(words), columns).numpy(), expected[:, :columns])
+
+
+def test_scores_without_a_grammar_stay():
+    tree = build(np.array([3, 4]), empty_drafts(2), np.array([0, 0]))
+    scores = torch.zeros(2, VOCABULARY)
+    forbid(scores, tree, [None, None])
+    assert (scores == 0).all()
+    forbid(scores, tree, [None, TextParser(grammar("choices"))])
+    assert (scores[0] == 0).all() and np.array_equal(scores[1] == 0, allowed("choices", []))
+
+
+def test_a_text_that_the_library_gives_up_fails_alone(monkeypatch):
+    class Limited(Grammar):
+        def _compile(self):
+            limits = llguidance.LLParserLimits(step_max_items=2, verbose_errors=False)
+            return llguidance.LLMatcher(table(), self._text, log_level=0, limits=limits)
+
+    forms = [Limited(definition(*FORMS["film"]), table()), None, grammar("film")]
+    engine = Engine(target(), EngineSettings(max_new_tokens=NEW, batch_size=3, nodes=16), retrieval())
+    results = {result.id: result for result in engine.run(
+        Request(row, prompts()[row], grammar=form) for row, form in enumerate(forms))}
+    assert results[0].finish_reason == "error" and "limit" in results[0].error
+    assert results[2].token_ids.tolist() == generate("film", prompts()[2]).tolist()
+    assert results[1].error is None
+
+
+def test_a_generation_config_against_the_form_fails_the_row():
+    made = Target(model(), check=False)
+    made.generation_config.min_new_tokens = 30
+    results = run("choices", retrieval(), made)
+    assert {result.finish_reason for result in results.values()} == {"error"}
+    assert "decode.schema and the generation config of the model allow no token in common" in results[0].error
+
+
+@pytest.mark.parametrize(("kind", "value", "message"), [
+    ("json", '{"type": "strin"}', "strin"), ("json", '{"type": "string", "format": "iri"}', "iri"),
+    ("json", '{"not": {}}', "not"), ("regex", "(a", "regex|unclosed|parenthes")])
+def test_what_the_library_does_not_take_is_refused_in_its_words(kind, value, message):
+    with pytest.raises(ConfigError, match=message):
+        definition(kind, value)
+
+
+def test_a_tokenizer_without_bytes_is_refused():
+    from tokenizers import Tokenizer, models
+
+    words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    with pytest.raises(ConfigError, match="llguidance does not support this model's tokenizer"):
+        token_table(words)
+
+
+def test_the_engine_needs_no_library_and_a_grammar_names_the_extra():
+    code = ("import sys; sys.modules['llguidance'] = None\n"
+            "from dare_job.decode.engine import engine, grammar\n"
+            "from dare_job.errors import ConfigError\n"
+            "try: grammar.definition('regex', 'a')\n"
+            "except ConfigError as error: print(error)\n")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "decode.schema needs the package llguidance" in found and "EXTRAS=schema" in found
