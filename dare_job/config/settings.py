@@ -192,8 +192,8 @@ class SparkSettings(Section):
         "auto", description="Number of Spark tasks that generate. auto: up to four per task slot, by "
         "estimated tokens")
     rows_per_commit: AtLeastOne = Field(
-        64, description="Rows per output file. A killed worker loses the rows of its incomplete files: at most "
-        "one file and eight batches, because rows are read ahead and the longest start first")
+        64, description="Rows per output file. A killed worker loses the rows of its incomplete files: at "
+        "most one file and eight batches, because rows are read ahead and the longest start first")
     ship: Literal["auto", "always", "never", "model", "pools"] = Field(
         "auto", description="What the driver sends to executors. auto: model and pools, unless the master is "
         "local. model, pools: that alone; the other is on every host under the same path")
