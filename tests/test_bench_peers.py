@@ -64,6 +64,16 @@ def test_texts_that_a_batch_changes_are_counted_against_the_smallest_batch_of_th
     assert [compare_engines._changed_by_batch(each, measured) for each in measured] == [1, 0, 0]
 
 
+def test_figures_of_methods_without_earlier_texts_do_not_depend_on_them(tmp_path):
+    prompts = {"0": np.arange(4), "1": np.arange(5)}
+    with_texts = task.Rows(prompts, {"0": np.arange(9)}, [np.arange(30)], (0,))
+    without = task.Rows(prompts, {}, [], (0,))
+    contents = [task.content(rows, tmp_path, tmp_path, repeats=1) for rows in (with_texts, without)]
+    assert contents[0] != contents[1]
+    assert task.alone(contents[0]) == task.alone(contents[1]) == contents[1]
+    assert contents[0]["rows"][0]["previous"] == list(range(9))
+
+
 @pytest.mark.slow
 def test_an_engine_that_cannot_be_installed_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setitem(environments._PACKAGES, "vllm", ("no-such-package-of-anybody==9",))
@@ -85,8 +95,9 @@ def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
     rng, file, results = np.random.default_rng(0), tmp_path / "task.json", tmp_path / "results.jsonl"
     prompts = {str(n): rng.integers(3, 200, 20 + n) for n in range(4)}
     rows = task.Rows(prompts, {"0": rng.integers(3, 200, 9)}, [rng.integers(3, 200, 30)], (0,))
-    task.write(file, rows, resolve("embedded"), tmp_path, batches=[(2, 4)], repeats=1, threads=1,
-               device="cpu", max_new_tokens=12, repetition_penalty=None)
+    file.write_text(json.dumps(task.content(
+        rows, resolve("embedded"), tmp_path, batches=[(2, 4)], repeats=1, threads=1, device="cpu",
+        max_new_tokens=12, repetition_penalty=None)))
     for method in ("generate", "plain", "resd", "dare strict"):
         done = subprocess.run([sys.executable, SCRIPT, file, results, method, "float32"], capture_output=True,
                               text=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})

@@ -5,13 +5,15 @@ import logging
 import os
 import subprocess
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
 
 from dare_job.bench.cli import command
 from dare_job.bench.gpu import machine
-from dare_job.bench.kept import work_folder
+from dare_job.bench.kept import keep_figures, work_folder
 from dare_job.bench.peers import environments, task
 from dare_job.cli import options as night_options
 from dare_job.config.options import option
@@ -19,6 +21,8 @@ from dare_job.decode.model import loading
 from dare_job.errors import InfrastructureError
 from dare_job.evaluate.measured import print_table, print_targets, target_row
 from dare_job.job import Job
+from dare_job.models.files import fingerprint
+from dare_job.workspace import digest
 
 _LOG = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "workers"
@@ -29,6 +33,7 @@ _METHODS = {
 _SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py",
            "dare-job": "own.py"}
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
+_WITH_EARLIER_TEXTS = {"suffix", "resd", "dare strict", "dare relaxed"}
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
             "equal_to_generate", "changed_by_batch", "rows", "tokens")
 _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
@@ -42,6 +47,8 @@ class Options(task.Options):
 
     repeats: int = option("Times that each method runs.", 3)
     engines: tuple[str, ...] = option("Engines to measure.", tuple(_METHODS), parse=task.chosen(_METHODS))
+    methods: tuple[str, ...] = option("Methods of these engines to measure. Default: all.", (),
+                                      parse=task.chosen(sorted(set(chain(*_METHODS.values())))))
 
 
 def run(options: Options) -> dict:
@@ -77,7 +84,7 @@ def run(options: Options) -> dict:
 
 
 def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: str) -> list[dict]:
-    """Return the results of all engines, methods and types."""
+    """Return the results of all engines, methods and types; what ``work`` has is not measured again."""
     cpus, measured = sorted(os.sched_getaffinity(0)), []
     if device == "cpu":
         cpus = cpus[:options.threads]
@@ -86,39 +93,47 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: st
             _LOG.warning("%s is measured on a CPU only", engine)
             continue
         python = environments.python_of(engine, work, device)
-        for dtype in options.dtypes:
-            for method in _METHODS[engine]:
-                sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
-                         if batch == 1 or (engine, method) not in _SINGLE]
-                if not sizes:
-                    continue
-                file, results = work / "task.json", work / "results.jsonl"
-                task.write(file, rows, job.model_path, work, batches=sizes, repeats=options.repeats,
-                           device=device, threads=options.threads,
-                           max_new_tokens=job.config.decode.max_new_tokens,
-                           repetition_penalty=job.config.decode.repetition_penalty)
-                results.unlink(missing_ok=True)
-                _LOG.info("%s, %s, %s", engine, method, dtype)
-                script = [python, _SCRIPTS / _SCRIPT[engine], file, results, method, dtype]
-                _run(script, environments.variables(engine, python, cpus, device), cpus,
-                     work / f"{engine}.log")
-                for line in results.read_text(encoding="utf-8").splitlines():
-                    each = json.loads(line)
-                    ids = list(rows.prompts)[:each["rows"]]
-                    each["texts"] = dict(zip(ids, each["texts"], strict=True))
-                    measured.append({"engine": engine} | each)
-                    _LOG.info("%s, %s, %s, batch %d: %.1f tokens/s", engine, method, dtype, each["batch"],
-                              each["tokens_per_s"])
+        for dtype, method in product(options.dtypes, _METHODS[engine]):
+            sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
+                     if batch == 1 or (engine, method) not in _SINGLE]
+            if not sizes or method not in (options.methods or [method]):
+                continue
+            content = task.content(
+                rows, job.model_path, work, batches=sizes, repeats=options.repeats, device=device,
+                threads=options.threads, max_new_tokens=job.config.decode.max_new_tokens,
+                repetition_penalty=job.config.decode.repetition_penalty)
+            script = [python, _SCRIPTS / _SCRIPT[engine], work / "task.json", work / "results.jsonl", method,
+                      dtype]
+            known = content if method in _WITH_EARLIER_TEXTS else task.alone(content)
+            made_of = [engine, method, dtype, known, fingerprint(job.model_path),
+                       environments.version(engine), _processor()]
+            measured += keep_figures(
+                work / "measured" / f"{digest(made_of)}.json",
+                partial(_run, script, content, environments.variables(engine, python, cpus, device), cpus,
+                        work / f"{engine}.log", {"engine": engine}))
     return measured
 
 
-def _run(script: list, variables: dict[str, str], cpus: list[int], log: Path) -> None:
-    with log.open("w", encoding="utf-8") as file:
-        done = subprocess.run(list(map(str, script)), env=variables, stdout=file, stderr=file,
+def _run(script: list, content: dict, variables: dict[str, str], cpus: list[int], log: Path,
+         names: dict[str, str]) -> list[dict]:
+    """Run the script of an engine on a task, and return the results by batch size, with ``names``."""
+    *_, file, results, method, dtype = script
+    file.write_text(json.dumps(content), encoding="utf-8")
+    results.unlink(missing_ok=True)
+    _LOG.info("%s, %s, %s", log.stem, method, dtype)
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(list(map(str, script)), env=variables, stdout=output, stderr=output,
                               preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     if done.returncode:
         raise InfrastructureError(f"{log.stem} ended with exit code {done.returncode}: "
                                   f"{log.read_text(encoding='utf-8', errors='replace').strip()[-800:]}")
+    measured = [names | json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    for each in measured:
+        ids = [row["id"] for row in content["rows"][:each["rows"]]]
+        each["texts"] = dict(zip(ids, each["texts"], strict=True))
+        _LOG.info("%s, %s, %s, batch %d: %.1f tokens/s", log.stem, method, dtype, each["batch"],
+                  each["tokens_per_s"])
+    return measured
 
 
 def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:

@@ -4,8 +4,12 @@ import logging
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
+import pools
+from dare_job import decode
+from dare_job.bench.kept import code_digest
 from dare_job.errors import InfrastructureError
 from dare_job.workspace import digest
 
@@ -45,6 +49,14 @@ def python_of(engine: str, work: Path, device: str = "cpu") -> Path:
             _call(engine, [str(python), "-m", "pip", "uninstall", "-q", "-y", *_REMOVED[engine]])
         (folder / _DONE).touch()
     return python
+
+
+def version(engine: str) -> list[str]:
+    """What an engine's results depend on: its packages, or the code and packages of this environment."""
+    if engine in _PACKAGES:
+        return list(_PACKAGES[engine])
+    return [code_digest(*(Path(module.__file__).parent for module in (decode, pools))),
+            *(metadata.version(name) for name in ("torch", "transformers", "numba"))]
 
 
 def variables(engine: str, python: Path, cpus: list[int], device: str = "cpu") -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The rows that all engines write: prompts of a date, and the texts of the date before, as token ids."""
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +102,17 @@ def read(job: Job, count: int, pool: int) -> Rows:
     return Rows(prompts, previous.own, previous.texts, tuple(rules.eos))
 
 
-def write(path: Path, rows: Rows, model: Path, work: Path, **settings) -> None:
-    """Write the task file of the engines' scripts; ``settings`` are more entries of it."""
-    task = {"model": str(model.absolute()), "work": str(work.absolute()), "eos": list(rows.eos),
+def content(rows: Rows, model: Path, work: Path, **settings) -> dict:
+    """What the engines' scripts read; ``settings`` are more entries of it."""
+    return {"model": str(model.absolute()), "work": str(work.absolute()), "eos": list(rows.eos),
             "pool": [text.tolist() for text in [*rows.pool, *rows.previous.values()]],
             "rows": [{"id": name, "prompt": prompt.tolist(), "previous": _ids(rows.previous.get(name))}
-                     for name, prompt in rows.prompts.items()]}
-    path.write_text(json.dumps(task | settings), encoding="utf-8")
+                     for name, prompt in rows.prompts.items()], **settings}
+
+
+def alone(content: dict) -> dict:
+    """The content without the texts of the date before."""
+    return content | {"pool": [], "rows": [row | {"previous": []} for row in content["rows"]]}
 
 
 def request(name: str, prompt: np.ndarray, previous: np.ndarray | None, pool: Index) -> Request:
