@@ -33,11 +33,12 @@ _OLD: dict[str, tuple[list[str], dict[str, str]]] = {
     "recommend": (["run"], {"--model": "--recommender", "--drafter": "--recommend-drafter"}),
     **{stage: (["run"], {}) for stage in ORDER[:-1]},
 }
+_POOLS = (["pools", "export"], ["pools", "corrections"])  # commands of today
 
 
 def renamed(words: list[str]) -> list[str]:
     """The command line with new names, from the words after ``dare-job``."""
-    if not words or words[0] not in _OLD or words[:2] == ["pools", "export"]:
+    if not words or words[0] not in _OLD or words[:2] in _POOLS:
         return words
     command, options = _OLD[words[0]]
     rest = [_option(word, options) for word in words[1:]]

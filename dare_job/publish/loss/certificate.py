@@ -5,9 +5,10 @@ Each measure has a one-sided upper bound at 95 % that holds for every number of 
     distance   1 - cosine of the sentence vectors, by betting (Waudby-Smith and Ramdas 2024)
     facts      share of the texts that name other facts than the strict one, by Clopper and Pearson (1934)
 
-The rows are a random sample without replacement. Both bounds hold for it, as for a sample with replacement:
-values drawn without replacement are negatively associated (Joag-Dev and Proschan, "Negative association of
-random variables", Annals of Statistics 1983), so the expected product of increasing functions is no larger.
+The rows are a random sample without replacement. Both bounds hold for it, as for one with replacement: values
+drawn without replacement are negatively associated (Joag-Dev and Proschan, "Negative association of random
+variables", Annals of Statistics 1983), so the expected product of increasing functions is no larger; and a
+hypergeometric count has smaller tails than a binomial one. Rows that failed in either way are left out.
 """
 
 import logging
