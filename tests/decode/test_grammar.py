@@ -27,7 +27,7 @@ from state_models import STATEFUL
 from transformers import PreTrainedTokenizerFast
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine.draft_budget import DraftBudget
+from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.grammar import Grammar, TextParser, definition, token_table
 from dare_job.decode.engine.grammar_drafts import constrain
@@ -139,7 +139,7 @@ def test_what_is_forced_is_drafted_without_any_source():
 
 def test_forced_tokens_are_drafted_while_drafting_is_paused():
     costly = LatencyCurve.of({"1": {"1": 1.0, "65": 1000.0}, "4": {"1": 1.0, "65": 1000.0}}, "fictitious")
-    budget = DraftBudget(costly, 16)
+    budget = AdaptiveBudget(costly, 16)
     engine = Engine(target(), EngineSettings(max_new_tokens=NEW, batch_size=1, nodes=16), retrieval(),
                     draft_budget=budget)
     results = {result.id: result for result in engine.run(
