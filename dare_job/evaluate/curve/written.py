@@ -99,7 +99,7 @@ def prepared(job: Job, work: Path) -> Job:
         There is no previous text to draft from.
     """
     config = job.config
-    verify = {"rule": "strict", "plugin": None, "refresh_nights": 0, "target": None, "curve": None}
+    verify = {"rule": "strict", "refresh_nights": 0, "target": None, "curve": None}
     previous = job.space.previous(ENTITIES[0])
     source = {"knowledge": str(job.space.out / "knowledge")} if previous else {}
     config = config.model_copy(update={
