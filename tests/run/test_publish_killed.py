@@ -62,7 +62,7 @@ def prepare(out: Path, words: str) -> None:
 
 def publish_once(out: Path, at_once: bool = True, run_id: str = "run-2", change=setattr) -> None:
     """`dare-job run --from publish` without Spark, which would only write the same two files."""
-    def write(table, folder, prefix, *_):
+    def write(table, folder, prefix, *_, **__):
         cuts = (table.slice(0, 2), table.slice(2))
         return [parts._write(folder / f"{prefix}-{n:05d}.parquet", cut) for n, cut in enumerate(cuts)]
 
