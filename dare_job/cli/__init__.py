@@ -70,7 +70,7 @@ for _panel, _families in {
         "drafter": _family("Train draft models.", train=training.train_drafter),
         "writer": _family("Train small models that write the texts.", train=training.train_writer),
         "data": data.app,
-        "pools": _family("Use pools in other programs, and learn from texts of several dates.",
+        "pools": _family("Export pools, and learn from texts of several dates.",
                          export=pools.export, corrections=pools.corrections),
     },
 }.items():

@@ -26,12 +26,12 @@ class RunOptions(options.Night):
     if_set: bool = option("Stage recommend: do nothing, instead of failing, if recommend.model is not set.",
                           False, panel=_STAGES)
     target: str | None = option(
-        "Limit of quality, for example auc=0.0005, cosine=0.98 or rouge_l=0.95 (verify.target). The run uses "
-        "the fastest setting of --curve that keeps it, or strict verification if none does.", None,
+        "Limit of quality, such as auc=0.0005, cosine=0.98 or rouge_l=0.95 (verify.target): the fastest "
+        "setting of --curve that keeps it, else strict.", None,
         metavar="MEASURE=LIMIT")
     curve: str | None = option("curve.json of `dare-job curve`, for --target (verify.curve).", None)
-    drafter: str | None = option("A drafter of your own (drafter.plugin).", None, metavar=PLUG_IN)
-    verifier: str | None = option("A verifier of your own (verify.rule).", None, metavar=PLUG_IN)
+    drafter: str | None = option("Your own drafter (drafter.plugin).", None, metavar=PLUG_IN)
+    verifier: str | None = option("Your own verifier (verify.rule).", None, metavar=PLUG_IN)
     recommender: str | None = option("Folder of the recommender (recommend.model).", None,
                                      panel=_RECOMMENDATIONS)
     k: int | None = option("Recommendations for each user (recommend.k).", None, panel=_RECOMMENDATIONS)

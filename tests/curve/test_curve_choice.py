@@ -110,7 +110,7 @@ def test_a_verifier_is_picked_with_its_options_unless_its_file_has_changed(job_w
 @pytest.mark.parametrize("text, expected", [
     ("2:0.1, 4:0.05", [(2, 0.1), (4, 0.05)]),
     ("a.b:C(x=1, y='z,'),2:0.1,a:D", ["a.b:C(x=1, y='z,')", (2, 0.1), "a:D"]),
-    ("2", "write K:P .* or a verifier as package.module:Class"), ("a:C(1)", "does not name a verifier"),
+    ("2", "write K:P .* or a verifier as MODULE:CLASS"), ("a:C(1)", "does not name a verifier"),
     ("a:C,a:C", "'a:C' is given twice"), (" ,", "is empty"), ("C", "does not name a verifier")])
 def test_settings_are_pairs_and_verifiers(text, expected):
     if isinstance(expected, list):

@@ -215,7 +215,7 @@ def test_help_wraps_paragraphs_to_the_terminal(words, sentence):
 
 @pytest.mark.parametrize("words, message", [
     (("show", "decod"), "no setting or section decod (did you mean decode?); valid names: out, seed, "),
-    (("show", "decode.nods"), "decode.nods (did you mean decode.nodes?); valid names: decode.schema, decode.max"),
+    (("show", "decode.nods"), "decode.nods (did you mean decode.nodes?); valid names: decode.schema, "),
     (("show", "sample.rule"), "no setting sample.rule: use sample.method"),
     (("schema", "out", "TYPO"), "no setting or section TYPO; valid names: out, seed, input, ")])
 def test_an_unknown_section_of_the_settings_exits_with_2_and_the_valid_names(

@@ -40,15 +40,14 @@ class Options:
     prompts: Path = option("A jsonl, csv or Parquet file, or a .txt file with a prompt per line.",
                            panel=_TEXTS)
     prompt_column: str = option("Column of the prompt or its token ids.", "prompt", panel=_TEXTS)
-    previous_column: str | None = option("Column of the row's previous text, to draft from.", None,
+    previous_column: str | None = option("Column of the row's previous text.", None,
                                          panel=_TEXTS)
     pool: Sequence[Path] = option("Further texts to draft from: a jsonl, csv or Parquet file; repeatable.",
                                   (), parse=paths, repeatable=True, panel=_TEXTS)
     column: str = option("Column of the texts of --pool.", "text", panel=_TEXTS)
     methods: Sequence[str] = option(
-        "Built-in methods; all others are compared with the first one. generate: of transformers. lookup: "
-        "its prompt lookup, batch size 1. autoregressive. prompt: drafts from prompt and text alone. dare. "
-        "relaxed: its relaxed rule.", (GENERATE, AUTOREGRESSIVE, PROMPT, DARE), parse=_methods)
+        "Built-in methods; the others are compared with the first. generate: of transformers; lookup: its "
+        "prompt lookup, batch 1; prompt: drafts from prompt and text; relaxed: dare's rule.", (GENERATE, AUTOREGRESSIVE, PROMPT, DARE), parse=_methods)
     drafter: Sequence[str] = option("A drafter; repeatable.", (), repeatable=True, parse=as_given,
                                     metavar=PLUG_IN, panel=_PLUG_INS)
     verifier: Sequence[str] = option("A verifier; repeatable. With --drafter, pairs are timed too.", (),
@@ -58,7 +57,7 @@ class Options:
     batch: Sequence[int] = option("Batch sizes.", (1, 8), parse=numbers)
     rows: int = option("Prompts to generate texts for, the first of the file.", 32, min=1)
     repeats: int = option("Times that each method runs; the median counts.", 3, min=1)
-    max_new_tokens: int = option("Maximum number of tokens of a text.", 128, min=1)
+    max_new_tokens: int = option("Maximum tokens of a text.", 128, min=1)
     dtype: Dtype = dtype()
     device: Device = device()
     config: list[Path] | None = option("YAML settings; repeatable.", None)
