@@ -47,7 +47,8 @@ class Options:
     column: str = option("Column of the texts of --pool.", "text", panel=_TEXTS)
     methods: Sequence[str] = option(
         "Built-in methods; the others are compared with the first. generate: of transformers; lookup: its "
-        "prompt lookup, batch 1; prompt: drafts from prompt and text; relaxed: dare's rule.", (GENERATE, AUTOREGRESSIVE, PROMPT, DARE), parse=_methods)
+        "prompt lookup, batch 1; prompt: drafts from prompt and text; relaxed: dare's rule.",
+        (GENERATE, AUTOREGRESSIVE, PROMPT, DARE), parse=_methods)
     drafter: Sequence[str] = option("A drafter; repeatable.", (), repeatable=True, parse=as_given,
                                     metavar=PLUG_IN, panel=_PLUG_INS)
     verifier: Sequence[str] = option("A verifier; repeatable. With --drafter, pairs are timed too.", (),
