@@ -37,7 +37,7 @@ class Engine:
             batch, Learned(self._method, self._target, budget))
         measured = methods.run_method(self._method, self._target, [self._requests[row["id"]] for row in rows],
                                       budget, learned)
-        self.accepted += measured.accepted
+        self.accepted += measured.accepted + measured.scored
         texts = measured.texts[0]
         return [texts[row["id"]].tolist() for row in rows]
 
