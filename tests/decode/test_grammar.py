@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.request import Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
 from dare_job.evaluate.oracle import OracleDrafter
@@ -169,6 +171,34 @@ def test_relaxed_rules_accept_allowed_tokens_only(rule):
     for result in results.values():
         for place, token in enumerate(result.token_ids):
             assert allowed("film", result.token_ids[:place])[token]
+
+
+def pairs_of(prompt) -> dict[tuple[int, int], float]:
+    """Probability of the first two tokens of a sampled choice."""
+    def after(text) -> dict[int, float]:
+        ids = torch.from_numpy(np.concatenate((prompt, text)).astype(np.int64))[None]
+        with torch.inference_mode(), target().as_transformers() as made:
+            logits = made(ids).logits[0, -1]
+        logits[torch.from_numpy(~allowed("choices", text))] = -torch.inf
+        p = logits.double().softmax(-1)
+        return {token: p[token].item() for token in np.flatnonzero(allowed("choices", text)).tolist()}
+
+    return {(first, second): p * q for first, p in after([]).items() for second, q in after([first]).items()}
+
+
+def test_sampled_texts_have_the_distribution_of_the_model_over_the_allowed_tokens():
+    """The first two tokens; a wrong alarm at 5 standard deviations has odds of 1 in 100,000 for 20 pairs."""
+    rows, prompt, expected = 3000, prompts()[0], pairs_of(prompts()[0])
+    choices = [np.array([*TOKENIZER.encode(text), ENDS[0]], np.int32) for text in FORMS["choices"][1]]
+    settings = EngineSettings(max_new_tokens=8, batch_size=100, nodes=8, depth=4)
+    engine = SamplingEngine(target(), settings, Sampling(seed=4), retrieval())
+    results = list(engine.run(Request(row, prompt, (Index.build(choices),), grammar=grammar("choices"))
+                              for row in range(rows)))
+    found = Counter(tuple(result.token_ids[:2].tolist()) for result in results)
+    assert sum(result.accepted_tokens for result in results) > rows and len(expected) > 5
+    assert found.keys() <= expected.keys()
+    for pair, p in expected.items():
+        assert abs(found[pair] - rows * p) <= 5 * np.sqrt(rows * p * (1 - p)) + 1, pair
 
 
 def test_passes_over_pages():
