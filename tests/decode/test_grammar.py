@@ -2,8 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -24,27 +23,22 @@ from grammar_models import (
     target,
 )
 from state_models import STATEFUL
-from transformers import PreTrainedTokenizerFast
 
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import AdaptiveBudget
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.grammar import Grammar, TextParser, definition, token_table
-from dare_job.decode.engine.grammar_drafts import constrain
-from dare_job.decode.engine.grammar_masks import _unpacked, forbid
+from dare_job.decode.engine.grammar import Grammar, definition
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.engine.stop_strings import stop_strings
 from dare_job.decode.model.target import Target
-from dare_job.decode.model.tree import build
 from dare_job.decode.model.undrafted import any_target
 from dare_job.decode.request import Request
+from dare_job.decode.sampling.engine import Sampling, SamplingEngine
 from dare_job.decode.settings import EngineSettings
-from dare_job.errors import ConfigError
 from dare_job.evaluate.oracle import OracleDrafter
 from dare_job.generate import baseline
 from pools.draft import DraftSettings
 from pools.index import Index
-from pools.tree import ROOT, DraftBatch, empty_drafts
 
 
 def run(form, drafter=None, of=None, ends=tuple(ENDS), previous=None, pools=(), **settings):
@@ -171,6 +165,34 @@ def test_relaxed_rules_accept_allowed_tokens_only(rule):
             assert allowed("film", result.token_ids[:place])[token]
 
 
+def pairs_of(prompt) -> dict[tuple[int, int], float]:
+    """Probability of the first two tokens of a sampled choice."""
+    def after(text) -> dict[int, float]:
+        ids = torch.from_numpy(np.concatenate((prompt, text)).astype(np.int64))[None]
+        with torch.inference_mode(), target().as_transformers() as made:
+            logits = made(ids).logits[0, -1]
+        logits[torch.from_numpy(~allowed("choices", text))] = -torch.inf
+        p = logits.double().softmax(-1)
+        return {token: p[token].item() for token in np.flatnonzero(allowed("choices", text)).tolist()}
+
+    return {(first, second): p * q for first, p in after([]).items() for second, q in after([first]).items()}
+
+
+def test_sampled_texts_have_the_distribution_of_the_model_over_the_allowed_tokens():
+    """The first two tokens; a wrong alarm at 5 standard deviations has odds of 1 in 100,000 for 20 pairs."""
+    rows, prompt, expected = 3000, prompts()[0], pairs_of(prompts()[0])
+    choices = [np.array([*TOKENIZER.encode(text), ENDS[0]], np.int32) for text in FORMS["choices"][1]]
+    settings = EngineSettings(max_new_tokens=8, batch_size=100, nodes=8, depth=4)
+    engine = SamplingEngine(target(), settings, Sampling(seed=4), retrieval())
+    results = list(engine.run(Request(row, prompt, (Index.build(choices),), grammar=grammar("choices"))
+                              for row in range(rows)))
+    found = Counter(tuple(result.token_ids[:2].tolist()) for result in results)
+    assert sum(result.accepted_tokens for result in results) > rows and len(expected) > 5
+    assert found.keys() <= expected.keys()
+    for pair, p in expected.items():
+        assert abs(found[pair] - rows * p) <= 5 * np.sqrt(rows * p * (1 - p)) + 1, pair
+
+
 def test_passes_over_pages():
     paged = Target(model(), paged=True)
     assert paged.paged is not None
@@ -218,86 +240,6 @@ def test_the_baseline_of_generate_has_the_same_texts():
     assert [text.tolist() for text in found] == [text.tolist() for text in expected]
 
 
-def random_tree(rng, form: str, prefix: list[int], nodes: int) -> tuple[list[int], list[int]]:
-    """A draft tree after a text, about half of whose tokens are allowed."""
-    tokens, parents, paths = [], [], {ROOT: prefix}
-    for node in range(nodes):
-        parent = int(rng.integers(-1, node))
-        path = paths[parent]
-        choice = np.flatnonzero(allowed(form, path)) if path is not None and rng.random() < 0.7 else (
-            np.arange(VOCABULARY))
-        token = int(rng.choice(choice))
-        siblings = {tokens[other] for other in range(node) if parents[other] == parent}
-        if token in siblings:
-            token = next(other for other in range(VOCABULARY) if other not in siblings)
-        allows = path is not None and allowed(form, path)[token] and token not in ENDS
-        tokens, parents = [*tokens, token], [*parents, parent]
-        paths[node] = [*path, token] if allows else None
-    return tokens, parents
-
-
-def is_allowed(form, tokens, parents, node, prefix) -> bool:
-    path, place = [], node
-    while place != ROOT:
-        path, place = [tokens[place], *path], parents[place]
-    return all(allowed(form, prefix + path[:n])[token] for n, token in enumerate(path)
-               ) and not set(path[:-1]) & set(ENDS)
-
-
-@pytest.mark.parametrize("form", ["film", "tree", "regex", "choices"])
-def test_masks_and_pruned_trees_are_those_of_each_path(form):
-    """Masks of a parser that goes down and back again equal those of one that reads each path from its start;
-    pruned trees keep exactly the allowed nodes, but for those beside forced tokens.
-    """
-    rng = np.random.default_rng(3)
-    text, parser = generate(form, prompts()[0]), TextParser(grammar(form))
-    for length in sorted({0, 1, len(text) // 3, len(text) // 2, len(text) - 2}):
-        prefix = text[:length].tolist()
-        parser.follow(text[:length].astype(np.int32))
-        tokens, parents = random_tree(rng, form, prefix, 14)
-        masks = np.full((15, grammar(form).words), -1, np.int32)
-        parser.fill_masks(tokens, parents, masks)
-        masks = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :VOCABULARY].astype(bool)
-        assert np.array_equal(masks[0], allowed(form, prefix))
-        for node in range(14):
-            if tokens[node] in ENDS or not is_allowed(form, tokens, parents, node, prefix):
-                continue
-            path, place = [], node
-            while place != ROOT:
-                path, place = [tokens[place], *path], parents[place]
-            assert np.array_equal(masks[node + 1], allowed(form, prefix + path))
-        drafts = DraftBatch(*(np.array([part]) for part in (
-            np.array(tokens, np.int32), np.array(parents, np.int32))), np.array([14], np.int32),
-            np.linspace(1, 0.1, 14, dtype=np.float32)[None], np.ones((1, 14), np.uint8))
-        kept = constrain(drafts, [parser], np.array([40]), np.array([20]))
-        kept_tokens, kept_parents = kept.tokens[0].tolist(), kept.parents[0].tolist()
-        assert all(is_allowed(form, kept_tokens, kept_parents, node, prefix) for node in range(kept.sizes[0]))
-        assert all(parent < node for node, parent in enumerate(kept_parents))
-        assert (np.diff(kept.scores[0]) <= 0).all()
-        assert len(set(zip(kept_tokens, kept_parents, strict=True))) == kept.sizes[0]
-        wanted = sum(is_allowed(form, tokens, parents, node, prefix) for node in range(14))
-        from_drafts = kept.sources[0] == 1
-        assert from_drafts.sum() == wanted
-        few = constrain(drafts, [parser], np.array([3]), np.array([1]))
-        assert few.sizes[0] <= 3 and (few.parents[0] == ROOT).all()
-
-
-def test_bits_of_masks_are_unpacked_on_devices_as_by_numpy():
-    words = np.random.default_rng(0).integers(-2**31, 2**31, (5, 7)).astype(np.int32)
-    expected = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for columns in (1, 33, 224):
-        assert np.array_equal(_unpacked(torch.from_numpy(words), columns).numpy(), expected[:, :columns])
-
-
-def test_scores_without_a_grammar_stay():
-    tree = build(np.array([3, 4]), empty_drafts(2), np.array([0, 0]))
-    scores = torch.zeros(2, VOCABULARY)
-    forbid(scores, tree, [None, None])
-    assert (scores == 0).all()
-    forbid(scores, tree, [None, TextParser(grammar("choices"))])
-    assert (scores[0] == 0).all() and np.array_equal(scores[1] == 0, allowed("choices", []))
-
-
 def test_a_text_that_the_library_gives_up_fails_alone(monkeypatch):
     class Limited(Grammar):
         def _compile(self):
@@ -319,29 +261,3 @@ def test_a_generation_config_against_the_form_fails_the_row():
     results = run("choices", retrieval(), made)
     assert {result.finish_reason for result in results.values()} == {"error"}
     assert "decode.schema and the generation config of the model allow no token in common" in results[0].error
-
-
-@pytest.mark.parametrize(("kind", "value", "message"), [
-    ("json", '{"type": "strin"}', "strin"), ("json", '{"type": "string", "format": "iri"}', "iri"),
-    ("json", '{"not": {}}', "not"), ("regex", "(a", "regex|unclosed|parenthes")])
-def test_what_the_library_does_not_take_is_refused_in_its_words(kind, value, message):
-    with pytest.raises(ConfigError, match=message):
-        definition(kind, value)
-
-
-def test_a_tokenizer_without_bytes_is_refused():
-    from tokenizers import Tokenizer, models
-
-    words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
-    with pytest.raises(ConfigError, match="llguidance does not support this model's tokenizer"):
-        token_table(words)
-
-
-def test_the_engine_needs_no_library_and_a_grammar_names_the_extra():
-    code = ("import sys; sys.modules['llguidance'] = None\n"
-            "from dare_job.decode.engine import engine, grammar\n"
-            "from dare_job.errors import ConfigError\n"
-            "try: grammar.definition('regex', 'a')\n"
-            "except ConfigError as error: print(error)\n")
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "decode.schema needs the package llguidance" in found and "EXTRAS=schema" in found
