@@ -23,7 +23,7 @@ class DraftBatch(NamedTuple):
     tokens : int32 (R, N)
         Token of each node.
     parents : int32 (R, N)
-        Column of the parent, or ``ROOT``.
+        Column of the parent, or ``ROOT`` (-1).
     sizes : int32 (R,)
         Number of nodes in use; columns from ``sizes[r]`` on are padding.
     scores : float32 (R, N)

@@ -49,6 +49,15 @@ def test_the_wheel_is_what_is_imported_and_has_no_benches(installed, tmp_path):
     assert {"py.typed", "__init__.pyi"} <= {path.name for path in Path(file).parent.iterdir()}
 
 
+def test_pytest_finds_the_contract_in_the_wheel(installed, tmp_path):
+    (tmp_path / "mine.py").write_text("from dare_job import DraftBatch\n\n\nclass Nothing:\n"
+                                      "    def draft(self, requests, *_):\n"
+                                      "        return DraftBatch.of([[]] * len(requests))\n")
+    said = call(installed / "python", "-m", "pytest", "--pyargs", "dare_job.contract", "--drafter",
+                "mine:Nothing", "-k", "valid or zero", cwd=tmp_path)
+    assert "5 passed" in said
+
+
 @pytest.mark.release
 @pytest.mark.spark
 def test_a_run_of_the_wheel_publishes_text(installed, tmp_path):

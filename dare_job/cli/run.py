@@ -31,7 +31,7 @@ class RunOptions(options.Night):
         metavar="MEASURE=LIMIT")
     curve: str | None = option("curve.json of `dare-job curve`, for --target (verify.curve).", None)
     drafter: str | None = option("A drafter of your own (drafter.plugin).", None, metavar=PLUG_IN)
-    verifier: str | None = option("A verifier of your own (verify.plugin).", None, metavar=PLUG_IN)
+    verifier: str | None = option("A verifier of your own (verify.rule).", None, metavar=PLUG_IN)
     recommender: str | None = option("Folder of the recommender (recommend.model).", None,
                                      panel=_RECOMMENDATIONS)
     k: int | None = option("Recommendations for each user (recommend.k).", None, panel=_RECOMMENDATIONS)
@@ -57,7 +57,7 @@ def run(args: RunOptions, as_json: bool) -> None:
     flags = {"verify.target": ("--target", args.target), "verify.curve": ("--curve", args.curve),
              "recommend.model": ("--recommender", args.recommender),
              "recommend.drafter": ("--recommend-drafter", args.recommend_drafter),
-             "drafter.plugin": ("--drafter", args.drafter), "verify.plugin": ("--verifier", args.verifier)}
+             "drafter.plugin": ("--drafter", args.drafter), "verify.rule": ("--verifier", args.verifier)}
     overrides = [] if args.k is None else [f"recommend.k={args.k}"]
     job = options.job(args, args.limit, overrides=overrides, flags=flags)
     stages = pipeline.stages(job, first, last)

@@ -10,13 +10,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from dare_job.config.base import AtLeastOne, NotNegative, Section, section_of
 from dare_job.config.options import CHAT_TEMPLATE, MODEL, TRUST_REMOTE_CODE, ChatTemplate, Device, Dtype
-from dare_job.config.plugins import PlugIn
+from dare_job.config.plugins import FORM, PlugIn
 from dare_job.decode.settings import (
     BEAM_METHODS,
     MAX_BIAS,
+    RULES,
     SAMPLE_METHODS,
     Beams,
     EngineSettings,
+    Rule,
     Warp,
     require_temperature,
 )
@@ -38,19 +40,18 @@ class ModelSettings(Section):
     trust_remote_code: bool = Field(False, description=TRUST_REMOTE_CODE)
 
 
-def _plug_in(kind: str, setting: str) -> Any:
-    """The type of a plug-in's name, whose form is checked."""
+def _plug_in(kind: str, setting: str, among_others: bool = True) -> Any:
+    """The type of a plug-in's name, whose form is checked; among_others: of a setting with other values."""
     def check(value: str) -> str:
         try:
             PlugIn.parse(kind, setting, value)
         except ConfigError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(FORM if among_others else str(error)) from None
         return value
 
-    return Annotated[str, AfterValidator(check)] | None
+    return Annotated[str, AfterValidator(check)]
 
 
-_PLUG_IN = "package.module:Class or package.module:Class(option=value) (docs/how-to/add-your-method.md)"
 _ENGINE = section_of(EngineSettings, "min_new_tokens", "repetition_penalty", "batch_size", "depth",
                      "score", "row_timeout_s", max_new_tokens=(int, EngineSettings.max_new_tokens))
 
@@ -61,12 +62,11 @@ class DecodeSettings(_ENGINE):
         "drafter.model. resd: drafts from the global pool alone (ReSD, which DARE is compared with in its "
         "paper). autoregressive: no drafts. sample: text sampled as the section sample says. beam: "
         "beam search or sampling, as the section beam says")
-    nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] = Field(
+    nodes: Literal["auto"] | Annotated[int, Field(ge=0, le=512)] | _plug_in(
+        "draft budget", "decode.nodes") = Field(
         "auto", description="Draft tokens per forward pass. auto: chosen from measured forward latency. N: "
-        "fixed number for each row")
-    draft_budget: _plug_in("draft budget", "decode.draft_budget") = Field(
-        None, description="Mode dare with nodes auto: a draft budget of your own, which chooses the draft "
-        f"tokens of each forward pass, as {_PLUG_IN}. null: that of dare-job")
+        "fixed number for each row. package.module:Class: a draft budget of your own, in mode dare "
+        "(docs/how-to/add-your-method.md)")
     context: int = Field(31, ge=1, le=31, description="Maximum length, in tokens, of the context that is "
                          "looked up in a pool")
     blend_lambda: Literal["learned"] | Annotated[float, Field(gt=0)] = Field(
@@ -89,13 +89,6 @@ class DecodeSettings(_ENGINE):
         return self
 
     @model_validator(mode="after")
-    def _budget_is_used(self):
-        if self.draft_budget and self.nodes != "auto":
-            raise ValueError(f"decode.draft_budget = {self.draft_budget!r} with decode.nodes = {self.nodes}, "
-                             "a fixed number: leave one of them out")
-        return self
-
-    @model_validator(mode="after")
     def _mode_knows_them(self):
         if self.repetition_penalty is not None and self.mode == "beam":
             raise ValueError(f"decode.repetition_penalty = {self.repetition_penalty:g}: mode beam "
@@ -106,10 +99,8 @@ class DecodeSettings(_ENGINE):
         return self
 
 
-class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon", "delta")):
-    plugin: _plug_in("verifier", "verify.plugin") = Field(
-        None, description=f"Mode dare: a verifier of your own in place of rule, as {_PLUG_IN}. Unless it is "
-        "lossless, a change of its options, version or file makes all texts stale. null: rule")
+class VerifySettings(section_of(EngineSettings, "k", "p", "c", "epsilon", "delta",
+                                rule=(Rule | _plug_in("verifier", "verify.rule"), "strict"))):
     length_quantile: float | None = Field(
         0.95, gt=0, lt=1, description="Relaxed rules: quantile of the group's previous text lengths (of all "
         "texts, where the group has too few). Once a text exceeds it, verification switches back to strict, "
@@ -167,14 +158,6 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
                              "known; leave one of them out")
         return self
 
-    @model_validator(mode="after")
-    def _plug_in_is_alone(self):
-        for name, usual in (("rule", "strict"), ("target", None)) if self.plugin else ():
-            if getattr(self, name) != usual:
-                raise ValueError(f"verify.{name} = {getattr(self, name)}: verify.plugin = {self.plugin!r} "
-                                 "decides what is accepted; leave one of them out")
-        return self
-
     @property
     def is_strict(self) -> bool:
         """Whether texts of mode dare equal greedy decoding, whatever is drafted. Imports a plug-in.
@@ -184,9 +167,9 @@ class VerifySettings(section_of(EngineSettings, "rule", "k", "p", "c", "epsilon"
         ConfigError
             As ``PlugIn.load``.
         """
-        if self.plugin is None:
+        if self.rule in RULES:
             return self.rule == "strict"
-        return PlugIn.parse("verifier", "verify.plugin", self.plugin).load().lossless
+        return PlugIn.parse("verifier", "verify.rule", self.rule).load().lossless
 
 
 class DrafterSettings(Section):
@@ -196,9 +179,9 @@ class DrafterSettings(Section):
         None, min_length=1, description="Draft model: a folder, its URL, or a hub name (with @REVISION), "
         "that has the tokenizer of model.name; `dare-job drafter train` trains one. null: retrieval from "
         "earlier texts, and no drafts in mode beam")
-    plugin: _plug_in("drafter", "drafter.plugin") = Field(
-        None, description=f"Modes dare and sample: a drafter of your own, as {_PLUG_IN}. null: model or "
-        "retrieval")
+    plugin: _plug_in("drafter", "drafter.plugin", False) | None = Field(
+        None, description="Modes dare and sample: a drafter of your own, as package.module:Class or "
+        "package.module:Class(option=value) (docs/how-to/add-your-method.md). null: model, or retrieval")
     tree: str = Field(
         "4x2x1x1", pattern=r"^[1-9]\d{0,3}(x[1-9]\d{0,3})*$", description="Candidates of the draft model by "
         "level of the draft tree, such as 4x2x1: four, then two after each of these, then one after each")

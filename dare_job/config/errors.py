@@ -108,7 +108,8 @@ def _line(key: str, failures: list, section: type[BaseModel], field: FieldInfo |
         return str(failure["ctx"]["error"])
     if failure["type"] == "missing":
         return f"key {key} is missing: add it"
-    messages = list(dict.fromkeys(error["msg"].removeprefix("Input should be ") for error in failures))
+    messages = list(dict.fromkeys(error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+                                  for error in failures))
     reason = " or ".join(messages)
     reason = f"should be {reason}" if any("Input should be" in error["msg"] for error in failures) else reason
     if failure["type"] == "string_pattern_mismatch" and field and field.description:

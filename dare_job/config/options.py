@@ -16,7 +16,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 MODEL = "'embedded', a folder, its URL, a GGUF file or a hub name, optionally with @REVISION"
 CHAT_TEMPLATE = ("Format each prompt as a user message of the tokenizer's chat template. auto: if it has "
                  "one. always: require one. never: use the prompt as it is")
-PLUG_IN = "package.module:Class"
+PLUG_IN = "MODULE:CLASS"
 TRUST_REMOTE_CODE = "Run Python code that comes with a hub model"
 
 

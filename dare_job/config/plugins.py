@@ -16,8 +16,8 @@ from typing import Any
 from dare_job.errors import ConfigError, describe
 
 _NAME = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<name>\w+)(\((?P<options>.*)\))?", re.DOTALL)
-_FORM = ("write package.module:Class, or package.module:Class(option=value, ...) with numbers, strings, "
-         "True, False or None")
+FORM = ("package.module:Class, or package.module:Class(option=value, ...) with numbers, strings, True, False "
+        "or None")
 _VALUES = int | float | str | None
 # By kind: what an object is made from beside its options, and the members that its class must have.
 KINDS = {"drafter": ((), ("draft",)), "verifier": (("eos",), ("__call__", "lossless")),
@@ -59,7 +59,7 @@ class PlugIn:
         try:
             options = _options(match["options"] or "")
         except (TypeError, ValueError, SyntaxError):
-            raise ConfigError(f"{setting} = {text!r} does not name a {kind}: {_FORM}") from None
+            raise ConfigError(f"{setting} = {text!r} does not name a {kind}: write {FORM}") from None
         return cls(kind, setting, text, match["module"], match["name"], options)
 
     def load(self) -> type:

@@ -27,7 +27,7 @@ from dare_job.config.plugins import PlugIn
 from dare_job.config.refresh import RefreshSettings
 from dare_job.config.source import Override
 from dare_job.config.tables import InputTables
-from dare_job.decode.settings import EngineSettings, check_widths
+from dare_job.decode.settings import RULES, EngineSettings, check_widths
 from dare_job.errors import ConfigError
 from dare_job.prompts import PromptSet
 
@@ -336,10 +336,11 @@ class JobConfig(Section):
     @property
     def plug_ins(self) -> dict[str, PlugIn]:
         """The plug-ins that are named, by the key of their setting."""
-        named = (("drafter", "drafter.plugin", self.drafter.plugin),
-                 ("verifier", "verify.plugin", self.verify.plugin),
-                 ("draft budget", "decode.draft_budget", self.decode.draft_budget))
-        return {key: PlugIn.parse(kind, key, text) for kind, key, text in named if text}
+        named = (("drafter", "drafter.plugin", self.drafter.plugin, (None,)),
+                 ("verifier", "verify.rule", self.verify.rule, RULES),
+                 ("draft budget", "decode.nodes", self.decode.nodes, ("auto",)))
+        return {key: PlugIn.parse(kind, key, value) for kind, key, value, others in named
+                if value not in others and not isinstance(value, int)}
 
     def prompt_set(self, entity: str) -> PromptSet:
         """The prompt set of an entity type, for texts of at most ``decode.max_new_tokens``."""

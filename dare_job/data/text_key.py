@@ -63,8 +63,8 @@ def _verification(config: JobConfig, draft_hash: str | None) -> dict:
         return {"rule": "beam", **_beam_settings(config, draft_hash)}
     if decode.mode != "dare" or verify.is_strict:  # resd and autoregressive are strict
         return {"rule": "strict"}
-    values = {"rule": verify.rule, "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda,
-                                              decode.score],
+    values = {"rule": "plugin" if "verify.rule" in plug_ins else verify.rule,
+              "drafts": [decode.nodes, decode.depth, decode.context, decode.blend_lambda, decode.score],
               "seed": config.seed, "pools": [section.model_dump() for section in
                        (config.pools, config.waves, config.router, config.group, config.embed)]}
     values |= {name: getattr(verify, name) for name, rules in _PARAMETERS_OF_RULE.items()

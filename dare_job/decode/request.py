@@ -18,6 +18,7 @@ class Request:
     id
         Returned with the result.
     prompt_ids : int32 (prompt_tokens,)
+        The prompt.
     pools
         Pools from which a retrieval drafter drafts, nearest first.
     max_new_tokens
@@ -164,7 +165,11 @@ def failed(request: Request, error: str) -> Result:
 
 
 class Drafter(Protocol):
-    """Proposes a tree of draft tokens for each row of a batch."""
+    """Proposes a tree of draft tokens for each row of a batch.
+
+    One that a user plugs in is made once per engine, by ``Class(**options)``. It may leave ``scores`` and
+    ``sources`` of its trees None, which counts as scores of 1. Its trees are checked before they are used.
+    """
 
     def draft(self, requests: Sequence[Request], context: np.ndarray, lengths: np.ndarray,
               budgets: np.ndarray, depths: np.ndarray, min_score: float = 0.0) -> DraftBatch:

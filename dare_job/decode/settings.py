@@ -94,7 +94,9 @@ class EngineSettings:
         "strict", "Rule that verifies draft tokens. strict: text equals greedy decoding. All others accept "
         "tokens that are not the argmax. relaxed: among the k most probable and above probability p (DARE). "
         "literal: DARE's equation 8 as printed. top_k and threshold: one of its two conditions alone. ratio: "
-        "at least c times the top probability. entropy: above a bound that falls with the entropy (Medusa)")
+        "at least c times the top probability. entropy: above a bound that falls with the entropy (Medusa). "
+        "package.module:Class: a verifier of your own, in mode dare (docs/how-to/add-your-method.md). Unless "
+        "it is lossless, a change of its options, version or file makes all texts stale")
     k: int = setting(2, "Rules relaxed, top_k and literal: a draft token has to be among the k most probable "
                      "tokens. 2 is the value of the DARE paper", ge=1, le=64)
     p: float = setting(0.1, "Rules relaxed, threshold and literal: a draft token needs a probability above p",

@@ -107,7 +107,7 @@ class Task:
 
     def strictly(self, chunks: str = "") -> "Task":
         """The same task with strict verification, and the subfolder of its chunks."""
-        verify = self.config.verify.model_copy(update={"rule": "strict", "plugin": None})
+        verify = self.config.verify.model_copy(update={"rule": "strict"})
         return replace(self, config=self.config.model_copy(update={"verify": verify}), chunks=chunks)
 
     def here(self) -> "Task":

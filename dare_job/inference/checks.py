@@ -66,7 +66,7 @@ def _require_tree(config: JobConfig) -> None:
     from dare_job.decode.draft.sampled_tree import TreeShape
 
     decode, shape = config.decode, TreeShape.parse(config.drafter.tree)
-    if decode.nodes != "auto":
+    if isinstance(decode.nodes, int):
         shape.require(decode.nodes)
     if shape.depth > decode.depth:
         raise ConfigError(f"drafter.tree = {shape} has {shape.depth} levels, more than decode.depth = "

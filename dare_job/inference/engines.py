@@ -51,9 +51,10 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     decode, verify, target = config.decode, config.verify, loaded.target
     mode = mode or decode.mode
     undrafted = mode == "autoregressive" or target.drafts == "none"
-    strict = mode != "dare" or verify.is_strict
+    strict, plug_ins = mode != "dare" or verify.is_strict, config.plug_ins
+    plugin = plug_ins.get("verify.rule") if mode == "dare" else None
     settings = EngineSettings(**values_for(EngineSettings, decode, verify) | {
-        "rule": verify.rule if mode == "dare" else "strict",
+        "rule": verify.rule if mode == "dare" and plugin is None else "strict",
         "batch_size": batch_size or decode.batch_size, "score": score(config, mode),
         "nodes": 0 if undrafted else _nodes(config, strict, target),
         "one_shape": verify.reproducible and config.model.dtype != "float32"})
@@ -65,11 +66,9 @@ def make_engine(config: JobConfig, loaded: LoadedModel, threads: int, load_draft
     if decode.mode == "sample":
         return SamplingEngine(target, settings, sampling(config), drafter, stop=stop, numbers=numbers)
     learned = _Learned.of(loaded, mode, settings, config)
-    budgeted = decode.nodes == "auto" and not undrafted and not _is_reproducible(config, strict)
+    budgeted = not isinstance(decode.nodes, int) and not undrafted and not _is_reproducible(config, strict)
     measured = replace(settings, batch_size=max(decode.batch_size, settings.batch_size))
-    plug_ins = config.plug_ins
-    budget = learned.budget(target, measured, plug_ins.get("decode.draft_budget")) if budgeted else None
-    plugin = plug_ins.get("verify.plugin") if mode == "dare" else None
+    budget = learned.budget(target, measured, plug_ins.get("decode.nodes")) if budgeted else None
     return Engine(target, settings, drafter, learned.reuse, budget, stop, numbers,
                   plugin and plugin.make(end_of_text(target, settings)))
 
@@ -136,7 +135,7 @@ def _is_reproducible(config: JobConfig, strict: bool) -> bool:
 def _nodes(config: JobConfig, strict: bool, target: Target) -> int:
     """Draft nodes per row: the maximum if a draft budget distributes them, else the fixed number."""
     decode, drafter = config.decode, config.drafter
-    if decode.nodes != "auto":
+    if isinstance(decode.nodes, int):
         return decode.nodes
     if decode.mode == "sample" or _is_reproducible(config, strict):
         return TreeShape.parse(drafter.tree).nodes if drafter.model else EngineSettings.nodes

@@ -79,7 +79,7 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "fingerprint": fingerprint, "plan": plan["fingerprint"], "cut": work and work.token,
         "config": digest(job.config.model_dump()), "mode": job.config.decode.mode,
         "settings": redact.values(job.config.model_dump(mode="json")), "limit": job.limit,
-        "verify": job.config.verify.plugin or job.config.verify.rule, "choice": job.choice, **writer,
+        "verify": job.config.verify.rule, "choice": job.choice, **writer,
         "plugins": {key: plugin.record() for key, plugin in job.config.plug_ins.items()},
         "model": redact.values(writer["model"]),  # a name may be a URL with a token
         "text_settings": text_salt(job.config, job.model_hash, job.draft_hash, entity),

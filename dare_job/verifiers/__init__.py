@@ -1,4 +1,4 @@
-"""Lossy verifiers from newer papers, as plug-ins: ``verify.plugin: dare_job.verifiers:Mars(theta=0.9)``.
+"""Lossy verifiers from newer papers, as plug-ins: ``verify.rule: dare_job.verifiers:Mars(theta=0.9)``.
 
 Each accepts some draft tokens that are not the argmax. What that costs is measured by the run itself
 (``publish/loss``) and by ``dare-job curve``.

@@ -251,7 +251,7 @@ def python_names() -> str:
         parts += [f"## {name}\n", *_documented(value, name, signature=name in ("LLM", "replay"))]
         for member, inner in vars(value).items() if isinstance(value, type) else ():
             is_value = isinstance(inner, property | cached_property)
-            if member.startswith("_") or not (inspect.isroutine(inner) or is_value):
+            if member.startswith("_") and member != "__call__" or not (inspect.isroutine(inner) or is_value):
                 continue
             path, method = f"{name}.{member}", not is_value
             parts += [f"### {path}\n", *_documented(getattr(value, member), path, method)]

@@ -92,15 +92,15 @@ def test_text_keys_are_those_of_the_setting_that_was_picked(job_with, three, tmp
 
 def test_a_verifier_is_picked_with_its_options_unless_its_file_has_changed(job_with, three, tmp_path):
     text = "dare_job.verifiers:Fly(entropy=0.5, window=4)"
-    record = {"text": text, **PlugIn.parse("verifier", "verify.plugin", text).record()}
+    record = {"text": text, **PlugIn.parse("verifier", "verify.rule", text).record()}
     fly = entry(2, 0.1, (3.0, 2.9, 3.1), (0.999, 0.99))
     fly = fly.model_copy(update={"k": None, "p": None, "plugin": record})
     assert fly.name == "Fly(entropy=0.5, window=4)" and not fly.is_strict
     path = str(write(tmp_path, three.model_copy(update={"entries": [*three.entries, fly]})))
     job = chosen(job_with(verify={"target": "cosine=0.98", "curve": path}))
-    assert (job.config.verify.plugin, job.choice["rule"]) == (text, text)
+    assert (job.config.verify.rule, job.choice["rule"]) == (text, text)
     assert "Fly(entropy=0.5, window=4) keeps it" in job.choice["why"]
-    assert text_salt(job.config, "m") == text_salt(job_with(verify={"plugin": text}).config, "m")
+    assert text_salt(job.config, "m") == text_salt(job_with(verify={"rule": text}).config, "m")
     other = fly.model_copy(update={"plugin": record | {"sha256": "f" * 64}})
     path = str(write(tmp_path, three.model_copy(update={"entries": [*three.entries, other]})))
     with pytest.raises(ConfigError, match="Fly.* has another version or file than when it was measured"):
@@ -110,7 +110,7 @@ def test_a_verifier_is_picked_with_its_options_unless_its_file_has_changed(job_w
 @pytest.mark.parametrize("text, expected", [
     ("2:0.1, 4:0.05", [(2, 0.1), (4, 0.05)]),
     ("a.b:C(x=1, y='z,'),2:0.1,a:D", ["a.b:C(x=1, y='z,')", (2, 0.1), "a:D"]),
-    ("2", "write K:P .* or a verifier as package.module:Class"), ("a:C(1)", "does not name a verifier"),
+    ("2", "write K:P .* or a verifier as MODULE:CLASS"), ("a:C(1)", "does not name a verifier"),
     ("a:C,a:C", "'a:C' is given twice"), (" ,", "is empty"), ("C", "does not name a verifier")])
 def test_settings_are_pairs_and_verifiers(text, expected):
     if isinstance(expected, list):

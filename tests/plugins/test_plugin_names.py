@@ -1,5 +1,6 @@
 """Names of plug-ins: what they may be, what is imported, and what a wrong one is told."""
 
+import re
 import sys
 
 import pytest
@@ -80,21 +81,30 @@ def test_what_cannot_be_loaded_is_named_with_its_setting(page, module, kind, tex
 
 
 @pytest.mark.parametrize(("sections", "message"), [
-    ({"decode": {"mode": "resd"}, "drafter": {"plugin": "a:B"}}, "use decode.mode = dare or sample, or"),
+    ({"decode": {"mode": "resd"}, "drafter": {"plugin": "a:B"}}, "use decode.mode = dare or sample"),
     ({"decode": {"mode": "beam"}, "drafter": {"plugin": "a:B"}}, "drafter.plugin = 'a:B' with decode.mode"),
-    ({"decode": {"mode": "sample"}, "verify": {"plugin": "a:B"}}, "verify.plugin = 'a:B' with decode.mode"),
-    ({"verify": {"plugin": "a:B", "rule": "relaxed"}}, "verify.rule = relaxed: verify.plugin = 'a:B'"),
-    ({"verify": {"plugin": "a:B", "target": "cosine=0.98", "curve": "c"}}, "verify.target = cosine=0.98:"),
+    ({"decode": {"mode": "sample"}, "verify": {"rule": "a:B"}}, "verify.rule = 'a:B' with decode.mode"),
+    ({"decode": {"mode": "resd"}, "verify": {"rule": "a:B"}}, "verify.rule = 'a:B' with decode.mode"),
+    ({"verify": {"rule": "a:B", "target": "cosine=0.98", "curve": "c"}}, "verify.rule = a:B: verify.target"),
     ({"drafter": {"plugin": "a:B", "model": "m"}}, "drafter.plugin = 'a:B' and drafter.model = 'm': leave"),
-    ({"decode": {"draft_budget": "a:B", "nodes": 8}}, "with decode.nodes = 8, a fixed number"),
-    ({"decode": {"draft_budget": "a:B", "mode": "sample"}}, "decode.draft_budget = 'a:B' with decode.mode")])
+    ({"decode": {"nodes": "a:B", "mode": "sample"}}, "decode.nodes = 'a:B' with decode.mode = 'sample'")])
 def test_settings_that_contradict_each_other(sections, message):
     with pytest.raises(ValueError, match=message):
         JobConfig.model_validate(sections)
 
 
+@pytest.mark.parametrize(("key", "message"), [
+    ("verify.rule", "'strict', .*'entropy' or package.module:Class, or package.module:Class.option=value"),
+    ("decode.nodes", "should be 'auto' or a valid integer or package.module:Class, or"),
+    ("drafter.plugin", "does not name a drafter: write package.module:Class")])
+def test_a_wrong_value_is_told_all_choices(key, message):
+    for value in ("relxed", "a:B(1)"):
+        with pytest.raises(ConfigError, match=f"^--set {key}={re.escape(value)}: {key} = '.*{message}"):
+            load([], [f"{key}={value}"])
+
+
 def test_the_checks_before_a_run_import_each_plug_in():
-    for section, key in (("drafter", "plugin"), ("verify", "plugin"), ("decode", "draft_budget")):
+    for section, key in (("drafter", "plugin"), ("verify", "rule"), ("decode", "nodes")):
         config = JobConfig.model_validate({section: {key: "no_such_module:C"}})
         with pytest.raises(ConfigError, match=rf"^{section}.{key} = 'no_such_module:C': importing"):
             check_drafting(config, lambda: None, lambda: None)
@@ -103,24 +113,24 @@ def test_the_checks_before_a_run_import_each_plug_in():
 def test_texts_of_a_verifier_depend_on_it_unless_it_is_lossless(module):
     module("rules", "".join(VERIFIER.format(name=name, lossless=lossless)
                             for name, lossless in (("Exact", True), ("Loose", False))))
-    assert salt(verify={"plugin": "rules:Exact"}) == salt(verify={"plugin": "rules:Exact(gap=1)"}) == STRICT
-    loose = {"verify": {"plugin": "rules:Loose"}}
+    assert salt(verify={"rule": "rules:Exact"}) == salt(verify={"rule": "rules:Exact(gap=1)"}) == STRICT
+    loose = {"verify": {"rule": "rules:Loose"}}
     assert not equal_prompts_give_equal_texts(JobConfig.model_validate(loose))
-    keys = [STRICT, salt(**loose), salt(verify={"plugin": "rules:Loose(gap=1)"}),
+    keys = [STRICT, salt(**loose), salt(verify={"rule": "rules:Loose(gap=1)"}),
             salt(**loose, decode={"nodes": 8}), salt(**loose, decode={"batch_size": 3})]
     assert len(set(keys)) == len(keys)
-    assert salt(verify={"plugin": "rules:Loose( gap = 1 )"}) == keys[2]
+    assert salt(verify={"rule": "rules:Loose( gap = 1 )"}) == keys[2]
 
 
 def test_a_changed_file_or_version_makes_texts_stale(module):
     text = VERIFIER.format(name="Loose", lossless=False)
     module("rules", text)
-    before = salt(verify={"plugin": "rules:Loose"})
-    assert salt(verify={"plugin": "rules:Loose"}) == before
+    before = salt(verify={"rule": "rules:Loose"})
+    assert salt(verify={"rule": "rules:Loose"}) == before
     for change in (text + "# a comment", "__version__ = '2'" + text):
         module("rules", change)
-        assert salt(verify={"plugin": "rules:Loose"}) != before
-    record = PlugIn.parse("verifier", "verify.plugin", "rules:Loose(gap=2)").record()
+        assert salt(verify={"rule": "rules:Loose"}) != before
+    record = PlugIn.parse("verifier", "verify.rule", "rules:Loose(gap=2)").record()
     assert (record["name"], record["options"], record["version"]) == ("rules:Loose", {"gap": 2}, "2")
     assert len(record["sha256"]) == 64
 

@@ -69,8 +69,7 @@ def chosen(job: Job) -> Job:
     why += _other_settings(job, curve)
     rule = _rule(entry, verify.curve)
     choice = {"target": verify.target, "curve": verify.curve, "curve_date": curve.date,
-              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level,
-              **(rule | {"rule": rule["plugin"]} if "plugin" in rule else rule),
+              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level, **rule,
               "bound": None if entry is None else target.value(entry, "bound"), "why": why,
               "auc": {} if entry is None else {
                   model: {"mean": loss.mean, "bound": loss.bound} for model, loss in entry.auc.items()}}
@@ -96,7 +95,7 @@ def _rule(entry: Entry | None, curve: str) -> dict:
     if entry.plugin != {"text": text, **PlugIn.parse("verifier", "verify.curve", text).record()}:
         raise ConfigError(f"verify.curve = {curve}: the verifier {text} has another version or file than "
                           "when it was measured; measure again with `dare-job curve`")
-    return {"rule": "strict", "plugin": text}
+    return {"rule": text}
 
 
 def _other_settings(job: Job, curve: QualityCurve) -> str:

@@ -102,7 +102,7 @@ def prepared(job: Job, work: Path) -> Job:
         There is no previous text to draft from.
     """
     config = job.config
-    verify = {"rule": "strict", "plugin": None, "refresh_nights": 0, "target": None, "curve": None}
+    verify = {"rule": "strict", "refresh_nights": 0, "target": None, "curve": None}
     previous = job.space.previous(ENTITIES[0])
     source = {"knowledge": str(job.space.out / "knowledge")} if previous else {}
     config = config.model_copy(update={
@@ -158,7 +158,7 @@ def _task(job: Job, setting: Setting) -> Task:
     task = Task.of(job)
     if setting is None:
         return task
-    rule = {"plugin": setting} if isinstance(setting, str) else {
+    rule = {"rule": setting} if isinstance(setting, str) else {
         "rule": "relaxed", "k": setting[0], "p": setting[1]}
     verify = task.config.verify.model_copy(update=rule)
     return replace(task, config=task.config.model_copy(update={"verify": verify}))

@@ -107,11 +107,11 @@ def _methods(options: Options) -> dict[str, Flags]:
     methods: dict[str, Flags] = {name: {key: ("--methods", value) for key, value in
                                         _SETTINGS.get(name, {}).items()} for name in options.methods}
     for drafter, verifier in product((None, *options.drafter), (None, *options.verifier)):
-        named = {"drafter.plugin": ("--drafter", drafter), "verify.plugin": ("--verifier", verifier)}
+        named = {"drafter.plugin": ("--drafter", drafter), "verify.rule": ("--verifier", verifier)}
         flags = {key: flag for key, flag in named.items() if flag[1]}
         if flags:
             methods[" + ".join(text for _, text in flags.values())] = flags
-    methods |= {text: {"decode.draft_budget": ("--draft-budget", text)} for text in options.draft_budget}
+    methods |= {text: {"decode.nodes": ("--draft-budget", text)} for text in options.draft_budget}
     return methods
 
 

@@ -91,4 +91,7 @@ def _space(options: Options, config: JobConfig, texts: int, budgets: Sequence[in
     values = {"context": options.contexts, "lam": options.lambdas, "depth": options.depths}
     values |= {f"{kind}_texts": limits for kind in ("group", "global") if kind in options.pool}
     start = tuned.default_point(tuple(options.pool), texts, config.decode, config.pools)
-    return Space(start, config.decode.nodes, values, budgets, batch, batches)
+    nodes = config.decode.nodes
+    if "decode.nodes" in config.plug_ins:
+        raise ConfigError(f"decode.nodes = {nodes}: tune replays dare-job's own draft budget; use auto")
+    return Space(start, nodes, values, budgets, batch, batches)
