@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dare_job.verifiers import corrections
+
 ROOT = Path(__file__).parents[2]
 OWN = """
 from dare_job.decode.draft.retrieval import RetrievalDrafter
@@ -143,6 +145,16 @@ def test_own_methods_and_those_of_the_page_pass(page, module, tmp_path):
                     "--draft-budget", "own:Budget")
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100
+
+
+def test_the_verifiers_of_other_papers_pass(tmp_path):
+    before = [-1] * corrections.MAX_CONTEXT
+    learned = {(*before, token, other): (2, 2) for token in range(30) for other in range(30)}
+    corrections.save(tmp_path / "memory.npz", learned)
+    memory = f"dare_job.verifiers:Corrections(memory='{tmp_path}/memory.npz', context=0)"
+    done = contract(tmp_path, *[part for name in ("Mars(theta=0.5)", "Fly(entropy=0, window=1)") for part in (
+        "--verifier", f"dare_job.verifiers:{name}")], "--verifier", memory)
+    assert done.returncode == 0, done.stdout
 
 
 def test_each_mistake_fails_the_test_about_it(module, tmp_path):

@@ -69,8 +69,7 @@ def chosen(job: Job) -> Job:
     why += _other_settings(job, curve)
     rule = _rule(entry, verify.curve)
     choice = {"target": verify.target, "curve": verify.curve, "curve_date": curve.date,
-              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level,
-              **rule,
+              "rows": curve.rows, "seeds": curve.seeds, "level": curve.level, **rule,
               "bound": None if entry is None else target.value(entry, "bound"), "why": why,
               "auc": {} if entry is None else {
                   model: {"mean": loss.mean, "bound": loss.bound} for model, loss in entry.auc.items()}}
