@@ -123,7 +123,6 @@ def test_what_is_forced_is_drafted_without_any_source():
     results = run("film", no_drafts)
     assert_same(results, expected)
     assert all(result.accepted_tokens > 0.4 * len(result.token_ids) for result in results.values())
-    assert any(result.step_tokens[-1] > 1 for result in results.values() if result.finish_reason == "eos")
     deep = run("film", no_drafts, depth=2)
     assert_same(deep, expected)
     assert max(result.step_tokens.max() for result in deep.values()) == 3
@@ -169,6 +168,7 @@ def pairs_of(prompt) -> dict[tuple[int, int], float]:
         ids = torch.from_numpy(np.concatenate((prompt, text)).astype(np.int64))[None]
         with torch.inference_mode(), target().as_transformers() as made:
             logits = made(ids).logits[0, -1]
+        logits = logits.clone()
         logits[torch.from_numpy(~allowed("choices", text))] = -torch.inf
         p = logits.double().softmax(-1)
         return {token: p[token].item() for token in np.flatnonzero(allowed("choices", text)).tolist()}
@@ -241,14 +241,14 @@ def test_the_baseline_of_generate_has_the_same_texts():
 def test_a_text_that_the_library_gives_up_fails_alone(monkeypatch):
     class Limited(Grammar):
         def _compile(self):
-            limits = llguidance.LLParserLimits(step_max_items=2, verbose_errors=False)
+            limits = llguidance.LLParserLimits(max_lexer_states=1, verbose_errors=False)
             return llguidance.LLMatcher(table(), self._text, log_level=0, limits=limits)
 
     forms = [Limited(definition(*FORMS["film"]), table()), None, grammar("film")]
     engine = Engine(target(), EngineSettings(max_new_tokens=NEW, batch_size=3, nodes=16), retrieval())
     results = {result.id: result for result in engine.run(
         Request(row, prompts()[row], grammar=form) for row, form in enumerate(forms))}
-    assert results[0].finish_reason == "error" and "limit" in results[0].error
+    assert results[0].finish_reason == "error" and "too many states" in results[0].error
     assert results[2].token_ids.tolist() == generate("film", prompts()[2]).tolist()
     assert results[1].error is None
 
