@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -113,11 +114,13 @@ def test_the_parts_of_decoding_add_up_to_its_time(tmp_path):
     requests = [task.request(str(n), rng.integers(3, 200, 20 + n).astype(np.int32),
                              np.arange(9, 30, dtype=np.int32), pool) for n in range(4)]
     budget, method = Budget(2, 8, 12, 1), methods.STRICT
+    began = time.perf_counter()
     line = time_shares.measure(target, requests, method, budget, Ceilings(1e9, 1e9))
+    took = time.perf_counter() - began
     again = methods.run_method(method, target, requests, budget, Learned(method, target, budget))
     assert line["tokens"] == again.tokens  # nothing stays patched, and nothing else is decoded
     assert all(line["seconds"][part] > 0 for part in time_shares.PARTS)
-    assert sum(line["seconds"].values()) == pytest.approx(line["tokens"] / line["tokens_per_s"], rel=0.05)
+    assert 0.95 * line["tokens"] / line["tokens_per_s"] <= sum(line["seconds"].values()) <= took
     assert set(line["least"]) == {"prompts", "linear", "attention", "logits"}
 
 
