@@ -1,7 +1,6 @@
 """``python -m dare_job.bench dare``: from nothing to the tables, on a handful of rows."""
 
 import json
-import runpy
 import sys
 from collections import Counter
 
@@ -9,8 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dare_job.bench.cli import app
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare.cells import Options
+from dare_job.cli import run_app
 from dare_job.models import embedded_path
 from dare_job.prompts.sets import HistoryItem
 from dare_job.schemas import ENTITIES
@@ -27,7 +28,7 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``python -m dare_job.bench dare``."""
     monkeypatch.setattr(sys, "argv", ["bench", "dare", *arguments])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("dare_job.bench", run_name="__main__")
+        run_app(app)
     captured = capsys.readouterr()
     return ended.value.code, captured.out, captured.err
 

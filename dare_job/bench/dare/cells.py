@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 import pools
-from dare_job import bench, decode
+from dare_job import decode
+from dare_job.bench import sample_job
 from dare_job.bench.cli import command, ints
 from dare_job.bench.dare import indexes, measure, models, tables
 from dare_job.bench.dare.tables import Data
@@ -20,6 +21,7 @@ from dare_job.config.options import option, words
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine import latency_probe
 from dare_job.errors import ConfigError
+from dare_job.evaluate import measured
 from dare_job.generate.task import Task
 from dare_job.models.files import fingerprint, tokenizer_hash
 from dare_job.prompts.sets import PromptSet
@@ -144,7 +146,7 @@ def _task(cell: Cell, model: Path, options: Options) -> Task:
 def _code() -> str:
     """Digest of the code that is measured and measures, its libraries and the processor."""
     folders = [Path(module.__file__).parent for module in (decode, pools, measure)]
-    own = [Path(bench.__file__).with_name(f"{name}.py") for name in ("sample_job", "measured")]
+    own = [Path(module.__file__) for module in (sample_job, measured)]
     return digest([code_digest(*folders, *own), _versions(),
                    latency_probe.device_name(torch.device("cpu"))])
 
