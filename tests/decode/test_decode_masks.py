@@ -25,8 +25,8 @@ def test_masks_of_compiled_code_equal_those_of_tensors(window, kind, dtype):
     kinds = ("full_attention",) if window is None else ("full_attention", kind)
     traits = Traits(kinds, window, None, "", None)
     positions, ours = masks.tree_on_cpu(traits, tree, lengths, columns, dtype)
-    theirs = masks.tree(traits, PaddedLayout.of(tree), tree.ancestors, tree.depths, torch.from_numpy(lengths),
-                        columns, dtype)
+    theirs = masks.tree(traits, PaddedLayout.of(tree, lengths), tree.ancestors, tree.depths,
+                        torch.from_numpy(lengths), columns, dtype)
     for kind in kinds if window else [None]:
         a, b = (ours[kind], theirs[kind]) if kind else (ours, theirs)
         assert torch.equal(a, b) and a.dtype == dtype

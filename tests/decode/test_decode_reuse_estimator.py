@@ -7,10 +7,11 @@ from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.model.prefix_cache import common_prefix_length
 
 
-def timed(step_s: float, prompt_s: float) -> ReuseEstimator:
+def timed(step_s: float, prompt_s: float, nodes: int = 0) -> ReuseEstimator:
+    """An estimator after steps of ten rows, each with so many draft nodes."""
     estimator = ReuseEstimator()
     for _ in range(3):
-        estimator.record_step(10 * step_s, 10)
+        estimator.record_step(10 * step_s, 10, 10 * nodes)
         estimator.record_prefill(100 * prompt_s, 100)
     return estimator
 
@@ -20,7 +21,7 @@ def test_a_fixed_number_is_verified_before_measurements():
     assert estimator.tokens(300, 12) == 32
     for _ in range(50):
         estimator.record_row(0, True)
-    estimator.record_step(1.0, 10)
+    estimator.record_step(1.0, 10, 0)
     estimator.record_prefill(1.0, 10)  # the first of each includes setup
     assert estimator.tokens(300, 12) == 32 and estimator.tokens(0, 12) == 0
 
@@ -39,14 +40,26 @@ def test_survival_equals_that_of_recorded_texts():
 
 
 def test_unchanged_texts_are_verified_and_quickly_changing_ones_are_not():
-    stays, changes = timed(1e-3, 1e-4), timed(1e-3, 1e-4)
+    stays, changes = [[timed(1e-3, 1e-4, nodes) for nodes in (0, 5, 12)] for _ in range(2)]
     for _ in range(200):
-        stays.record_row(150, False)
-        changes.record_row(3, True)
-    assert stays.tokens(150, 0) == 150
-    assert 3 <= changes.tokens(150, 0) <= 8
-    assert changes.tokens(150, 5) <= 3  # drafts save these steps as well
-    assert stays.tokens(150, 12) == 0
+        for estimator in stays:
+            estimator.record_row(150, False)
+        for estimator in changes:
+            estimator.record_row(3, True)
+    assert stays[0].tokens(150, 32) == 150
+    assert 3 <= changes[0].tokens(150, 32) <= 8
+    assert changes[1].tokens(150, 32) <= 3  # drafts save these steps as well
+    assert stays[2].tokens(150, 32) == 0
+    assert stays[2].tokens(150, 5) == stays[1].tokens(150, 32) > 0  # only five of them on one path
+
+
+def test_drafts_that_are_not_kept_save_no_steps():
+    """What counts is how many nodes the draft budget spends, not how many it may spend."""
+    estimator = timed(1e-3, 1e-4, 12)
+    for _ in range(200):
+        estimator.record_row(150, False)
+        estimator.record_step(10 * 1e-3, 10, 20)
+    assert estimator.tokens(150, 32) == 150
 
 
 def test_nothing_is_verified_while_steps_are_as_cheap():
@@ -56,7 +69,7 @@ def test_nothing_is_verified_while_steps_are_as_cheap():
     assert estimator.tokens(100, 0) == 0
     for _ in range(300):  # unverified rows contribute too
         estimator.record_row(100, False)
-        estimator.record_step(10 * 1e-3, 10)
+        estimator.record_step(10 * 1e-3, 10, 0)
     assert estimator.tokens(100, 0) == 100
 
 

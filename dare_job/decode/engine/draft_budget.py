@@ -39,7 +39,7 @@ _OCTAVES = 32  # of the number of nodes
 _PROBE_DECAY = 0.7  # of the gain of drafting, for a step after a pause
 _MAX_PAUSE = 32  # steps
 _MIN_SCORE = 1e-3  # nodes with a lower score are never drafted
-_BOUND_MARGIN = 0.7  # of the last step's lowest kept probability: the next step drafts no nodes below it
+_BOUND_MARGIN = 0.35  # of the last step's lowest kept probability: the next step drafts no nodes below it
 
 
 def max_row_nodes(rows: int, paged: bool = False) -> int:
@@ -133,8 +133,9 @@ class AdaptiveBudget:
     def record_step(self, rows: int, nodes: int, ms: float) -> None:
         """Record the time of a step with ``nodes`` draft nodes in all, drafting excluded."""
         table, _ = self._costs(rows)
-        overhead = ms - table[min(nodes, len(table) - 1)]
-        if overhead < table[0]:  # otherwise another process used the processor
+        expected = table[min(nodes, len(table) - 1)]
+        overhead = ms - expected
+        if overhead < expected:  # otherwise another process used the processor
             _update_overhead(self._overhead_by_nodes(rows.bit_length()), nodes.bit_length(), overhead)
 
     def _overhead_by_nodes(self, octave: int) -> np.ndarray:
@@ -156,8 +157,10 @@ class AdaptiveBudget:
 
     def _rho(self, ms: np.ndarray, rows: int) -> float:
         """Return recent tokens per millisecond, at least those of steps without drafts."""
-        forward = ms[min(len(ms) - 1, round(rows * self._drafts))]
-        return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / ms[0])
+        nodes = min(len(ms) - 1, round(rows * self._drafts))
+        overhead = np.fmax(self._overhead_by_nodes(rows.bit_length())[[0, nodes.bit_length()]], 0.0)
+        forward = ms[nodes] + overhead[1]
+        return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / (ms[0] + overhead[0]))
 
 
 class RecentLine:

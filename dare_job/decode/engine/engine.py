@@ -289,10 +289,11 @@ class Engine:
     def _record_times(self, rows: Rows, drafts: DraftBatch, schedule_s: float, forward_s: float) -> None:
         step_s, count = schedule_s + forward_s, rows.active
         rows.add_step_time(1e3 * schedule_s, 1e3 * step_s)
-        self.reuse_estimator.record_step(step_s, count)
+        nodes = sum(drafts.sizes.tolist())
+        self.reuse_estimator.record_step(step_s, count, nodes)
         self.clock_s += step_s
         if self.draft_budget:
-            self.draft_budget.record_step(count, sum(drafts.sizes.tolist()), 1e3 * forward_s)
+            self.draft_budget.record_step(count, nodes, 1e3 * forward_s)
 
     def _finish(self, rows: Rows, cache: TreeCache, slots: np.ndarray, ends: np.ndarray) -> list[Result]:
         """Free the slots of rows that ended; ``ends`` (R,) as from ``Rows.append``."""

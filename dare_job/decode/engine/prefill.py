@@ -154,13 +154,17 @@ class ReuseEstimator:
         self._rejected, self._reached = np.zeros(len(_BUCKET_STARTS)), np.zeros(len(_BUCKET_STARTS))
         self._step = _MovingRate()  # per row and step
         self._prompt = _MovingRate()  # per token of a prefill
+        self._nodes = _MovingRate()  # drafted per row and step
 
-    def tokens(self, max_tokens: int, drafted: int) -> int:
-        """Return how many of the first ``max_tokens`` to verify if a step drafts up to ``drafted`` tokens."""
-        step_s, prompt_s = self._step.seconds, self._prompt.seconds
+    def tokens(self, max_tokens: int, depth: int) -> int:
+        """Return how many of the first ``max_tokens`` to verify if steps draft up to ``depth`` tokens deep.
+
+        What the prefill does not verify is drafted, and a step accepts at most as many tokens as it drafts.
+        """
+        step_s, prompt_s, nodes = self._step.mean, self._prompt.mean, self._nodes.mean
         if step_s is None or prompt_s is None:
             return min(max_tokens, _INITIAL_TOKENS)
-        return int(np.count_nonzero(self.survival(max_tokens) * step_s / (drafted + 1) >= prompt_s))
+        return int(np.count_nonzero(self.survival(max_tokens) * step_s / (min(nodes, depth) + 1) >= prompt_s))
 
     def survival(self, max_tokens: int) -> np.ndarray:
         """Return the probability (max_tokens,) that the first n + 1 tokens of a text are all accepted."""
@@ -171,9 +175,10 @@ class ReuseEstimator:
         """Record a finished row: its previous text matched for ``matched`` tokens, then differed or ended."""
         _update_life_table(self._rejected, self._reached, matched, rejected)
 
-    def record_step(self, seconds: float, rows: int) -> None:
-        """Record the time of a decoding step."""
+    def record_step(self, seconds: float, rows: int, nodes: int) -> None:
+        """Record the time of a decoding step, and its draft nodes in all."""
         self._step.add(seconds, rows)
+        self._nodes.add(nodes, rows)
 
     def record_prefill(self, seconds: float, tokens: int) -> None:
         """Record the time of a prefill forward pass over ``tokens`` tokens, padding included."""
@@ -181,19 +186,19 @@ class ReuseEstimator:
 
 
 class _MovingRate:
-    """Moving average of seconds per item. The first forward pass is left out: it includes setup."""
+    """Moving average of a quantity per item. The first forward pass is left out: its time includes setup."""
 
     def __init__(self):
-        self._seconds, self._count = None, 0.0
+        self._sum, self._count = None, 0.0
 
-    def add(self, seconds: float, count: int) -> None:
-        first = self._seconds is None
-        self._seconds = 0.0 if first else _TIME_DECAY * self._seconds + seconds
+    def add(self, quantity: float, count: int) -> None:
+        first = self._sum is None
+        self._sum = 0.0 if first else _TIME_DECAY * self._sum + quantity
         self._count = 0.0 if first else _TIME_DECAY * self._count + count
 
     @property
-    def seconds(self) -> float | None:
-        return self._seconds / self._count if self._count else None
+    def mean(self) -> float | None:
+        return self._sum / self._count if self._count else None
 
 
 @numba.njit(cache=True)

@@ -149,7 +149,7 @@ class RequestScheduler:
         limit = min(len(row.previous), limit)
         if self._settings.score == "always":
             return limit
-        return self._reuse_estimator.tokens(limit, min(self._settings.nodes, self._settings.depth))
+        return self._reuse_estimator.tokens(limit, self._settings.depth)
 
 
 def _expected_length(row: Admission) -> int:

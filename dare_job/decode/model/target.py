@@ -265,7 +265,7 @@ class Target:
             return self.paged.level(cache, level)[: len(tree)].clone()
         if self.traits.max_columns is not None and lengths.max() + tree.width > self.traits.max_columns:
             return self._forward_in_parts(cache, tree, lengths)
-        layout = None if tree.uniform else PaddedLayout.of(tree)
+        layout = None if tree.uniform else PaddedLayout.of(tree, lengths)
         cache.begin_trees(tree, lengths, None if self.packed else layout)
         positions, mask = masks.tree_anywhere(self.traits, tree, layout, lengths, cache.column, self.dtype,
                                               self.fused)
@@ -335,7 +335,7 @@ class Target:
         tree = level.queries().to(self.device)
         partial = wanted is not None and len(wanted) < len(tree)
         few_logits = partial and self.packed and self.supports_logits_to_keep
-        layout = None if tree.uniform and not few_logits else PaddedLayout.of(tree)
+        layout = None if tree.uniform and not few_logits else PaddedLayout.of(tree, level.before)
         cache.begin_trees(tree, level.before, None if self.packed else layout)
         columns = cache.column + tree.width
         positions, mask = masks.level_masks(self.traits, level, tree.width, columns, self.dtype,

@@ -183,18 +183,34 @@ class PaddedLayout:
         Query in each place.
     places : int64 (T,)
         Place of each query.
+    parts : list of (int, int, int)
+        On a CPU: each row's first query, the end of its queries, and the cache columns that they see.
+    padding : float
+        On a CPU: pairs of a query and a column with padding, divided by those without.
     """
 
     def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor):
         self.rows, self.width, self.queries, self.places = rows, width, queries, places
+        self.parts: list[tuple[int, int, int]] = []
+        self.padding = 1.0
 
     @classmethod
-    def of(cls, tree: Tree) -> "PaddedLayout":
-        """The layout of a tree's queries, on the tree's device, padded to its widest row."""
+    def of(cls, tree: Tree, lengths: np.ndarray) -> "PaddedLayout":
+        """The layout of a tree's queries, on the tree's device, padded to its widest row.
+
+        ``lengths`` int64 (R,): cache entries before each row's queries.
+        """
         queries, places = map(torch.from_numpy, tree.padding)
         if (device := tree.tokens.device).type != "cpu":
-            queries, places = queries.to(device), places.to(device)
-        return cls(len(tree.starts) - 1, tree.width, queries, places)
+            return cls(len(tree.starts) - 1, tree.width, queries.to(device), places.to(device))
+        layout = cls(len(tree.starts) - 1, tree.width, queries, places)
+        starts = tree.starts.tolist()
+        layout.parts = [(start, end, length + end - start) for start, end, length
+                        in zip(starts, starts[1:], lengths.tolist(), strict=False)]
+        longest = max(length for *_, length in layout.parts)
+        layout.padding = len(queries) * longest / sum((end - start) * length
+                                                      for start, end, length in layout.parts)
+        return layout
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
         """Pad packed states: (1, H, T, D) -> (R, H, W, D)."""
