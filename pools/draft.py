@@ -47,12 +47,12 @@ class DraftSettings:
         Threads for a large batch; 0: the processors available to this process.
     """
 
-    depth: int = 12
+    depth: int = 32
     context: int = 31
     pseudo_count: float | None = None
     pseudo_count_of: tuple[tuple[int, float], ...] = ((SOURCE_PROMPT, 2.0), (SOURCE_OWN, 1.5))
     live: bool = True
-    window: int = 2048
+    window: int = MAX_WINDOW
     threads: int = 0
 
 

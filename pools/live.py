@@ -11,7 +11,7 @@ import numpy as np
 
 from pools.jit import array_at, helper, inlined
 
-LIMIT = 32
+LIMIT = 64
 _BITS = 12
 MAX_WINDOW = 1 << _BITS
 SLOTS = 2 * MAX_WINDOW  # of the token table; short rows use only the first part, to stay in the CPU cache

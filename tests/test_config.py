@@ -134,7 +134,7 @@ def test_overrides_of_the_wrong_shape(settings, override):
 @pytest.mark.parametrize("text, overrides, key, expected", [
     ("decode:", [], "decode.nodes", "auto"),
     ("decode:", ["decode.nodes=4"], "decode.nodes", 4),
-    ("decode: {depth: 3}", ["decode="], "decode.depth", 12),
+    ("decode: {depth: 3}", ["decode="], "decode.depth", 32),
     ("", [], "decode.nodes", "auto"),
     ("decode: {blend_lambda: 4}", [], "decode.blend_lambda", 4.0),
     ("verify: {p: 1e-3}", [], "verify.p", 0.001),

@@ -122,7 +122,7 @@ class EngineSettings:
     # With its root, a row has 16 queries, to which a GPU would pad 9 or more.
     nodes: int = setting(15, "Draft tokens of each row per forward pass, at most; 0: autoregressive decoding",
                          ge=0)
-    depth: int = setting(12, "Maximum length of a draft path, in tokens", ge=1, le=64)
+    depth: int = setting(32, "Maximum length of a draft path, in tokens", ge=1, le=64)
     score: Literal["auto", "always", "never"] = setting(
         "auto", "Mode dare: verify a row's previous text (pools.own) in the forward pass of its prompt and "
         "keep the part that still holds. auto: as much of it as is worth its cost")

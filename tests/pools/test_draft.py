@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pool_reference import children, longest_context, trie_of
 
 from pools import PoolError
-from pools.blend import NESTED_FACTOR
+from pools.blend import LIVE_BETA, NESTED_FACTOR
 from pools.draft import DraftSettings, draft
 from pools.index import Index
 from pools.kernel import CHILD_RANK_SHARE, CHILD_SCORE_SHARE
@@ -70,10 +70,10 @@ def test_tree_holds_the_best_paths_of_the_reference(corpora, row, budget, depth,
 
     def term(kind, order, different):
         if kind == SOURCE_PROMPT:
-            return 2.0
+            return 2.0 + LIVE_BETA * different
         weights = pools[-1].weights if kind == SOURCE_LIVE else by_kind[kind].weights
         if kind == SOURCE_LIVE:
-            return weights[LIVE, order]
+            return weights[LIVE, order] + LIVE_BETA * different
         nested = NESTED_FACTOR if kind == SOURCE_GROUP else 1  # the global pool follows
         return nested * (weights[ALPHA, order] + weights[BETA, order] * different)
 
