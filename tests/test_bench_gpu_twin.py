@@ -26,8 +26,9 @@ def test_counts_of_one_row_are_within_the_targets_and_do_not_vary():
     assert first["accepted_per_step"] > 2
 
 
-def test_a_strict_step_waits_once():
-    assert twin.waits(3) == 1
+@pytest.mark.parametrize("rule", ["strict", "relaxed", "entropy"])
+def test_a_step_waits_once(rule):
+    assert twin.waits(3, rule) == 1
 
 
 def test_a_wait_is_counted():

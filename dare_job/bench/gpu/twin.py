@@ -184,14 +184,17 @@ class Waits(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def waits(rows: int = 32) -> int:
-    """Return how often a strict step, forward pass, verification and commit, would wait for the device."""
+def waits(rows: int = 32, rule: str = "strict") -> int:
+    """Return how often a step, forward pass, verification and commit, would wait for the device."""
     target = Target(shapes.large(_SHAPE, torch.device("cpu"), torch.float32), check=False, paged=True)
     tree, lengths = chains(rows, max_row_nodes(rows, True) + 1), np.full(rows, 300)
     cache, paths = target.new_cache(rows), np.tile(np.array([0, 2, 3]), (rows, 1))
+    strict = rule == "strict"
+    epilogue = argmax_tokens if strict else rules.packed(EngineSettings(rule=rule), (), target.device)
     with Waits() as counter:
-        values = target.verified(cache, tree, lengths, argmax_tokens)
-        longest_accepted(tree, rules.verify_strict_argmax(tree, *values))
+        values = target.verified(cache, tree, lengths, epilogue)
+        nodes = rules.verify_strict_argmax(tree, *values) if strict else rules.unpacked(values)
+        longest_accepted(tree, nodes)
         target.commit(cache, lengths, paths, np.full(rows, 2))
     return counter.count
 
