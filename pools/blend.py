@@ -3,10 +3,9 @@
 Contexts are visited from the longest to the shortest, and the sources of an order from the nearest. An order
 and source in which the context occurs c times, with d distinct continuations, gets c / (c + alpha + beta d)
 of the remaining weight and distributes it over the tokens that followed those occurrences. The pool learned
-alpha and beta (``pools.learn``); a configured pseudo-count replaces alpha and sets beta to 0. For the row's
-text and prompt beta is ``LIVE_BETA``. In each pool, the longest context and the shorter ``BACKOFF_ORDERS``
-are looked up while at least ``MIN_WEIGHT`` of the weight remains. Before order 1, a tree's root also gets
-what followed contexts with a gap in the least specific pool (``gap``).
+alpha and beta (``pools.learn``); a configured pseudo-count replaces alpha and sets a pool's beta to 0. The
+beta of the row's text and prompt is always ``LIVE_BETA``. In each pool, the longest context and the shorter
+``BACKOFF_ORDERS`` are looked up while at least ``MIN_WEIGHT`` of the weight remains.
 
 The only state kept per node is, for each pool, one suffix that begins with the node's context (``frontier``).
 """
@@ -15,7 +14,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from pools import frontier, gap
+from pools import frontier
 from pools.intervals import MAX_RUNS, interval, runs
 from pools.jit import array_at, helper, inlined, load_i32, prefetch
 from pools.lookup import (
@@ -42,7 +41,7 @@ PREFETCHED_ORDERS = 4  # back-off orders of each pool whose memory is prefetched
 NESTED_FACTOR = 8.0  # a group's texts are also in the next pool: multiplies the group's pseudo-count
 MIN_SUFFIXES = 24  # intervals up to this size are always read completely
 MAX_DISTINCT = 32  # upper limit of d
-LIVE_BETA = 1.0
+LIVE_BETA = 1.0  # beta of the row's text and prompt
 BACKOFF_ORDERS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 23, 31)
 _MAX_DEPTH = 128  # of a pool
 IS_BACKOFF_ORDER = np.isin(np.arange(_MAX_DEPTH), BACKOFF_ORDERS)
@@ -60,14 +59,13 @@ NEXT_SHORTER = np.array([max((r for r in BACKOFF_ORDERS if r < n), default=0) fo
 # live_distinct      int32 (2, M + 1)        their distinct continuations
 # live_gains         float64 (2, M + 1)      their weights
 # scratch            int64 (M,)
-# nexts              int32 (gap.READS,)
 State = namedtuple("State", "history at orders next_orders counts gains read totals read_orders codes hits "
-                            "firsts live_counts live_distinct live_gains scratch nexts")
+                            "firsts live_counts live_distinct live_gains scratch")
 
 
 @helper
 def state(at, pools, orders):
-    """A ``State`` of S pools and M orders over memory at the addresses ``at``, int64 (17,)."""
+    """A ``State`` of S pools and M orders over memory at the addresses ``at``, int64 (16,)."""
     return State(
         array_at(at[0], orders, np.int32), array_at(at[1], pools, np.int32),
         array_at(at[2], pools, np.int32), array_at(at[3], pools, np.int32),
@@ -77,12 +75,11 @@ def state(at, pools, orders):
         array_at(at[9], (pools, MAX_RUNS), np.int32), array_at(at[10], (pools, MAX_RUNS), np.int32),
         array_at(at[11], (pools, MAX_RUNS), np.int32), array_at(at[12], (2, orders + 1), np.int32),
         array_at(at[13], (2, orders + 1), np.int32), array_at(at[14], (2, orders + 1), np.float64),
-        array_at(at[15], orders, np.int64), array_at(at[16], gap.READS, np.int32))
+        array_at(at[15], orders, np.int64))
 
 
 @inlined
-def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads, known,
-                  is_root):
+def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads):
     """Sum the probabilities of a node's continuations in ``t``.
 
     Parameters
@@ -103,9 +100,6 @@ def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads, 
         Number of occurrences in ``b``.
     max_reads : int
         Suffixes read, beyond ``MIN_SUFFIXES``, of an interval that gets all of the weight.
-    known : int
-        Number of tokens in ``z.history``.
-    is_root : bool
 
     Returns
     -------
@@ -120,21 +114,15 @@ def continuations(z, b, t, stamp, row_pools, pseudo_counts, matches, max_reads, 
             z.next_orders[s] = min(z.orders[s], z.history.size, pool_at(row_pools[s])[DEPTH] - 1)
             n = max(n, z.next_orders[s])
     _prefetch(z, row_pools)
-    gap_pool = _least_specific(row_pools) if is_root and known > gap.MIN_ORDER else -1
-    while rest >= MIN_WEIGHT:
-        if n <= 1 and gap_pool >= 0:
-            size, rest = gap.add(z, t, stamp, size, rest, pool_at(row_pools[gap_pool]), gap_pool, known)
-            gap_pool = -1
-        if n == 0:
-            break
+    while n > 0 and rest >= MIN_WEIGHT:
         if IS_BACKOFF_ORDER[n] and matches > 0:
             for kind in range(2):
                 c = z.live_counts[kind, n]
                 z.live_gains[kind, n] = 0.0
                 if c > 0:
-                    term = (_live_term(row_pools, pseudo_counts, kind, n)
-                            + LIVE_BETA * z.live_distinct[kind, n])
-                    z.live_gains[kind, n] = rest * c / (c + term)
+                    beta_d = LIVE_BETA * z.live_distinct[kind, n]
+                    alpha = _live_term(row_pools, pseudo_counts, kind, n)
+                    z.live_gains[kind, n] = rest * c / (c + alpha + beta_d)
                     rest -= z.live_gains[kind, n]
         for s in range(row_pools.size):
             if z.next_orders[s] == n:
@@ -242,26 +230,17 @@ def _is_longest(b, j, matches):
     return True
 
 
-@inlined
-def _least_specific(row_pools):
-    """Position of a row's last pool; -1: none."""
-    for s in range(row_pools.size - 1, -1, -1):
-        if row_pools[s] != 0:
-            return s
-    return -1
-
-
 @helper
 def _live_term(row_pools, pseudo_counts, prompted, n):
     """Pseudo-count of the row's tokens: the configured one, else that of the least specific pool."""
     configured = pseudo_counts[SOURCE_PROMPT if prompted else SOURCE_LIVE, n]
     if configured >= 0:
         return configured
-    s = _least_specific(row_pools)
-    if s < 0:
-        return 2.0
-    a = pool_at(row_pools[s])
-    return weight(a, LIVE, min(n, a[DEPTH] - 1))
+    for s in range(row_pools.size - 1, -1, -1):
+        if row_pools[s] != 0:
+            a = pool_at(row_pools[s])
+            return weight(a, LIVE, min(n, a[DEPTH] - 1))
+    return 2.0
 
 
 @inlined

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
-_COMPILED = ("blend", "frequency", "frontier", "gap", "intervals", "jit", "kernel", "learn", "live", "lookup",
+_COMPILED = ("blend", "frequency", "frontier", "intervals", "jit", "kernel", "learn", "live", "lookup",
              "match", "suffix", "tree")
 
 

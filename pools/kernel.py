@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from pools import blend, frontier, gap, live
+from pools import blend, frontier, live
 from pools.intervals import MAX_RUNS
 from pools.jit import array_at, compiled, helper, inlined, unowned
 from pools.lookup import pool_at
@@ -51,8 +51,8 @@ def draft_rows(begin, end, memory, context, lengths, prompts, budgets, depths, d
     b = live.branch(memory[1:7])
     t = frontier.table(memory[7:13], slots)
     f = frontier.frontier(memory[13:20], nodes, slots)
-    z = blend.state(memory[20:37], slots, pseudo_counts.shape[1] - 1)
-    depth = array_at(memory[37], nodes + 1, np.int32)
+    z = blend.state(memory[20:36], slots, pseudo_counts.shape[1] - 1)
+    depth = array_at(memory[36], nodes + 1, np.int32)
     depth[0] = 0
     for r in range(begin, end):
         stamps[0] += 1
@@ -122,8 +122,7 @@ def _expand(z, b, t, stamps, row_pools, pseudo_counts, window, context, length, 
     if window > 0:
         matches = live.occurrences(b, context, length, prompt, start, z.history, known, stamps[0])
     stamps[1] += 1
-    return blend.continuations(z, b, t, stamps[1], row_pools, pseudo_counts, matches, max_reads, known,
-                               node == ROOT)
+    return blend.continuations(z, b, t, stamps[1], row_pools, pseudo_counts, matches, max_reads)
 
 
 @helper
@@ -180,7 +179,6 @@ def _arrays(nodes: int, pools: int, orders: int) -> list[np.ndarray]:
         zeros(f64, pools), zeros(i32, pools), zeros(i32, pools), zeros(i32, pools),
         zeros(i32, pools, MAX_RUNS), zeros(i32, pools, MAX_RUNS), zeros(i32, pools, MAX_RUNS),
         zeros(i32, 2, orders + 1), zeros(i32, 2, orders + 1), zeros(f64, 2, orders + 1), zeros(i64, orders),
-        zeros(i32, gap.READS),
         # depth of each node
         zeros(i32, n),
     ]

@@ -4,7 +4,6 @@ import pygtrie
 from numba import njit
 
 from pools.blend import BACKOFF_ORDERS, MAX_DISTINCT, MIN_WEIGHT
-from pools.gap import MAX_ORDER, MIN_ORDER, PSEUDO_COUNT
 from pools.live import LIMIT
 from pools.tree import SOURCE_LIVE, SOURCE_PROMPT
 
@@ -58,21 +57,6 @@ def longest_context(row, trie, max_order):
     return max((n for n in range(1, min(max_order, len(row)) + 1) if trie.get(tuple(row[-n:]), 0)), default=0)
 
 
-def after_gap(history, trie, longest, max_context):
-    """Counts of the tokens after the row's tokens and another last one, and the share of weight they get."""
-    order = longest_context(history[:-1], trie, min(longest, max_context - 1))
-    if order < MIN_ORDER:
-        return {}, 0.0
-    context = tuple(history[:-1][-min(order, MAX_ORDER):])
-    counts = {}
-    for other in followers(trie, context):
-        if other != history[-1]:
-            for token, count in followers(trie, (*context, other)).items():
-                counts[token] = counts.get(token, 0) + count
-    total = sum(counts.values())
-    return counts, total / (total + PSEUDO_COUNT)
-
-
 def children(row, path, orders, sources, settings, prompt, term):
     """Probability of each token after row + path, and the order of its context in each source.
 
@@ -90,10 +74,6 @@ def children(row, path, orders, sources, settings, prompt, term):
         if rest < MIN_WEIGHT:
             break
         context = tuple(history[-order:])
-        if order == 1 and not path:
-            beyond, gain = after_gap(history, *sources[-1][1:], settings.context)
-            own.append({"total": sum(beyond.values()), "gain": rest * gain, "followers": beyond})
-            rest -= rest * gain
         if order in BACKOFF_ORDERS and settings.live:
             for place, counts in enumerate(in_row(row, path, order, settings.window, prompt)):
                 total = sum(counts.values())

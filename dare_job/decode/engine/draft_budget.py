@@ -158,9 +158,9 @@ class AdaptiveBudget:
     def _rho(self, ms: np.ndarray, rows: int) -> float:
         """Return recent tokens per millisecond, at least those of steps without drafts."""
         nodes = min(len(ms) - 1, round(rows * self._drafts))
-        overhead = np.fmax(self._overhead_by_nodes(rows.bit_length())[[0, nodes.bit_length()]], 0.0)
-        forward = ms[nodes] + overhead[1]
-        return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / (ms[0] + overhead[0]))
+        overhead = np.fmax(self._overhead_by_nodes(rows.bit_length()), 0.0)  # 0 if not measured
+        undrafted, forward = ms[0] + overhead[0], ms[nodes] + overhead[nodes.bit_length()]
+        return rows * max(self._tokens / (forward + rows * self._draft_ms), 1 / undrafted)
 
 
 class RecentLine:

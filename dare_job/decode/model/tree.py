@@ -204,12 +204,10 @@ class PaddedLayout:
         if (device := tree.tokens.device).type != "cpu":
             return cls(len(tree.starts) - 1, tree.width, queries.to(device), places.to(device))
         layout = cls(len(tree.starts) - 1, tree.width, queries, places)
-        starts = tree.starts.tolist()
-        layout.parts = [(start, end, length + end - start) for start, end, length
-                        in zip(starts, starts[1:], lengths.tolist(), strict=False)]
-        longest = max(length for *_, length in layout.parts)
-        layout.padding = len(queries) * longest / sum((end - start) * length
-                                                      for start, end, length in layout.parts)
+        counts, starts = np.diff(tree.starts), tree.starts.tolist()
+        columns = np.where(counts > 0, lengths + counts, 0)
+        layout.parts = list(zip(starts[:-1], starts[1:], columns.tolist(), strict=True))
+        layout.padding = float(len(queries) * columns.max() / (counts @ columns))
         return layout
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:

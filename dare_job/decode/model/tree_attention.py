@@ -15,8 +15,8 @@ from dare_job.decode.model.tree import PaddedLayout
 _LOG = logging.getLogger("dare_job")
 NAME = "dare_tree_sdpa"
 _SDPA = "sdpa"  # the only implementation that ``tree_sdpa`` replaces
-_MAX_PADDING = 1.25  # above that, rows are computed one after the other on a CPU
-_BLOCK = 192  # queries of a group of heads that a CPU computes at once
+_MAX_PADDING = 1.25  # of the work without; above that, a CPU computes the rows one after the other
+_BLOCK = 192  # queries, of all heads of a group, that a CPU computes at once
 _PACKED_LAYOUT: ContextVar[PaddedLayout | None] = ContextVar("packed_layout", default=None)
 
 
@@ -40,33 +40,34 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
             low = torch.finfo(query.dtype).min
             attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
         attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
-    if layout is not None and layout.padding > _MAX_PADDING * max(1, torch.get_num_threads() / key.shape[1]):
+    if layout is None:
+        return _attend(query, key, value, attention_mask, scaling), None
+    # A row alone keeps no more threads busy than it has groups of heads.
+    if layout.padding > _MAX_PADDING * max(1, torch.get_num_threads() / key.shape[1]):
         return _attend_by_row(layout.parts, query, key, value, attention_mask, scaling), None
-    if layout is not None:
-        out, _ = _attend(layout.pad(query), key, value, attention_mask, scaling)
-        return layout.unpad(out)[None], None
-    return _attend(query, key, value, attention_mask, scaling)
+    return layout.unpad(_attend(layout.pad(query), key, value, attention_mask, scaling))[None], None
 
 
 def _attend(query, key, value, attention_mask, scaling):
     rows, heads, queries, dim = query.shape
     groups = key.shape[1]
     if not query.is_cuda and queries > 1:
-        return _attend_in_blocks(query, key, value, attention_mask, scaling), None
+        return _attend_in_blocks(query, key, value, attention_mask, scaling)
     # CUDA's fast kernels support either a mask or grouped queries; with both, torch would repeat the keys.
     if queries == 1 or attention_mask is not None and groups != heads:
-        return _attend_folded(query, key, value, attention_mask, scaling), None
+        return _attend_folded(query, key, value, attention_mask, scaling)
     out = scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=groups != heads,
         is_causal=attention_mask is None,
     )
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2)
 
 
 def _attend_in_blocks(query, key, value, attention_mask, scaling):
-    """Attend on a CPU, some queries at a time: none sees the columns of those after it, whatever the mask.
+    """Attend on a CPU, some queries at a time, without the columns of later queries, which no mask shows.
 
-    torch's kernel computes masked columns too, and groups of few queries together in about half the time.
+    torch's kernel computes masked columns too. It takes about half the time for few queries if the heads of a
+    group are queries of one head.
     """
     rows, heads, queries, _ = query.shape
     step, before = max(1, _BLOCK * key.shape[1] // heads), key.shape[2] - queries
@@ -91,7 +92,7 @@ def _attend_by_row(parts, query, key, value, attention_mask, scaling):
         if end > start:
             keys, values = (states.narrow(0, row, 1).narrow(2, 0, columns) for states in (key, value))
             mask = attention_mask[row : row + 1, :, : end - start, :columns]
-            out[:, start:end], _ = _attend(query.narrow(2, start, end - start), keys, values, mask, scaling)
+            out[:, start:end] = _attend(query.narrow(2, start, end - start), keys, values, mask, scaling)
     return out
 
 
