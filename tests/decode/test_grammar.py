@@ -206,11 +206,29 @@ def test_models_that_verify_chains():
     assert_same(run("film", retrieval(), chain, previous=expected), expected)
 
 
-def test_one_end_of_text_token_is_drafted_once():
+@pytest.mark.parametrize("form", ["film", "regex", "choices"])
+def test_a_forced_end_of_text_takes_no_step(form):
+    """With one end-of-text token, which the model need not choose."""
     made, ends = Target(model(ends=ENDS[:1]), check=False), tuple(ENDS[:1])
-    expected = [generate("choices", prompt, made, ends) for prompt in prompts()]
-    results = run("choices", OracleDrafter({}, VOCABULARY), made, ends)
-    assert_same(results, expected)
+    expected = [generate(form, prompt, made, ends) for prompt in prompts()]
+    forced = [row for row, text in enumerate(expected)
+              if np.flatnonzero(allowed(form, text[:-1], ends)).tolist() == [ENDS[0]]]
+    assert forced
+    plain = run(form, None, made, ends)
+    assert_same(plain, expected)
+    assert_same(run(form, OracleDrafter({}, VOCABULARY), made, ends), expected)
+    for row in forced:
+        assert plain[row].target_steps == len(expected[row]) - 2 and plain[row].step_tokens[-1] == 2
+        assert plain[row].accepted_tokens == 1
+    before = run(form, retrieval(), made, ends, previous=[text[:-2] for text in expected])
+    assert_same(before, expected)
+    assert all(before[row].target_steps == 0 for row in forced)
+    assert all(sum(result.step_tokens) == len(result.token_ids) for result in before.values())
+    row, text = forced[0], expected[forced[0]]
+    for length in (len(text) - 1, len(text)):
+        cut = run(form, None, made, ends, max_new_tokens=length)[row]
+        assert cut.token_ids.tolist() == text[:length].tolist()
+        assert cut.finish_reason == ("eos" if length == len(text) else "length")
 
 
 def test_stop_strings_and_loops_end_texts():

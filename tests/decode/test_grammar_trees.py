@@ -2,18 +2,22 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from chat_models import CHATML, tokenizer_with
 from grammar_models import ENDS, VOCABULARY, allowed, generate, grammar, prompts
 from transformers import PreTrainedTokenizerFast
 
+from dare_job.config.settings import JobConfig
 from dare_job.decode.engine.grammar import TextParser, definition, token_table
 from dare_job.decode.engine.grammar_drafts import constrain
 from dare_job.decode.engine.grammar_masks import _unpacked, forbid
 from dare_job.decode.model.tree import build
 from dare_job.errors import ConfigError
+from dare_job.inference.grammars import check_schema
 from pools.tree import ROOT, DraftBatch, empty_drafts
 
 
@@ -111,6 +115,17 @@ def test_a_tokenizer_without_bytes_is_refused():
     words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
     with pytest.raises(ConfigError, match="llguidance does not support this model's tokenizer"):
         token_table(words)
+
+
+@pytest.mark.parametrize(("prompt_end", "refused"), [
+    ("", False), ("<think>\n", True), ("<think>\n\n</think>\n\n", False),
+    ("<|channel|>analysis<|message|>", True), ("<|channel|>final<|message|>", False)])
+def test_a_chat_template_that_opens_a_thinking_block_is_refused(tmp_path, prompt_end, refused):
+    template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{prompt_end}{{% endif %}}")
+    tokenizer_with(template).save_pretrained(tmp_path)
+    config = JobConfig.model_validate({"decode": {"schema": {"choices": ["drama", "comedy"]}}})
+    with pytest.raises(ConfigError, match="opens a thinking block") if refused else nullcontext():
+        check_schema(config, lambda: tmp_path)
 
 
 def test_the_engine_needs_no_library_and_a_grammar_names_the_extra():

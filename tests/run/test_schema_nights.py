@@ -1,7 +1,10 @@
 """Nights whose texts follow a schema: columns of values, stale texts after a change of it, the gate."""
 
 import json
+import shutil
+from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from run_helpers import NIGHT_1, NIGHT_2, NIGHT_3, snapshot
@@ -13,10 +16,13 @@ from dare_job.errors import ConfigError, ThresholdError  # noqa: E402
 from dare_job.schemas import ENTITIES, KNOWLEDGE  # noqa: E402
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BEFORE = "2025-12-31"
 GENRES = ["drama", "comedy", "science fiction"]
 TASTE = {"type": "object", "additionalProperties": False, "required": ["likes", "since"], "properties": {
     "likes": {"type": "array", "items": {"enum": GENRES}, "minItems": 1, "maxItems": 2},
     "since": {"type": "integer", "minimum": 1950, "maximum": 2026}}}
+WIDER = TASTE | {"properties": TASTE["properties"] | {"adult": {"type": "boolean"}},
+                 "required": [*TASTE["required"], "adult"]}
 SCHEMA = {"user": {"json": TASTE}, "item": {"choices": ["for children", "for adults"]}}
 
 
@@ -29,6 +35,13 @@ def sections(schema: dict = SCHEMA, **decode) -> dict:
 def two(job_of, tmp_path_factory):
     out = tmp_path_factory.mktemp("schema")
     return out, [pipeline.run(job_of(out, night, **sections())) for night in (NIGHT_1, NIGHT_2)]
+
+
+@pytest.fixture(scope="module")
+def wider(job_of, two):
+    """The folder and the third night's summary, in which texts of users have one more property."""
+    out, _ = two
+    return out, pipeline.run(job_of(out, NIGHT_3, **sections({**SCHEMA, "user": {"json": WIDER}}), limit=10))
 
 
 def test_texts_follow_the_schema_of_their_entity_type(two):
@@ -51,11 +64,8 @@ def test_texts_follow_the_schema_of_their_entity_type(two):
         row["tokens"] for row in written)
 
 
-def test_a_new_schema_makes_the_texts_of_its_entity_type_stale(job_of, two):
-    out, _ = two
-    wider = TASTE | {"properties": TASTE["properties"] | {"adult": {"type": "boolean"}},
-                     "required": [*TASTE["required"], "adult"]}
-    found = pipeline.run(job_of(out, NIGHT_3, **sections({**SCHEMA, "user": {"json": wider}}), limit=10))
+def test_a_new_schema_makes_the_texts_of_its_entity_type_stale(wider):
+    out, found = wider
     users = snapshot(out, "user", NIGHT_3).values()
     new = [row for row in users if row["generated_dt"] == NIGHT_3 and row["knowledge"]]
     old = [row for row in users if row["generated_dt"] != NIGHT_3 and row["knowledge"]]
@@ -65,6 +75,45 @@ def test_a_new_schema_makes_the_texts_of_its_entity_type_stale(job_of, two):
     assert all(row["parsed"]["adult"] is not None for row in new if row not in cut_off)
     assert all(row["parsed"]["adult"] is None and row["parsed"]["since"] for row in old)
     assert all(row["generated_dt"] != NIGHT_3 for row in snapshot(out, "item", NIGHT_3).values())
+
+
+def with_a_date_before(out: Path, table: Path) -> Path:
+    """Copy the published texts, with a date before the first whose texts have no schema; return its users."""
+    shutil.copytree(out / "knowledge", table)
+    for entity in ENTITIES:
+        folder = table / f"entity={entity}"
+        rows = pq.read_table(folder / f"dt={NIGHT_1}", partitioning=None).select(KNOWLEDGE.names)
+        (folder / f"dt={BEFORE}").mkdir()
+        pq.write_table(rows, folder / f"dt={BEFORE}" / "part-00000.parquet")
+    return table / "entity=user" / f"dt={BEFORE}"
+
+
+def test_spark_reads_dates_with_and_without_the_column(wider, spark, tmp_path):
+    """Before the schema, with it, and with one more property."""
+    out, table = wider[0], tmp_path / "knowledge"
+    before = with_a_date_before(out, table)
+    frame = spark.read.option("mergeSchema", True).parquet(str(table))
+    assert frame.schema["parsed"].dataType.simpleString() == (
+        "struct<likes:array<string>,since:bigint,adult:boolean>")
+    found = {(row["entity"], str(row["dt"]), row["entity_id"]): row["parsed"] and row["parsed"].asDict()
+             for row in frame.select("entity", "dt", "entity_id", "parsed").collect()}
+    expected = {}
+    for entity in ENTITIES:
+        for day in (BEFORE, NIGHT_1, NIGHT_2, NIGHT_3):
+            for name, row in snapshot(out, entity, NIGHT_1 if day == BEFORE else day).items():
+                values = None if day == BEFORE else row.get("parsed")
+                expected[entity, day, name] = values and {"adult": None, **values}
+    assert found == expected
+    adult = frame.where("parsed.adult IS NOT NULL").select("dt").distinct().collect()
+    assert [str(row["dt"]) for row in adult] == [NIGHT_3]
+
+    rows = pq.read_table(before, partitioning=None)
+    other = pa.array([{"since": "long ago"}] * len(rows), pa.struct([("since", pa.string())]))
+    pq.write_table(rows.append_column("parsed", other), before / "part-00000.parquet")
+    with pytest.raises(Exception, match="CANNOT_MERGE"):
+        spark.read.option("mergeSchema", True).parquet(str(table))
+    columns = KNOWLEDGE.names
+    assert spark.read.parquet(str(table)).select(columns).count() == len(expected)
 
 
 def test_texts_that_are_cut_off_have_no_values_and_stop_the_run(job_of, tmp_path):

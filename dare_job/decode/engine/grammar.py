@@ -152,6 +152,14 @@ class TextParser:
         """Return how many of the first tokens int32 (n,), with an embedding each, may follow the text."""
         return self.matcher.validate_tokens(tokens.tolist())
 
+    def forced_end(self) -> int | None:
+        """Return the end-of-text token if nothing else may follow the text.
+
+        None if other tokens may follow, also if these are end-of-text tokens.
+        """
+        matcher, eos = self.matcher, self.grammar.eos
+        return next(iter(eos)) if len(eos) == 1 and matcher.is_stopped() and not matcher.is_error() else None
+
     def fill_masks(self, tokens: Sequence[int], parents: Sequence[int], masks: np.ndarray) -> None:
         """Fill in which tokens may follow the nodes of a tree.
 

@@ -34,7 +34,11 @@ def constrain(drafts: DraftBatch, parsers: Sequence[TextParser | None], nodes: n
 
 
 def _constrained(parser: TextParser, drafts: "_DraftRow", nodes: int, depth: int) -> "_DraftRow":
-    """Return a row's drafts without forbidden tokens and with forced ones, best first."""
+    """Return a row's drafts without forbidden tokens and with forced ones, best first.
+
+    The end of text is not added: where nothing else may follow, the forward pass that accepts the node before
+    it gives it.
+    """
     matcher, eos = parser.matcher, parser.grammar.eos
     children, kept = children_of(drafts.parents), []
     levels, rest = {ROOT: 0}, {}  # rest: the forced tokens after a node, where they are known
@@ -42,17 +46,19 @@ def _constrained(parser: TextParser, drafts: "_DraftRow", nodes: int, depth: int
         if node != ROOT:
             levels[node] = levels[drafts.parents[node]] + 1
             kept.append(node)
-        forced = rest.pop(node, None) or matcher.compute_ff_tokens()
-        only = sorted(eos) if matcher.is_stopped() else forced[:1]
+        ended = matcher.is_stopped()
+        forced = [] if ended else rest.pop(node, None) or matcher.compute_ff_tokens()
         if matcher.is_error():
             parser.restart()
             break
         if levels[node] == depth:
             children[node] = []
-        elif only:
-            children[node] = [drafts.child(node, token, children[node], len(only)) for token in only]
+        elif forced:
+            children[node] = [drafts.child(node, forced[0], children[node])]
             rest[children[node][0]] = forced[1:]
         ending = [child for child in children[node] if drafts.tokens[child] in eos]
+        if ended:
+            children[node] = ending
         kept += ending if ending and matcher.is_accepting() else []
     return drafts.select(sorted(kept, key=lambda node: -drafts.scores[node])[:nodes])
 
@@ -73,11 +79,9 @@ class _DraftRow:
                 drafted.scores[node] = min(drafted.scores[node], drafted.scores[parent])
         return drafted
 
-    def child(self, parent: int, token: int, children: Sequence[int], count: int) -> int:
-        """Return the child of a node with a token, one of ``count`` possible tokens; add it if none of the
-        children has it.
-        """
-        score = (1.0 if parent == ROOT else self.scores[parent]) / count
+    def child(self, parent: int, token: int, children: Sequence[int]) -> int:
+        """Return the child of a node with a forced token; add it if none of the children has it."""
+        score = 1.0 if parent == ROOT else self.scores[parent]
         for child in children:
             if self.tokens[child] == token:
                 self.scores[child] = max(self.scores[child], score)

@@ -215,7 +215,29 @@ class Rows:
             ending += _end_loops(slots, result.counts, self._numbers, self.prompt, self.min_length,
                                  self.tokens, self.step_tokens, self.length, self.forwards, self.accepted,
                                  ends)
+        if self.any_grammar:
+            ending += self._append_forced_ends(slots, ends)
         return ending, ends
+
+    def _append_forced_ends(self, slots: np.ndarray, ends: np.ndarray) -> int:
+        """End the texts whose grammar allows nothing but the end-of-text token; return how many these are.
+
+        The token needs no forward pass of its own, and counts as an accepted draft token.
+        """
+        running = np.flatnonzero(ends == RUNNING)
+        ending = 0
+        for place, parser in zip(running.tolist(), self.parsers(slots[running]), strict=True):
+            slot = slots[place]
+            token = None if parser is None else parser.forced_end()
+            if token is None or self.length[slot] < self.min_length[slot]:
+                continue
+            self.tokens[slot, self.length[slot]] = token
+            self.length[slot] += 1
+            self.step_tokens[slot, self.forwards[slot] - 1] += 1
+            self.accepted[slot] += 1
+            ends[place] = EOS
+            ending += 1
+        return ending
 
     def matched_previous(self, slot: int) -> tuple[int, bool]:
         """Return how many tokens of a row's previous text match its text, and whether the next differs."""
