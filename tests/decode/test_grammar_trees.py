@@ -14,8 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine.grammar import TextParser, definition, token_table
 from dare_job.decode.engine.grammar_drafts import constrain
-from dare_job.decode.engine.grammar_masks import _unpacked, forbid
+from dare_job.decode.engine.grammar_masks import _unpacked, forbid, forbid_on_path
 from dare_job.decode.model.tree import build
+from dare_job.decode.settings import EngineSettings
+from dare_job.decode.verify import verifier
+from dare_job.decode.verify.penalty import PenaltyContext
 from dare_job.errors import ConfigError
 from dare_job.inference.grammars import check_schema
 from pools.tree import ROOT, DraftBatch, empty_drafts
@@ -83,6 +86,47 @@ def test_masks_and_pruned_trees_are_those_of_each_path(form):
         assert from_drafts.sum() == wanted
         few = constrain(drafts, [parser], np.array([3]), np.array([1]))
         assert few.sizes[0] <= 3 and (few.parents[0] == ROOT).all()
+
+
+def three_trees(rng, form, text) -> tuple:
+    """Trees after a text, scores of their nodes that tend to accept drafts, and parsers of two of them."""
+    rows = [random_tree(rng, form, text.tolist(), 14) for _ in range(3)]
+    tokens, parents = (np.array(part, np.int32) for part in zip(*rows, strict=True))
+    drafts = DraftBatch(tokens, parents, np.full(3, 14, np.int32), np.ones((3, 14), np.float32),
+                        np.ones((3, 14), np.uint8))
+    tree = build(np.full(3, prompts()[0][-1]), drafts, np.full(3, 14))
+    scores = rng.normal(size=(len(tree), VOCABULARY)).astype(np.float32)
+    scores[tree.host[1], tree.host[0]] += 3 * rng.random(len(tree), np.float32)
+    parsers = [TextParser(grammar(form)), None, TextParser(grammar(form))]
+    for parser in (parsers[0], parsers[2]):
+        parser.follow(text)
+    return tree, scores, parsers
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.4, 0.7])
+def test_the_strict_rule_needs_the_masks_of_the_nodes_that_it_visits(penalty):
+    """The result is that of the masks of all nodes, and the scores after other nodes stay."""
+    rng, whole, accepted = np.random.default_rng(8), generate("film", prompts()[0]), 0
+    verify = verifier(EngineSettings(), torch.tensor(ENDS))
+    for length in range(1, len(whole) - 1, 7):
+        tree, drawn, parsers = three_trees(rng, "film", whole[:length])
+        context, results = np.tile(whole[:length].astype(np.int32), (3, 1)), []
+        for on_path in (False, True):
+            of_text = PenaltyContext(context, np.full(3, length), np.zeros(VOCABULARY + 1, np.int64), penalty)
+            scores = torch.from_numpy(drawn.copy())
+            if on_path:
+                forbid_on_path(scores, tree, parsers, of_text)
+            else:
+                forbid(scores, tree, parsers)
+            masked = (scores.numpy() != drawn).any(1)
+            counts, _, tokens, *_ = verify(scores, tree, None, of_text)
+            results.append([line[: count + 1].tolist() for line, count in zip(tokens, counts, strict=True)])
+        assert results[0] == results[1]
+        for row, (*drafted, _) in enumerate(results[0]):
+            visited = 0 if row == 1 else 1 + len(drafted) - bool({*drafted} & {*ENDS})
+            assert masked[tree.starts[row] : tree.starts[row + 1]].sum() == visited
+            accepted += len(drafted)
+    assert accepted > 20
 
 
 def test_bits_of_masks_are_unpacked_on_devices_as_by_numpy():

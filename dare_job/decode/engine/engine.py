@@ -14,7 +14,7 @@ from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.budget import DraftBudget
 from dare_job.decode.engine.chains import best_chains
 from dare_job.decode.engine.grammar_drafts import constrain
-from dare_job.decode.engine.grammar_masks import forbid
+from dare_job.decode.engine.grammar_masks import forbid, forbid_on_path
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit
@@ -105,6 +105,9 @@ class Engine:
         eos = list(self.generation_rules.eos)
         self._eos_ids = torch.tensor(eos, dtype=torch.long, device=target.device)
         self._verifier, self._verify_plugin = verifier(settings, self._eos_ids), verify_plugin
+        # whether verification reads the scores of one path of each tree alone
+        self._visits_one_path = (verify_plugin is None and settings.rule == "strict"
+                                 and target.device.type == "cpu")
         self._is_strict = verify_plugin.lossless if verify_plugin else settings.rule == "strict"
         self.rule_on_device = self.rule_on_device and verify_plugin is None
         self._rule = rules.packed(settings, tuple(eos), target.device)
@@ -264,7 +267,9 @@ class Engine:
         index = _slot_index(slots)
         scores, penalty = self._processor(scores, tree, rows.tokens[index], rows.length[index],
                                           rows.min_length[index], processors)
-        if rows.any_grammar:  # last, as generate applies what it is given
+        if rows.any_grammar and self._visits_one_path:  # last, as generate applies what it is given
+            forbid_on_path(scores, tree, rows.parsers(slots), penalty)
+        elif rows.any_grammar:
             forbid(scores, tree, rows.parsers(slots))
         return scores, penalty
 

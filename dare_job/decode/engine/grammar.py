@@ -175,14 +175,26 @@ class TextParser:
             return
         address, size = masks.ctypes.data, masks.strides[0]
         for node in self.visit(tokens, children_of(parents)):
-            if not self.matcher.is_error():
-                self.matcher.unsafe_compute_mask_ptr(address + (node + 1) * size, size)
-            if self.matcher.is_error():
-                if node == ROOT:
-                    self.failure = self.matcher.get_error()
+            if not self.fill_mask(node, address + (node + 1) * size, size):
                 masks[0 if node == ROOT else 1 :] = 0
-                self.restart()
                 return
+
+    def fill_mask(self, node: int, address: int, size: int) -> bool:
+        """Fill in which tokens may follow a node while ``visit`` is there. False: the parser fails.
+
+        Parameters
+        ----------
+        address, size : int
+            Where the mask goes, in bytes.
+        """
+        if not self.matcher.is_error():
+            self.matcher.unsafe_compute_mask_ptr(address, size)
+        if not self.matcher.is_error():
+            return True
+        if node == ROOT:
+            self.failure = self.matcher.get_error()
+        self.restart()
+        return False
 
     def visit(self, tokens: Sequence[int], children: dict[int, list[int]]) -> Iterator[int]:
         """Yield the nodes that the grammar allows, depth first, with the parser after each.

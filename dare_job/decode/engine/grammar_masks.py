@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor
 
-from dare_job.decode.engine.grammar import Grammar, TextParser
+from dare_job.decode.engine.grammar import Grammar, TextParser, children_of
 from dare_job.decode.model.tree import Tree
+from dare_job.decode.verify.compiled import strict_argmax
+from dare_job.decode.verify.penalty import PenaltyContext
 
 _ALL = -1  # of a mask: 32 tokens that are allowed
 
@@ -33,6 +35,31 @@ def forbid(scores: torch.Tensor, tree: Tree, parsers: Sequence[TextParser | None
     _apply(masks, scores)
 
 
+def forbid_on_path(scores: torch.Tensor, tree: Tree, parsers: Sequence[TextParser | None],
+                   penalty: PenaltyContext) -> None:
+    """As ``forbid`` on a CPU, but only after the nodes that the strict rule visits.
+
+    The rule goes down one path of each tree, so most nodes of a tree need no mask.
+    """
+    lines, mask = scores.numpy(), np.empty((1, _words(parsers)), np.int32)
+    tokens, parents, _, starts = tree.host
+    for row, parser in enumerate(parsers):
+        if parser is None:
+            continue
+        first, end = starts[row] + 1, starts[row + 1]
+        drafted = tokens[first:end].tolist()
+        children = children_of((parents[first:end] - first).tolist())
+        for node in parser.visit(drafted, children):
+            line = lines[first + node]
+            if not parser.fill_mask(node, mask.ctypes.data, mask.nbytes):
+                line[:] = -np.inf
+                break
+            forbidden = _forbidden(mask, len(line))[0]
+            np.copyto(line[: len(forbidden)], -np.inf, where=forbidden)
+            top = strict_argmax(line.copy(), tokens, parents, first - 1, first + node, row, penalty)
+            children[node] = [child for child in children[node] if drafted[child] == top]
+
+
 def _words(parsers: Sequence[TextParser | None]) -> int:
     return next((parser.grammar.words for parser in parsers if parser is not None), 0)
 
@@ -41,11 +68,16 @@ def _apply(masks: np.ndarray, scores: torch.Tensor) -> None:
     """Set the scores (T, V) of the tokens whose bit in ``masks`` int32 (T, W) is 0 to -inf."""
     columns = min(scores.shape[1], 32 * masks.shape[1])
     if scores.device.type == "cpu":
-        forbidden = np.unpackbits(~masks.view(np.uint8), axis=1, count=columns, bitorder="little")
-        forbidden = torch.from_numpy(forbidden).view(torch.bool)
+        forbidden = torch.from_numpy(_forbidden(masks, columns))
     else:
         forbidden = _unpacked(torch.from_numpy(~masks).to(scores.device), columns)
     scores[:, :columns].masked_fill_(forbidden, -torch.inf)
+
+
+def _forbidden(masks: np.ndarray, columns: int) -> np.ndarray:
+    """Return which of the first tokens the masks int32 (T, W) forbid, bool (T, at most ``columns``)."""
+    count = min(columns, 32 * masks.shape[1])
+    return np.unpackbits(~masks.view(np.uint8), axis=1, count=count, bitorder="little").view(np.bool_)
 
 
 def _unpacked(words: torch.Tensor, columns: int) -> torch.Tensor:

@@ -101,6 +101,7 @@ class SamplingEngine(Engine):
         if settings.score == "auto":  # depends on other rows, and a row's text must not
             settings = replace(settings, score="never")
         super().__init__(target, settings, drafter, reuse_estimator, stop=stop, numbers=numbers)
+        self._visits_one_path = False
         self.sampling, self._row_keys = sampling, RowKeys(sampling.seed)
         if drafter is not None and hasattr(drafter, "sampled"):
             if target.drafts == "chain" and max(drafter.shape.widths) > 1:

@@ -111,6 +111,25 @@ def _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, con
 
 
 @cached
+def strict_argmax(line, tokens, parents, root, node, row, context):
+    """Return the argmax of one node by the strict rule. The repetition penalty changes its scores.
+
+    Parameters
+    ----------
+    line : float32 (V,)
+        The node's scores.
+    root, node, row
+        The root of its tree, the node, and the tree's number.
+    """
+    if context.penalty == 1.0:
+        return argmax(line)[0]
+    text_tokens = distinct_tokens(row, len(line), context)
+    peaks = np.empty((len(line) + _BLOCK_SCORES - 1) // _BLOCK_SCORES, np.int32)
+    lowered = np.empty(context.context.shape[1] + len(tokens), np.int64)
+    return _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, context, lowered)[0]
+
+
+@cached
 def accept_strict(address, vocabulary, tokens, parents, starts, context, counts, paths, out, relaxed, finite,
                   tree_finite):
     """Fill in a ``VerificationResult`` by the strict rule; return ``all_finite``.
