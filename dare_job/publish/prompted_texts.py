@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -109,13 +109,14 @@ def read(source: Source, tokenizer, tokenizer_hash: str, rows: int, held_out: in
     return sorted(training, key=lambda row: row.name), sorted(held, key=lambda row: row.name)
 
 
-def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
-           chat_template: ChatMode | None) -> Iterator[tuple[int, Row]]:
+def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int, chat_template: ChatMode | None,
+           only: Container[str] | None = None) -> Iterator[tuple[int, Row]]:
     """The ``count`` rows whose names have the smallest SHA-256, each with its rank; without empty texts.
 
     Prompts have the format of the run that wrote the texts, with another ``chat_template`` if one is given.
+    ``only`` limits the choice to these names, such as ``user:1``.
     """
-    ranks = _ranks(source, count)
+    ranks = _ranks(source, count, only)
     for entity, folder in source.folders.items():
         prompts = _prompts(source, entity, ranks)
         prompt_format = source.prompt_format(entity, chat_template)
@@ -134,6 +135,20 @@ def ranked(source: Source, tokenizer, tokenizer_hash: str, count: int,
                 yield ranks[name], Row(name, prompt.astype(np.int64), text, prompt_text is not None)
 
 
+def texts(source: Source, tokenizer, tokenizer_hash: str, count: int, *, only: Container[str] | None = None,
+          without: Container[str] = ()) -> dict[str, np.ndarray]:
+    """Texts, int64 (tokens,), of the ``count`` names with the smallest SHA-256; without empty ones.
+
+    The choice is limited to the names in ``only`` that are not in ``without``.
+    """
+    ranks, found = _ranks(source, count, only, without), {}
+    for entity, folder in source.folders.items():
+        same_tokenizer = source.manifests[entity].get("tokenizer") == tokenizer_hash
+        for record in _records(published.dataset(folder), entity, ranks, _COLUMNS):
+            found[f"{entity}:{record['entity_id']}"] = _text(record, tokenizer, same_tokenizer)
+    return {name: text for name, text in found.items() if len(text)}
+
+
 def _records(table: ds.Dataset, entity: str, ranks: dict[str, int], columns: list[str]) -> Iterator[dict]:
     ids = [name.partition(":")[2] for name in ranks if name.startswith(f"{entity}:")]
     has_rank = ds.field("entity_id").isin(pa.array(ids, pa.string()))
@@ -141,14 +156,16 @@ def _records(table: ds.Dataset, entity: str, ranks: dict[str, int], columns: lis
         yield from batch.to_pylist()
 
 
-def _ranks(source: Source, count: int) -> dict[str, int]:
+def _ranks(source: Source, count: int, only: Container[str] | None = None,
+           without: Container[str] = ()) -> dict[str, int]:
     """Ranks of the ``count`` rows with a text that does not loop whose names have the smallest hashes."""
     hashes: list[tuple[bytes, str]] = []
     for entity, folder in source.folders.items():
         table = published.dataset(folder)
         for batch in table.to_batches(columns=["entity_id"], filter=published.usable_as_draft()):
             names = [f"{entity}:{identifier}" for identifier in batch["entity_id"].to_pylist()]
-            hashes += [(hashlib.sha256(name.encode()).digest(), name) for name in names]
+            hashes += [(hashlib.sha256(name.encode()).digest(), name) for name in names
+                       if name not in without and (only is None or name in only)]
             if len(hashes) > 4 * count + 10_000:
                 hashes = sorted(hashes)[:count]
     return {name: rank for rank, (_, name) in enumerate(sorted(hashes)[:count])}

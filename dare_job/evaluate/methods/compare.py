@@ -92,11 +92,12 @@ def run(options: Options) -> dict:
     with progress.doing(f"loading {options.model}"):
         loaded = model.load(str(folder), options.dtype, options.device, first.model.trust_remote_code,
                             model_format(first))
-    found = inputs.read(options, loaded.tokenizer, first)
+    found = inputs.read(options, loaded.tokenizer, first, folder)
     measured = _measure(configs, loaded, found, options.repeats)
     rows = [_row(measured, *key) for key in configs]
     print(f"{options.model} in {options.dtype} on {loaded.target.device.type}, {len(found.prompts)} prompts, "
-          f"at most {options.max_new_tokens} new tokens, medians of {options.repeats} runs\n")
+          f"at most {options.max_new_tokens} new tokens, medians of {options.repeats} runs")
+    print(f"{found.origin}\n" if found.origin else "", flush=True)
     print(f"{markdown_table(rows)}\n", flush=True)
     return {"rows": rows, "prompts": len(found.prompts), "threads": torch.get_num_threads(),
             "device": str(loaded.target.device)}

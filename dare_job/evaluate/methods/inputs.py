@@ -1,4 +1,4 @@
-"""Prompts, previous texts and pools of files, as requests."""
+"""Prompts, previous texts and pools of files, or of a run, as requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from dare_job.config.settings import JobConfig
 from dare_job.data import recorded_texts
 from dare_job.decode.prompt.tokens import prompt_ids, text_ids
 from dare_job.decode.request import Request
-from dare_job.errors import DataError, RowError
+from dare_job.errors import ConfigError, DataError, RowError
+from dare_job.evaluate.methods import published_inputs
 from dare_job.evaluate.methods.options import DARE, RELAXED, Options
 from dare_job.inference import engines
 from dare_job.inference.prompt_format import model_format
@@ -27,11 +28,14 @@ class Inputs:
         The previous text of each row, int32 (tokens,); None: it has none.
     shared
         The pool of further texts, if there are any.
+    origin
+        Where prompts and texts are from, if they are those of a run.
     """
 
     prompts: list[np.ndarray]
     previous: list[np.ndarray | None]
     shared: tuple[Index, ...]
+    origin: str = ""
 
     def requests(self, config: JobConfig, method: str = DARE) -> list[Request]:
         """The requests of all rows with what a method drafts from, short prompts first."""
@@ -45,22 +49,44 @@ class Inputs:
         return sorted(requests, key=lambda request: len(request.prompt_ids))
 
 
-def read(options: Options, tokenizer, config: JobConfig) -> Inputs:
-    """Read the files of the options.
+def read(options: Options, tokenizer, config: JobConfig, model: Path) -> Inputs:
+    """Read the files, or the output folder of a run, that the options name.
+
+    Parameters
+    ----------
+    model
+        Folder of the model, whose tokenizer is ``tokenizer``.
 
     Raises
     ------
+    ConfigError
+        An option does not go with an output folder.
     DataError
-        A file cannot be read, lacks a column, or a prompt is empty or cannot be tokenized.
+        A file cannot be read, lacks a column, or a prompt is empty or cannot be tokenized; or as
+        ``published_inputs.read``.
     """
+    more = [text for file in options.pool
+            for text in _texts(file, recorded_texts.read(file, options.column).texts, tokenizer)]
+    if published_inputs.is_output_folder(options.prompts):
+        return _of_run(options, tokenizer, model, more)
     columns = [name for name in (options.prompt_column, options.previous_column) if name]
     table = _read(options.prompts, columns)[: options.rows]
     prompts = _prompts(options.prompts, [row[0] for row in table], tokenizer, config)
     previous = _texts(options.prompts, [row[1] if len(row) > 1 else "" for row in table], tokenizer)
-    texts = [text for file in options.pool
-             for text in _texts(file, recorded_texts.read(file, options.column).texts, tokenizer)]
     return Inputs(prompts, [text if text.size else None for text in previous],
-                  (Index.build(texts),) if texts else ())
+                  (Index.build(more),) if more else ())
+
+
+def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) -> Inputs:
+    if options.previous_column:
+        raise ConfigError(f"--previous-column {options.previous_column}: --prompts {options.prompts} is the "
+                          "output folder of a run, which has the previous texts; leave the option out")
+    rows, earlier, origin = published_inputs.read(options.prompts, options.rows, tokenizer, model)
+    pool = [text.astype(np.int32) for text in earlier.values()] + more
+    previous = [earlier.get(name) for name, _ in rows]
+    return Inputs([prompt.astype(np.int32) for _, prompt in rows],
+                  [None if text is None else text.astype(np.int32) for text in previous],
+                  (Index.build(pool),) if pool else (), f"{origin} ({len(pool)} in the pool)")
 
 
 def _read(file: Path, columns: Sequence[str]) -> list[tuple]:
