@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from chat_models import CHATML, tokenizer_with
-from grammar_models import ENDS, VOCABULARY, allowed, generate, grammar, prompts
+from grammar_models import ENDS, TOKENIZER, VOCABULARY, allowed, generate, grammar, prompts
 from transformers import PreTrainedTokenizerFast
 
 from dare_job.config.settings import JobConfig
-from dare_job.decode.engine.grammar import TextParser, definition, token_table
+from dare_job.decode.engine.grammar import Grammar, TextParser, children_of, definition, token_table
 from dare_job.decode.engine.grammar_drafts import constrain
 from dare_job.decode.engine.grammar_masks import _unpacked, forbid, forbid_on_path
 from dare_job.decode.model.tree import build
@@ -86,6 +86,36 @@ def test_masks_and_pruned_trees_are_those_of_each_path(form):
         assert from_drafts.sum() == wanted
         few = constrain(drafts, [parser], np.array([3]), np.array([1]))
         assert few.sizes[0] <= 3 and (few.parents[0] == ROOT).all()
+
+
+@pytest.mark.parametrize(("kind", "value"), [
+    ("regex", "[a-z]{3}"), ("regex", "[a-z]{1,3}"), ("regex", r"[a-z]{1,9}\."), ("regex", "(yes|no)(, sir)?"),
+    ("regex", "(ab|abc)"), ("regex", "drama"), ("choices", ["a", "ab", "abc"]),
+    ("json", '{"type": "integer", "minimum": 1, "maximum": 99}'),
+    ("json", '{"type": "string", "maxLength": 3}'), ("json", '{"enum": ["drama", "dramatic"]}')])
+def test_the_end_is_forced_where_the_mask_has_nothing_else(kind, value):
+    """Also right after the last character of a regular expression, and after drafts were read and left."""
+    of_one_end = token_table(TOKENIZER, VOCABULARY, ENDS[:1])
+    rng, made, ends = np.random.default_rng(1), Grammar(definition(kind, value), of_one_end), 0
+    for _ in range(20):
+        parser, text, only_end = TextParser(made), [], False
+        while not only_end and len(text) < 12:
+            mask = np.full((1, made.words), -1, np.int32)
+            parser.fill_masks([], [], mask)
+            allowed_ids = np.flatnonzero(_unpacked(torch.from_numpy(mask), VOCABULARY).numpy()[0])
+            only_end = allowed_ids.tolist() == ENDS[:1]
+            assert parser.forced_end() == (ENDS[0] if only_end else None)
+            fresh = TextParser(made)
+            fresh.follow(np.array(text, np.int32))
+            assert fresh.forced_end() == parser.forced_end()
+            more = [int(token) for token in allowed_ids if token != ENDS[0]]
+            for _ in parser.visit(more[:5], children_of([ROOT] * len(more[:5]))):
+                pass
+            assert parser.forced_end() == fresh.forced_end()
+            text += [int(rng.choice(more))] if more else []
+            parser.follow(np.array(text, np.int32))
+        ends += only_end
+    assert ends >= 5
 
 
 def three_trees(rng, form, text) -> tuple:
@@ -167,6 +197,7 @@ def test_a_tokenizer_without_bytes_is_refused():
 def test_a_chat_template_that_opens_a_thinking_block_is_refused(tmp_path, prompt_end, refused):
     template = CHATML.replace("assistant\n{% endif %}", f"assistant\n{prompt_end}{{% endif %}}")
     tokenizer_with(template).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     config = JobConfig.model_validate({"decode": {"schema": {"choices": ["drama", "comedy"]}}})
     with pytest.raises(ConfigError, match="opens a thinking block") if refused else nullcontext():
         check_schema(config, lambda: tmp_path)
