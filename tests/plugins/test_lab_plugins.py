@@ -65,6 +65,34 @@ def test_replay_walks_a_drafter_beside_the_blend(recorded, page, module):
         found["nodes"]["6"]["accepted_per_step"] / lookup["accepted_per_step"], abs=1e-3)
 
 
+def test_a_smaller_pool_reaches_the_drafters(recorded, module):
+    module("sees", SEES)
+    rows = [json.loads(line) for line in recorded.read_text().splitlines()]
+    recorded.write_text("\n".join(json.dumps({**row, "text": [30, 31, 32, 33]}) for row in rows))
+    found = replayed(recorded, "--drafter", "sees:Sees", "--pool-texts", "0,8")
+    whole = found["drafters"]["sees:Sees"]["nodes"]["6"]
+    none, all_texts = (found["drafters"]["sees:Sees"]["pool_texts"][count]["6"] for count in ("0", "8"))
+    assert none["accepted_per_step"] == 0 < whole["accepted_per_step"] == all_texts["accepted_per_step"]
+    assert all_texts["ratio"] == pytest.approx(
+        found["pool_texts"]["8"]["6"]["accepted_per_step"] / all_texts["accepted_per_step"], abs=1e-3)
+
+
+SEES = """
+from dare_job import DraftBatch
+from pools.export import texts
+
+
+class Sees:
+    \"\"\"Drafts the first text of the shared pool, from the token that the row has reached.\"\"\"
+
+    def draft(self, requests, context, lengths, budgets, depths, min_score=0.0):
+        done = int(lengths[0]) - len(requests[0].prompt_ids)
+        assert requests[0].pools[-1].kind == "global" and requests[0].pools[-1].texts in (0, 8)
+        first = next(texts(requests[0].pools[-1]), [])
+        return DraftBatch.of([first[done:][: min(budgets[0], depths[0])]])
+"""
+
+
 def test_replay_with_a_verifier_goes_by_the_recorded_text(recorded, module):
     module("rules", VERIFIERS)
     rows = [{"id": f"t{i}", "prompt": [5, 6, 7, 5], "text": [6, 7, 5, 20 + i, 7, 5, 6, 30 + i, 5, 6, 7, 8]}

@@ -77,7 +77,7 @@ class ReplayOptions(Source):
                                      "of each set are replayed.", None, panel=_TEXTS)
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
     pool_texts: Sequence[int] = option("Replay also with only so many texts of other ids in the pool, for "
-                                       "example 0,24,100.", (), parse=numbers)
+                                       "example 0,24,100; also for each --drafter.", (), parse=numbers)
     against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's "
                                     "code), arctic (suffix tree).", (), parse=words)
     drafter: Sequence[str] = option("A drafter of your own; repeatable.", (), repeatable=True,

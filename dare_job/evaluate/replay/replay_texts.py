@@ -67,28 +67,34 @@ def _replay(corpus: Corpus, options: Options) -> dict:
             "batch_us_per_row": cost(corpus.test, pools, _SETTINGS, nodes, corpus.prompts),
             "calibration": calibration.deciles()}
         _print("blend", nodes, by_nodes[str(nodes)])
-    sizes = {str(count): _with_pool_of(count, corpus, options) for count in options.pool_texts}
     against = {name: _peer(name, corpus, index, options, per_text) for name in options.against}
-    drafters = {text: _drafter(text, corpus, pools, options, per_text) for text in options.drafter}
+    drafters = {text: {"nodes": _drafter(text, text, corpus, pools, options, per_text)}
+                for text in options.drafter}
     verifiers = {text: _verifier(text, corpus, pools, options, per_text) for text in options.verifier}
+    sizes = {}
+    for count in options.pool_texts:
+        sizes[str(count)], by_drafter = _with_pool_of(count, corpus, options)
+        for text, figures in by_drafter.items():
+            drafters[text].setdefault("pool_texts", {})[str(count)] = figures
     return {"texts": len(corpus.rest), "held_out": len(corpus.test), "tokens": index.token_count,
             "distinct_texts": corpus.distinct, "pool": list(options.pool), "nodes": by_nodes, **index_figures,
             "pool_texts": sizes, "against": against, "drafters": drafters, "verifiers": verifiers}
 
 
-def _with_pool_of(count: int, corpus: Corpus, options: Options) -> dict:
-    """Figures by nodes with ``count`` texts of other ids in the pool."""
-    part, by_nodes = sources.sample(corpus, count), {}
+def _with_pool_of(count: int, corpus: Corpus, options: Options) -> tuple[dict, dict[str, dict]]:
+    """Figures by nodes with ``count`` texts of other ids in the pool, and those of each user's drafter."""
+    part, by_nodes, per_text = sources.sample(corpus, count), {}, {}
     pools = sources.nearest_first(part, options.pool, Index.build(part.rest))
     for nodes in options.nodes:
         figures = replay(part.test, Blend(pools, _SETTINGS), nodes, prompts=part.prompts)
-        del figures["per_text"]
+        per_text[nodes] = figures.pop("per_text")
         by_nodes[str(nodes)] = figures
         _print(f"{count} texts", nodes, figures)
-    return by_nodes
+    return by_nodes, {text: _drafter(text, f"{count} texts, {text}", part, pools, options, per_text)
+                      for text in options.drafter}
 
 
-def _drafter(text: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], options: Options,
+def _drafter(text: str, label: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], options: Options,
              per_text: dict[int, np.ndarray]) -> dict:
     """A user's drafter by nodes, with our ratio to it in pairs."""
     previous = [corpus.old.get(name) if "own" in options.pool else None for name in corpus.test_ids]
@@ -97,8 +103,8 @@ def _drafter(text: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], opti
         drafter = Plugged(_plug_in("drafter", text), pools, previous, _SETTINGS.depth)
         figures = replay(corpus.test, drafter, nodes, prompts=corpus.prompts)
         by_nodes[str(nodes)] = figures | ratio(per_text[nodes], figures.pop("per_text"))
-        _print(text, nodes, by_nodes[str(nodes)])
-    return {"nodes": by_nodes}
+        _print(label, nodes, by_nodes[str(nodes)])
+    return by_nodes
 
 
 def _verifier(text: str, corpus: Corpus, pools: Sequence[tuple[Index, ...]], options: Options,
