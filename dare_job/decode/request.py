@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from pools.index import Index
 from pools.tree import DraftBatch
 
 
@@ -19,8 +20,10 @@ class Request:
         Returned with the result.
     prompt_ids : int32 (prompt_tokens,)
         The prompt.
-    pools
-        Pools from which a retrieval drafter drafts, nearest first.
+    pools : tuple of pools.index.Index
+        Pools from which a retrieval drafter drafts, nearest first. ``kind`` of a pool is own (the row's
+        previous text), collaborative, attribute or global, ``texts`` its number of texts;
+        ``pools.export.texts(pool)`` yields the token ids, int32 (tokens,), of each text.
     max_new_tokens
         Maximum number of tokens; None: the engine's setting.
     previous_ids : int32 (tokens,)
@@ -39,7 +42,7 @@ class Request:
 
     id: Any
     prompt_ids: np.ndarray
-    pools: tuple = ()
+    pools: tuple[Index, ...] = ()
     max_new_tokens: int | None = None
     previous_ids: np.ndarray | None = None
     strict: bool = False

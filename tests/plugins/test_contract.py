@@ -131,11 +131,12 @@ MISTAKES = {  # class, its kind, and the test that it fails
 
 
 def contract(folder: Path, *options: str) -> subprocess.CompletedProcess:
-    """Run the contract's tests with the modules of a folder."""
+    """Run the contract's tests with the modules of a folder, as where dare-job is not installed."""
     command = [sys.executable, "-m", "pytest", "-p", "dare_job.contract.options", "-p", "no:cacheprovider",
                "-q", "-rfE", "--tb=no", "--pyargs", "dare_job.contract", *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"})
+                          env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+                               "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
 
 
 def test_own_methods_and_those_of_the_page_pass(page, module, tmp_path):
