@@ -97,10 +97,10 @@ def run(options: Options) -> dict:
     rows = [_row(measured, *key) for key in configs]
     print(f"{options.model} in {options.dtype} on {loaded.target.device.type}, {len(found.prompts)} prompts, "
           f"at most {options.max_new_tokens} new tokens, medians of {options.repeats} runs")
-    print(f"{found.origin}\n" if found.origin else "", flush=True)
+    print(f"{found.origin}\n", flush=True)
     print(f"{markdown_table(rows)}\n", flush=True)
-    return {"rows": rows, "prompts": len(found.prompts), "threads": torch.get_num_threads(),
-            "device": str(loaded.target.device)}
+    return {"rows": rows, "prompts": len(found.prompts), "origin": found.origin,
+            "threads": torch.get_num_threads(), "device": str(loaded.target.device)}
 
 
 def _methods(options: Options) -> dict[str, Flags]:

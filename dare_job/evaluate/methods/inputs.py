@@ -29,13 +29,13 @@ class Inputs:
     shared
         The pool of further texts, if there are any.
     origin
-        Where prompts and texts are from, if they are those of a run.
+        Where prompts are from: a file, or the dates of a run.
     """
 
     prompts: list[np.ndarray]
     previous: list[np.ndarray | None]
     shared: tuple[Index, ...]
-    origin: str = ""
+    origin: str
 
     def requests(self, config: JobConfig, method: str = DARE) -> list[Request]:
         """The requests of all rows with what a method drafts from, short prompts first."""
@@ -74,7 +74,7 @@ def read(options: Options, tokenizer, config: JobConfig, model: Path) -> Inputs:
     prompts = _prompts(options.prompts, [row[0] for row in table], tokenizer, config)
     previous = _texts(options.prompts, [row[1] if len(row) > 1 else "" for row in table], tokenizer)
     return Inputs(prompts, [text if text.size else None for text in previous],
-                  (Index.build(more),) if more else ())
+                  (Index.build(more),) if more else (), str(options.prompts))
 
 
 def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) -> Inputs:

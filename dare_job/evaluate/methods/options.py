@@ -37,8 +37,7 @@ class Options:
     """Options of ``dare-job lab decode``."""
 
     model: str = option(f"{MODEL}.")
-    prompts: Path = option("A jsonl, csv or Parquet file, a .txt file with a prompt per line, or the output "
-                           "folder of a run: prompts of its newest date, texts of the date before.",
+    prompts: Path = option("A jsonl, csv or Parquet file, a .txt file of lines, or a run's output folder.",
                            panel=_TEXTS)
     prompt_column: str = option("Column of the prompt or its token ids.", "prompt", panel=_TEXTS)
     previous_column: str | None = option("Column of the row's previous text.", None,
@@ -57,7 +56,7 @@ class Options:
     draft_budget: Sequence[str] = option("A draft budget; repeatable.", (), repeatable=True, parse=as_given,
                                          metavar=PLUG_IN, panel=_PLUG_INS)
     batch: Sequence[int] = option("Batch sizes.", (1, 8), parse=numbers)
-    rows: int = option("Prompts to generate texts for, the first of the file; of a run, by hash.", 32, min=1)
+    rows: int = option("Prompts to take: the first of a file, or by hash.", 32, min=1)
     repeats: int = option("Times that each method runs; the median counts.", 3, min=1)
     max_new_tokens: int = option("Maximum tokens of a text.", 128, min=1)
     dtype: Dtype = dtype()

@@ -44,10 +44,13 @@ def read(out: Path, count: int, tokenizer, model: Path) -> tuple[Rows, dict[str,
     Raises
     ------
     DataError
-        Nothing is published, or the prompts of the newest date are gone.
+        Nothing is published, or the newest date generated no text, or its prompts are gone.
     """
     source, digest = prompted_texts.source(str(out), None), tokenizer_hash(model)
     new = _generated_names(source)
+    if not new:
+        raise DataError(f"--prompts {out}: the run of {source.dt} generated no text, because none was stale: "
+                        "run a date with new input, or name a file of prompts")
     ranked = sorted(prompted_texts.ranked(source, tokenizer, digest, count, None, only=new),
                     key=lambda pair: pair[0])
     prompts = [(row.name, row.prompt) for _, row in ranked if row.has_prompt]
