@@ -39,12 +39,23 @@ class DraftBatch(NamedTuple):
     sources: np.ndarray
 
     @classmethod
-    def of(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None
-           ) -> "DraftBatch":
-        """Trees from lists: tokens, and parents (columns, or ``ROOT``), of the nodes of each row.
+    def of(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None,
+           scores: Sequence[Sequence[float]] | None = None, min_score: float = 0.0) -> "DraftBatch":
+        """Trees from lists: tokens, parents (columns, or ``ROOT``) and scores of the nodes of each row.
 
-        Without parents, each row has a chain. All scores are 1: every node is verified, none before another.
+        Without parents, each row has a chain. Nodes are sorted by descending score; one with a higher score
+        than its parent gets the parent's, and those below ``min_score`` are left out. Without scores all are
+        1: an adaptive draft budget then counts every node as accepted as often as the mean node.
+
+        Raises
+        ------
+        ValueError
+            With scores: a parent is neither ``ROOT`` nor an earlier node, or the lists differ in length.
         """
+        if scores is not None:
+            parents = [range(-1, len(row) - 1) for row in tokens] if parents is None else parents
+            rows = [_by_score(*row, min_score) for row in zip(tokens, parents, scores, strict=True)]
+            tokens, parents, scores = ([row[part] for row in rows] for part in range(3))
         sizes = np.array([len(row) for row in tokens], np.int32)
         shape = len(tokens), int(sizes.max(initial=0))
         batch = cls(np.zeros(shape, np.int32), np.full(shape, ROOT, np.int32), sizes,
@@ -52,6 +63,7 @@ class DraftBatch(NamedTuple):
         for r, size in enumerate(sizes):
             batch.tokens[r, :size] = tokens[r]
             batch.parents[r, :size] = np.arange(size) - 1 if parents is None else parents[r]
+            batch.scores[r, :size] = 1 if scores is None else scores[r]
         return batch
 
     @property
@@ -63,6 +75,23 @@ class DraftBatch(NamedTuple):
     def nodes(self) -> int:
         """N, the number of columns."""
         return self.tokens.shape[1]
+
+
+def _by_score(tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float], min_score: float
+              ) -> tuple[list[int], list[int], list[float]]:
+    """A row's tokens, parents and scores by descending score, without nodes below ``min_score``."""
+    limited: list[float] = []
+    floats = np.asarray(scores, np.float32).tolist()
+    for node, (_, parent, score) in enumerate(zip(tokens, parents, floats, strict=True)):
+        if not ROOT <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}; it must be {ROOT} (the root) or an earlier "
+                             "node")
+        limited.append(score if parent == ROOT else min(score, limited[parent]))
+    order = sorted((node for node, score in enumerate(limited) if score >= min_score),
+                   key=lambda node: -limited[node])
+    columns = {ROOT: ROOT, **{node: column for column, node in enumerate(order)}}
+    return ([int(tokens[node]) for node in order], [columns[parents[node]] for node in order],
+            [limited[node] for node in order])
 
 
 @lru_cache(maxsize=64)
