@@ -102,10 +102,16 @@ def test_a_folder_without_prompts_says_where_they_were(out):
         read(out, 3)
 
 
-def test_a_date_that_generated_nothing_has_no_prompts(out):
-    publish(out, DT, [])
-    with pytest.raises(DataError, match=f"the run of {DT} generated no text, because none was stale"):
-        read(out, 3)
+def test_dates_that_only_carried_texts_over_are_passed_by(out):
+    publish(out, DT, GENERATED)
+    publish(out, "2026-01-03", [])
+    assert read(out, 3)[2] == f"prompts of {DT}, texts of {BEFORE}"
+
+
+def test_texts_that_no_run_generated_have_no_prompts(tmp_path):
+    publish(tmp_path, DT, [])
+    with pytest.raises(DataError, match=f"--prompts {tmp_path}: no run generated the texts in it"):
+        read(tmp_path, 3)
 
 
 def decode(out, *more):

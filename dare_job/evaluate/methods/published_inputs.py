@@ -22,7 +22,7 @@ def is_output_folder(folder: Path) -> bool:
 
 
 def read(out: Path, count: int, tokenizer, model: Path) -> tuple[Rows, dict[str, np.ndarray], str]:
-    """Prompts of texts that the newest date generated, and the texts of the date before.
+    """Prompts of texts that a date generated, the newest that did, and the texts of the date before.
 
     Of the first date, the other texts of the same date stand in for those of a date before.
 
@@ -44,13 +44,14 @@ def read(out: Path, count: int, tokenizer, model: Path) -> tuple[Rows, dict[str,
     Raises
     ------
     DataError
-        Nothing is published, or the newest date generated no text, or its prompts are gone.
+        Nothing is published, or no date generated a text, or the prompts of the newest that did are gone.
     """
     source, digest = prompted_texts.source(str(out), None), tokenizer_hash(model)
-    new = _generated_names(source)
-    if not new:
-        raise DataError(f"--prompts {out}: the run of {source.dt} generated no text, because none was stale: "
-                        "run a date with new input, or name a file of prompts")
+    while not (new := _generated_names(source)):  # all texts were carried over
+        before = _date_before(source)
+        if before is None:
+            raise DataError(f"--prompts {out}: no run generated the texts in it; name a file of prompts")
+        source = prompted_texts.source(str(out), before)
     ranked = sorted(prompted_texts.ranked(source, tokenizer, digest, count, None, only=new),
                     key=lambda pair: pair[0])
     prompts = [(row.name, row.prompt) for _, row in ranked if row.has_prompt]
