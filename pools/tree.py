@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROOT = -1
+BY_DEPTH = 0.7  # score of a node relative to its parent, where a drafter gives none
 
 # Source of a draft token: the nearest one that proposed it. `dare-job show` names them.
 SOURCE_NONE, SOURCE_PROMPT, SOURCE_LIVE, SOURCE_OWN, SOURCE_GROUP, SOURCE_GLOBAL, SOURCE_MODEL = range(7)
@@ -44,8 +45,8 @@ class DraftBatch(NamedTuple):
         """Trees from lists: tokens, parents (columns, or ``ROOT``) and scores of the nodes of each row.
 
         Without parents, each row has a chain. Nodes are sorted by descending score; one with a higher score
-        than its parent gets the parent's, and those below ``min_score`` are left out. Without scores all are
-        1: an adaptive draft budget then counts every node as accepted as often as the mean node.
+        than its parent gets the parent's, and those below ``min_score`` are left out. Without scores, nodes
+        have ``scores_by_depth``.
 
         Raises
         ------
@@ -63,7 +64,7 @@ class DraftBatch(NamedTuple):
         for r, size in enumerate(sizes):
             batch.tokens[r, :size] = tokens[r]
             batch.parents[r, :size] = np.arange(size) - 1 if parents is None else parents[r]
-            batch.scores[r, :size] = 1 if scores is None else scores[r]
+            batch.scores[r, :size] = scores_by_depth(batch.parents[r, :size]) if scores is None else scores[r]
         return batch
 
     @property
@@ -75,6 +76,18 @@ class DraftBatch(NamedTuple):
     def nodes(self) -> int:
         """N, the number of columns."""
         return self.tokens.shape[1]
+
+
+def scores_by_depth(parents: Sequence[int]) -> list[float]:
+    """Scores of a row's nodes: BY_DEPTH to the power of their depth, at most that of any node before them.
+
+    An adaptive draft budget corrects them by how often nodes of similar scores are accepted. Nodes of equal
+    scores would all count as the mean node.
+    """
+    depths: list[int] = []
+    for node, parent in enumerate(parents):
+        depths.append(1 + (depths[parent] if ROOT < parent < node else 0))
+    return np.minimum.accumulate(BY_DEPTH ** np.array(depths, float)).tolist()
 
 
 def _by_score(tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float], min_score: float

@@ -18,7 +18,10 @@ def batch(**changes) -> DraftBatch:
 def test_valid_trees_are_kept_and_completed():
     drafts = checked(batch(scores=None, sources=None), BUDGETS, 8)
     assert drafts.tokens.tolist() == [[5, 6, 5], [7, 0, 0]] and drafts.parents[0].tolist() == [-1, 0, 1]
-    assert drafts.scores.dtype == np.float32 and (drafts.scores == 1).all()
+    assert drafts.scores.dtype == np.float32
+    scores = DraftBatch.of([[5, 6, 5], [7]], [[-1, 0, 1], [-1]]).scores
+    assert drafts.scores[0].tolist() == scores[0].tolist() and drafts.scores[1, 0] == scores[1, 0]
+    assert scores[1, 0] == scores[0, 0] > scores[0, 1] > scores[0, 2] > 0
     assert drafts.sources.shape == (2, 3) and drafts.sizes.tolist() == [3, 1]
     wide = batch(tokens=batch().tokens.astype(np.int64)[:, ::1], sizes=np.array([3, 1]))
     assert checked(wide, BUDGETS, 8).tokens.dtype == np.int32

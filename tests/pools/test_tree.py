@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pools.tree import ROOT, DraftBatch
+from pools.tree import BY_DEPTH, ROOT, DraftBatch
 
 
 def rows(batch: DraftBatch) -> list[list[tuple]]:
@@ -13,9 +13,11 @@ def rows(batch: DraftBatch) -> list[list[tuple]]:
             for r, size in enumerate(batch.sizes)]
 
 
-def test_without_scores_the_order_stays_and_all_scores_are_one():
-    assert rows(DraftBatch.of([[7, 8], []])) == [[(7, None, 1), (8, 7, 1)], []]
-    assert rows(DraftBatch.of([[7, 8, 9]], [[-1, 0, -1]])) == [[(7, None, 1), (8, 7, 1), (9, None, 1)]]
+def test_without_scores_the_order_stays_and_scores_fall_with_depth():
+    first, second = round(BY_DEPTH, 4), round(BY_DEPTH**2, 4)
+    assert rows(DraftBatch.of([[7, 8], []])) == [[(7, None, first), (8, 7, second)], []]
+    assert rows(DraftBatch.of([[7, 8, 9]], [[-1, 0, -1]])) == [
+        [(7, None, first), (8, 7, second), (9, None, second)]]
 
 
 def test_nodes_are_sorted_by_score_and_keep_their_parents():

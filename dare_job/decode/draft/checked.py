@@ -7,7 +7,7 @@ import numpy as np
 
 from dare_job.decode.request import Drafter, Request
 from dare_job.errors import ConfigError
-from pools.tree import ROOT, SOURCE_MODEL, DraftBatch
+from pools.tree import ROOT, SOURCE_MODEL, DraftBatch, scores_by_depth
 
 _PROBLEMS = ("", "has size {size}, more than its budget of {budget} or fewer than 0",
              "has token {token} in node {node}, outside the model's {vocabulary} tokens",
@@ -63,8 +63,8 @@ def checked(drafts: DraftBatch, budgets: np.ndarray, vocabulary: int) -> DraftBa
     """
     if not isinstance(drafts, DraftBatch):
         raise ConfigError(f"draft returned {type(drafts).__name__}; it must return a DraftBatch")
-    rows, nodes = len(budgets), np.shape(drafts.tokens)[-1:]
-    defaults = {"scores": np.ones((rows, *nodes), np.float32),
+    rows, nodes, given = len(budgets), np.shape(drafts.tokens)[-1:], drafts.scores
+    defaults = {"scores": np.zeros((rows, *nodes), np.float32),
                 "sources": np.full((rows, *nodes), SOURCE_MODEL, np.uint8)}
     arrays = {}
     for name, value in drafts._asdict().items():
@@ -82,6 +82,9 @@ def checked(drafts: DraftBatch, budgets: np.ndarray, vocabulary: int) -> DraftBa
         raise ConfigError(f"the tree of row {row} " + _PROBLEMS[problem].format(
             size=drafts.sizes[row], budget=budgets[row], node=node, token=token, parent=parent,
             vocabulary=vocabulary))
+    if given is None:
+        for row, size in enumerate(drafts.sizes):
+            drafts.scores[row, :size] = scores_by_depth(drafts.parents[row, :size])
     if not (np.isfinite(drafts.scores).all() and (drafts.scores >= 0).all()):
         raise ConfigError("scores must be finite and at least 0")
     return drafts
