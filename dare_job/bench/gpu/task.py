@@ -112,7 +112,7 @@ def follow(tokens, parents, depths, starts, texts, numbers, before, choices):
                 choices[t] = text[min(before[row] + depths[t] + 1, len(text) - 1)]
 
 
-DEPTH = 16  # longest draft path
+DEPTH = DraftSettings.depth  # longest draft path
 _SAMPLE = 12  # texts on which acceptance is counted
 
 
