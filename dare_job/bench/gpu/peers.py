@@ -1,4 +1,4 @@
-"""``generate`` and ``generate_batch`` of transformers, and vLLM, on the same prompts.
+"""``generate`` and ``generate_batch`` of transformers on the same prompts.
 
 Also compares the texts of strict decoding with those of ``generate`` on this device, in float32.
 """
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig
 
-from dare_job.bench.gpu import vllm_peer
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.shapes import TINY, tiny
 from dare_job.decode.engine.engine import Engine
@@ -112,7 +111,7 @@ def _generate(model, ids: torch.Tensor, new: int, mask: torch.Tensor | None = No
     return model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False)
 
 
-WAYS = {"generate": generate, "generate_batch": generate_batch, "vllm": vllm_peer.generate}
+WAYS = {"generate": generate, "generate_batch": generate_batch}
 _NEW = 40
 _PROMPTS = (5, 17, 1, 30, 9, 22, 11)
 _CASES = ((1, 0), (3, 0), (1, 15), (3, 15), (8, 31))  # batch size, draft nodes

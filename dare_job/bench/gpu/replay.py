@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dare_job.bench.gpu import peers
+from dare_job.bench.gpu import peers, vllm_peer
 from dare_job.bench.gpu.curves import step_ms
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
@@ -26,6 +26,7 @@ from pools.draft import DraftSettings, warm_up
 
 NODES = (1, 2, 4, 8, 15, 31, 63)
 _RUNS = 3  # maximum for one engine, if each still records graphs
+_VLLM_SHARE = 1 / 3  # of the time of the replay
 
 
 def label(recorded: Recorded) -> str:
@@ -90,52 +91,80 @@ def _graphs(cache) -> int:
 
 def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, budget: Budget, until: float,
             meter: Meter, small: bool) -> list[dict]:
-    """Rows for each batch size; texts are shortened if they would take more than their share of time."""
-    task = Task.of(recorded, prompt, target.vocabulary)
+    """Rows for each batch size; texts are shortened if they would take more than their share of time.
+
+    vLLM, where it is installed, has a third of the time, and what the others leave; ``small``: as long as it
+    takes.
+    """
     warm_up()  # compiles drafting, where this machine has not yet
-    rows, repeats, max_queries = [], 2 if small else 5, 32 if small else 2048
+    task, parts, rows = Task.of(recorded, prompt, target.vocabulary), {}, []
+    python, lacking = vllm_peer.interpreter()
+    end = until if lacking or small else until - _VLLM_SHARE * max(0.0, until - budget.spent)
     for number, batch in enumerate(batches):
-        share = max(0.0, until - budget.spent) / (len(batches) - number)
-        whole = task.longest
-        part = task.part(max(4, 2 * batch), whole)
-        context = prompt + whole // 2
-        plain_ms = step_ms(target, batch, 1, context, repeats)
-        generate_ms = peers.step_ms(target, part, batch)
-        # Two or three runs of each way of the engine, with drafts in half the time; peers run once.
-        waves = -(-len(part.requests) // batch)
-        tokens = int(min(whole, max(8, 0.5e3 * share / (waves * 5 * plain_ms + 2 * generate_ms))))
-        if tokens < whole:
-            budget.note(f"batch {batch}: texts shortened from {whole} to {tokens} tokens for lack of time")
-            part = part.part(len(part.requests), tokens)
-        step_costs = costs(target, batch, context, max_queries, repeats)
-        expected = {queries - 1: round((1 + accepted(task, queries - 1)) * batch / ms * 1e3)
-                    for queries, ms in step_costs.items() if queries > 1}
-        nodes = max(expected, key=expected.get)
-        budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
-        table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
-        draft_budget = AdaptiveBudget(LatencyCurve.of(table, "the curve"), max(expected), target.round_up)
-        for row in _rows(target, part, batch, nodes, draft_budget, meter):
-            rows.append({"batch": batch, "new_tokens": tokens, **row})
-            budget.say(f"batch {batch}, {row['way']}: "
-                       + (f"{row['tokens_per_s']} tokens/s" if "error" not in row else row["error"]))
-            release(target.device)
+        share = max(0.0, end - budget.spent) / (len(batches) - number)
+        part, found = _measure_batch(target, task, batch, prompt, share, budget, meter, small)
+        parts[batch] = part.part(batch, part.longest)
+        rows += found
+    limit_s = None if small else max(1.0, until - budget.spent)
+    seconds, why = ({}, lacking) if lacking else vllm_peer.generate(python, target, parts, limit_s)
+    for batch, part in parts.items():
+        row = _peer_row("vllm", part, seconds[batch], None) if batch in seconds else _failed("vllm", why)
+        rows.append(_told({"batch": batch, "new_tokens": part.longest, **row}, budget))
     return rows
+
+
+def _measure_batch(target: Target, task: Task, batch: int, prompt: int, share: float, budget: Budget,
+                   meter: Meter, small: bool) -> tuple[Task, list[dict]]:
+    """Rows of one batch size in ``share`` seconds, and the part of the task that they are about."""
+    whole, repeats, max_queries = task.longest, 2 if small else 5, 32 if small else 2048
+    part, context = task.part(max(4, 2 * batch), whole), prompt + whole // 2
+    plain_ms = step_ms(target, batch, 1, context, repeats)
+    generate_ms = peers.step_ms(target, part, batch)
+    # Two or three runs of each way of the engine, with drafts in half the time; peers run once.
+    waves = -(-len(part.requests) // batch)
+    tokens = int(min(whole, max(8, 0.5e3 * share / (waves * 5 * plain_ms + 2 * generate_ms))))
+    if tokens < whole:
+        budget.note(f"batch {batch}: texts shortened from {whole} to {tokens} tokens for lack of time")
+        part = part.part(len(part.requests), tokens)
+    step_costs = costs(target, batch, context, max_queries, repeats)
+    expected = {queries - 1: round((1 + accepted(task, queries - 1)) * batch / ms * 1e3)
+                for queries, ms in step_costs.items() if queries > 1}
+    nodes = max(expected, key=expected.get)
+    budget.say(f"batch {batch}: {nodes} draft tokens have the highest expected tokens/s of {expected}")
+    table = {str(batch): {str(queries): ms for queries, ms in step_costs.items()}}
+    draft_budget = AdaptiveBudget(LatencyCurve.of(table, "the curve"), max(expected), target.round_up)
+    return part, [_told({"batch": batch, "new_tokens": tokens, **row}, budget)
+                  for row in _rows(target, part, batch, nodes, draft_budget, meter)]
 
 
 def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: AdaptiveBudget,
            meter: Meter) -> Iterator[dict]:
-    yield engine_row(target, task, batch, 0, meter)
-    yield engine_row(target, task, batch, nodes, meter)
-    yield engine_row(target, task, batch, draft_budget.nodes, meter, draft_budget)
+    for options in ((0, meter), (nodes, meter), (draft_budget.nodes, meter, draft_budget)):
+        yield engine_row(target, task, batch, *options)
+        release(target.device)
     once = task.part(batch, task.longest)
     for way, call in peers.WAYS.items():
-        release(target.device)
         try:
-            seconds, joules = call(target, once, meter)
+            yield _peer_row(way, once, *call(target, once, meter))
         except Exception as error:  # a peer that does not run here is reported and ends nothing
-            yield {"way": way, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
-            continue
-        yield {"way": way, "nodes": 0, **_rates(once, once.longest * len(once.texts), seconds, joules)}
+            yield _failed(way, f"{type(error).__name__}: {error}")
+        release(target.device)
+
+
+def _peer_row(way: str, task: Task, seconds: float, joules: float | None) -> dict:
+    """Peers write as many tokens in each text as the longest one has, and all count."""
+    return {"way": way, "nodes": 0, **_rates(task, task.longest * len(task.texts), seconds, joules)}
+
+
+def _failed(way: str, why: str) -> dict:
+    return {"way": way, "error": why.split("\n")[0][:300]}
+
+
+def _told(row: dict, budget: Budget) -> dict:
+    """Return a row after a line about it."""
+    budget.say("batch {batch}, {way}: ".format(**row)
+               + (row["error"] if "error" in row else f"{row['tokens_per_s']} tokens/s"))
+    return row
 
 
 def _rates(task: Task, tokens: int, seconds: float, joules: float | None) -> dict:

@@ -1,10 +1,10 @@
-"""vLLM without drafts on the same prompts and number of tokens, in a process of its own.
+"""vLLM without drafts on the same prompts and numbers of tokens, in a process of its own.
 
 Its drafts are left out: they depend on what the model writes, and random weights write noise. ``bench peers``
 compares them on the texts of a real model.
 
-As a script, with a task's file: reads it, writes the texts, and prints seconds as JSON. The script needs vLLM
-and the standard library alone.
+As a script, with a file of tasks: writes the texts of one task after the other, and prints the seconds of
+each as JSON. The script needs vLLM and the standard library alone.
 """
 
 import json
@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from functools import lru_cache
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,42 +21,76 @@ _SHARE = 0.9  # of the free memory
 _ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 
 
-def generate(target, task, meter) -> tuple[float, None]:
-    """Seconds of one call for all prompts; joules are not measured, because vLLM is loaded meanwhile.
-
-    Raises
-    ------
-    RuntimeError
-        vLLM is not installed, or it ended with an error; the message has its last lines.
-    """
+def interpreter() -> tuple[Path, str]:
+    """The Python that runs vLLM, and why it cannot; empty if it can."""
     from dare_job.bench.peers import environments
 
     python = environments.python_of("vllm", Path(), "cuda")
-    if subprocess.run([python, "-c", "import vllm"], capture_output=True).returncode:
-        raise RuntimeError(f"{python} has no vllm; {environments.INTERPRETER} can name another interpreter")
+    check = "import importlib.util as u; exit(u.find_spec('vllm') is None)"
+    try:
+        lacking = subprocess.run([python, "-c", check], capture_output=True).returncode != 0
+    except OSError as error:
+        return python, f"{python} cannot run: {error.strerror}"
+    why = f"{python} has no vllm; {environments.INTERPRETER} can name another interpreter"
+    return python, why if lacking else ""
+
+
+def generate(python: Path, target, tasks: Mapping[int, object], limit_s: float | None
+             ) -> tuple[dict[int, float], str]:
+    """Seconds of the texts of each batch size, and why some are missing.
+
+    One process writes them all, because its start takes minutes: it compiles and records graphs. Its weights
+    are random, too, and of the same shape. Joules are not measured, because a process that starts uses some.
+
+    Parameters
+    ----------
+    python : Path
+        An interpreter with vLLM.
+    target : Target
+    tasks : mapping of int to Task
+        By batch size.
+    limit_s : float, optional
+        Seconds of the process. None: unlimited.
+
+    Returns
+    -------
+    dict, str
+        The second one is empty if all were measured.
+    """
+    from dare_job.bench.peers import environments
+
     cpus = sorted(os.sched_getaffinity(0))
-    prompts = [request.prompt_ids.tolist() for request in task.requests]
-    work = {"model": _saved(target).name, "dtype": str(target.dtype).removeprefix("torch."),
-            "new": task.longest, "prompts": prompts, "length": max(map(len, prompts)) + task.longest,
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "tasks.json"
+        file.write_text(json.dumps(_content(target, tasks, folder)), encoding="utf-8")
+        # -P: no module beside this file stands for a package that vLLM imports, such as kernels
+        command = [python, "-P", __file__, str(file)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s,
+                                  env=environments.variables("vllm", python, cpus, "cuda") | _ON_CPU)
+            printed, code, errors = done.stdout, done.returncode, done.stderr
+        except subprocess.TimeoutExpired as late:
+            printed, code, errors = (late.stdout or b"").decode(), None, ""
+    found = {int(batch): seconds for line in printed.splitlines() if line.startswith("{")
+             for batch, seconds in json.loads(line).items()}
+    if code is None:
+        return found, f"left out for lack of time: vllm had {limit_s:.0f} s; a larger --seconds gives it more"
+    last = (errors.strip() or "no message").splitlines()[-1]
+    return found, f"vllm ended with exit code {code}: {last}" if code else ""
+
+
+def _content(target, tasks: Mapping[int, object], folder: str) -> dict:
+    """The file of the tasks; writes the model's configuration to the folder."""
+    config = deepcopy(target.model.config)
+    config.architectures = [type(target.model).__name__]
+    config.save_pretrained(folder)
+    works = [{"batch": batch, "new": task.longest,
+              "prompts": [request.prompt_ids.tolist() for request in task.requests]}
+             for batch, task in tasks.items()]
+    return {"model": folder, "dtype": str(target.dtype).removeprefix("torch."), "tasks": works,
+            "rows": max(len(work["prompts"]) for work in works),
+            "length": max(max(map(len, work["prompts"])) + work["new"] for work in works),
             "share": _free_share(target.device)}
-    file = Path(work["model"]) / "task.json"
-    file.write_text(json.dumps(work), encoding="utf-8")
-    # -P: no module beside this file stands for a package that vLLM imports, such as kernels
-    done = subprocess.run([python, "-P", __file__, str(file)], capture_output=True, text=True,
-                          env=environments.variables("vllm", python, cpus, "cuda") | _ON_CPU)
-    if done.returncode:
-        raise RuntimeError(f"vllm ended with exit code {done.returncode}: "
-                           f"{(done.stderr.strip() or 'no message').splitlines()[-1]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["seconds"], None
-
-
-@lru_cache(maxsize=1)
-def _saved(target) -> TemporaryDirectory:
-    """The model's folder, which is removed when this process ends."""
-    folder = TemporaryDirectory()
-    with target.as_transformers() as model:
-        model.save_pretrained(folder.name)
-    return folder
 
 
 def _free_share(device) -> float:
@@ -69,27 +104,29 @@ def _free_share(device) -> float:
 
 
 def main() -> None:
-    """Write the texts of a task's file."""
+    """Write the texts of the tasks in a file."""
     from vllm import LLM, SamplingParams
 
-    task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    llm = LLM(task["model"], dtype=task["dtype"], max_model_len=task["length"], skip_tokenizer_init=True,
-              max_num_seqs=len(task["prompts"]), gpu_memory_utilization=task["share"],
+    work = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    llm = LLM(work["model"], dtype=work["dtype"], max_model_len=work["length"], skip_tokenizer_init=True,
+              load_format="dummy", max_num_seqs=work["rows"], gpu_memory_utilization=work["share"],
               enable_prefix_caching=True, generation_config="vllm")
-    prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
 
-    def write(new: int) -> float:
+    def write(prompts: list, new: int) -> float:
+        llm.reset_prefix_cache()  # prompts of earlier runs must not be cached
         began = time.perf_counter()
         params = SamplingParams(temperature=0, max_tokens=new, min_tokens=new, ignore_eos=True,
                                 detokenize=False)
         outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
         if any(len(output.outputs[0].token_ids) != new for output in outputs):
             raise SystemExit("a text has another number of tokens")
-        return time.perf_counter() - began
+        return seconds
 
-    write(8)  # compiles and records; prompts of later runs must not be cached
-    llm.reset_prefix_cache()
-    print(json.dumps({"seconds": write(task["new"])}))
+    for task in work["tasks"]:
+        prompts = [{"prompt_token_ids": prompt} for prompt in task["prompts"]]
+        write(prompts, 8)  # compiles what it has not yet
+        print(json.dumps({task["batch"]: write(prompts, task["new"])}), flush=True)
 
 
 if __name__ == "__main__":
