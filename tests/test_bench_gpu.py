@@ -10,12 +10,14 @@ import pytest
 import tokenizers
 import torch
 
-from dare_job.bench.gpu import kernels, measure, peers, replay, shapes, texts
+from dare_job.bench.gpu import kernels, measure, peers, replay, shapes, texts, vllm_peer
 from dare_job.bench.gpu.task import RecordedTarget, Task, accepted
+from dare_job.bench.peers import environments
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.settings import EngineSettings
+from dare_job.decode.trie_search.trie import Trie
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.measured import markdown_table
 from pools.draft import DraftSettings
@@ -56,7 +58,7 @@ def test_the_whole_command_without_the_jobs_other_packages():
     assert found["ceilings"]["bandwidth"] > 0 and found["ceilings"]["flops"] > 0
     assert all(line["equal"] == line["texts"] > 0 for line in found["equality"])
     assert all(line["right"] for line in found["attention"])
-    assert all(line["ms"] > 0 for line in found["shapes"])
+    assert all(line["ms"] > 0 for line in (*found["shapes"], *found["trie"]))
     assert found["curves"] and all(line["ms"] > 0 and line["floor_ms"] > 0 for line in found["curves"])
     assert {line["way"] for line in found["ways"]} == {"eager", "fixed shapes"}
     ways = {(line["batch"], line["way"]): line for line in found["replay"]}
@@ -67,12 +69,16 @@ def test_the_whole_command_without_the_jobs_other_packages():
             assert ways[batch, way]["tokens_per_s"] > 0, ways[batch, way]
     assert found["energy"] == "no GPU: not measured"
     assert [line["target"] for line in found["targets"]] == [
+        *(f"{beams} beams in a trie of 1728 ids: children and their log-probabilities, ms at most"
+          for beams in ("2 x 70", "32 x 20")),
         "small: a step of 1 token over its floor, at most", "small: 64 queries over a step of 1, at most",
         "batch 1: drafts with a budget over plain, at least",
         "batch 1: drafts with a budget over generate, above",
         "batch 1: drafts with a budget over generate_batch, above",
+        "batch 1: drafts with a budget over vllm, above",
         "batch 3: drafts with a budget over generate, above",
-        "batch 3: drafts with a budget over generate_batch, above"]
+        "batch 3: drafts with a budget over generate_batch, above",
+        "batch 3: drafts with a budget over vllm, above"]
     for line in found["targets"]:
         assert line["result"] in ("met", "missed", "not measured"), line
         assert line.get("why") if line["result"] == "not measured" else line["measured"] > 0, line
@@ -106,6 +112,63 @@ def test_new_shapes_leave_the_device_s_settings_as_they_were():
     lines = kernels.shapes(torch.device("cpu"), small=True)
     assert [bool(line["first_ms"]) for line in lines] == [True, True, False, False, False]
     assert all(line["ms"] > 0 for line in lines) and torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize(("codes", "length"), [(3, 3), (1, 2), (4, 1)])
+def test_a_full_trie_is_that_of_all_ids(codes, length):
+    expected = Trie.from_codes(np.indices((codes,) * length).reshape(length, -1).T)
+    found = kernels.full_trie(codes, length)
+    for name, array in vars(expected).items():
+        assert np.array_equal(getattr(found, name), array), name
+
+
+def test_a_level_of_a_trie_is_measured_with_and_without_the_choice_of_beams():
+    lines = kernels.trie(CPU, small=True)
+    assert [(line["rows"], line["part"]) for line in lines] == [
+        (rows, part) for rows in (2, 32) for part in (kernels.CONSTRAINT, kernels.LEVEL)]
+    assert all(line["ms"] > 0 and line["ids"] == 12**3 for line in lines)
+
+
+VLLM = """
+class SamplingParams:
+    def __init__(self, **options):
+        self.new = options["max_tokens"]
+
+class LLM:
+    def __init__(self, folder, **options):
+        import json, pathlib
+        self.model = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"]
+        assert self.model == ["LlamaForCausalLM"] and options["max_num_seqs"] == 5
+    def reset_prefix_cache(self):
+        self.empty = True
+    def generate(self, prompts, params, use_tqdm):
+        assert self.empty and all(prompt["prompt_token_ids"] for prompt in prompts)
+        self.empty, missing = False, len(prompts) == 5
+        text = type("Text", (), {"token_ids": [0] * (params.new - missing)})
+        return [type("Output", (), {"outputs": [text]}) for _ in prompts]
+"""
+
+
+def test_what_vllm_measured_before_it_ended_counts(tmp_path, monkeypatch):
+    """Its second batch size ends with an error. A substitute has its interface, as far as it is called."""
+    (tmp_path / "vllm.py").write_text(VLLM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(environments.INTERPRETER, sys.executable)
+    python, why = vllm_peer.interpreter()
+    assert not why
+    target = Target(shapes.large("small", CPU, torch.float32), check=False)
+    task = Task.of(texts.made_up(5, 40, 512), 9, 512)
+    parts = {1: task.part(1, 40), 5: task}
+    seconds, why = vllm_peer.generate(python, target, parts, None)
+    assert list(seconds) == [1] and seconds[1] > 0
+    assert why == "vllm ended with exit code 1: a text has another number of tokens"
+    assert vllm_peer.generate(python, target, parts, 1e-3) == (
+        {}, "left out for lack of time: vllm had 0 s; a larger --seconds gives it more")
+
+
+def test_an_interpreter_without_vllm_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(environments.INTERPRETER, str(tmp_path / "python"))
+    assert vllm_peer.interpreter()[1] == f"{tmp_path / 'python'} cannot run: No such file or directory"
 
 
 @pytest.mark.parametrize("paged", [True, False])
@@ -206,8 +269,9 @@ def test_targets_are_held_against_what_was_measured():
         "batch 32: drafts with a budget over plain, at least": (2.5, "met", None),
         "batch 32: drafts with a budget over generate, above": (0.833, "missed", None),
         "batch 32: drafts with a budget over generate_batch, above": (
-            None, "not measured", "generate_batch: it does not run")}
-    assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 3]
+            None, "not measured", "generate_batch: it does not run"),
+        "batch 32: drafts with a budget over vllm, above": (None, "not measured", "vllm: not run")}
+    assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 4]
     assert markdown_table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
 
@@ -215,7 +279,7 @@ def test_targets_are_held_against_what_was_measured():
 def test_a_target_without_a_measurement_is_listed_and_says_why():
     curve = [{"model": "m", "context": 256, "rows": 1, "queries": 1, "ms": 4.8, "floor_ms": 4.0}]
     found = measure.targets(curve, [], ["m", "n"], [1, 4], "made-up text")
-    assert [line["result"] for line in found] == ["met"] + ["not measured"] * 8
+    assert [line["result"] for line in found] == ["met"] + ["not measured"] * 10
     lacks = "its latency curve has no step of one row with so many queries:"
     assert [(line["target"], line["why"]) for line in found[1:]] == [
         ("m: 64 queries over a step of 1, at most", f"{lacks} 64"),
@@ -224,6 +288,7 @@ def test_a_target_without_a_measurement_is_listed_and_says_why():
         *((f"batch {batch}: drafts with a budget over {way}",
            f"budgeted: not run; {way.split(',')[0]}: not run")
           for batch, way in ((1, "plain, at least"), (1, "generate, above"), (1, "generate_batch, above"),
-                             (4, "generate, above"), (4, "generate_batch, above")))]
+                             (1, "vllm, above"), (4, "generate, above"), (4, "generate_batch, above"),
+                             (4, "vllm, above")))]
     table = markdown_table(found, ("target", "measured", "result", "why"))
     assert "|  | not measured | its latency curve" in table

@@ -1,7 +1,8 @@
 """What to know first of a device: whether its attention over pages is right, and what new shapes cost.
 
 Flash attention over pages runs on no CPU. Here it reads texts of different lengths, and is compared with the
-plain attention that defines it, in float32, on the same values.
+plain attention that defines it, in float32, on the same values. And what a level of a trie of item ids costs
+beside the forward pass, in constrained beam search.
 """
 
 import numpy as np
@@ -12,6 +13,8 @@ from dare_job.bench.gpu.curves import dtype
 from dare_job.bench.gpu.machine import median_ms
 from dare_job.decode.model.paged.attention import text_attention
 from dare_job.decode.model.paged.pool import PAGE
+from dare_job.decode.trie_search.beams import best, candidates
+from dare_job.decode.trie_search.trie import NONE, Trie, Vocabulary
 from dare_job.evaluate.measured import timed
 
 TOLERANCE = 0.03  # of outputs and log-sum-exp of standard normal values in bfloat16
@@ -19,6 +22,9 @@ _HEADS, _GROUPS, _DIM = 8, 2, 128
 _CASES = {"trees": (False, 0), "prompts": (True, 0), "prompts in a window": (True, 100)}
 _ROWS, _PAGES, _NODES = 4, 2, 16
 _NEW_SHAPES = 4
+CONSTRAINT, LEVEL = "children and their log-probabilities", "a level, its best beams included"
+_CODES, _SMALL_CODES = 272, 12  # of a level, at each of three levels: 20 million ids, and 1,728
+_BEAMS = ((2, 70), (32, 20))  # rows, and beams of each
 
 
 @torch.inference_mode()
@@ -65,6 +71,58 @@ def shapes(device: torch.device, small: bool) -> list[dict]:
         ms = median_ms(lambda values=values: values @ weight, device, 7)
         lines.append({"call": f"product of {rows} rows", "first_ms": None, "ms": round(ms, 4)})
     return lines
+
+
+@torch.inference_mode()
+def trie(device: torch.device, small: bool) -> list[dict]:
+    """Milliseconds of constrained beam search at the last level of a trie, without the forward pass.
+
+    The beams are at random nodes, from numbers on the host to tensors on the device, as in the search.
+    """
+    codes = _SMALL_CODES if small else _CODES
+    ids = full_trie(codes, 3)
+    vocabulary, rng, lines = Vocabulary(ids, [0, codes, 2 * codes], device), np.random.default_rng(0), []
+    for rows, beams in _BEAMS:
+        nodes = np.sort(ids.starts[2] + rng.integers(0, codes**2, (rows, beams)))
+        logits = torch.randn((rows * beams, 3 * codes), device=device)
+        scores = torch.randn((rows, beams), device=device)
+
+        def constraint(nodes=nodes, logits=logits) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            children, present = vocabulary.children(nodes)
+            values = logits.gather(1, vocabulary.token[children].flatten(0, 1)).view(children.shape)
+            return children, present, values.masked_fill(~present, -torch.inf)
+
+        def level(scores=scores, beams=beams, constraint=constraint):
+            return best(candidates(scores, *constraint()), beams)
+
+        for part, call in ((CONSTRAINT, constraint), (LEVEL, level)):
+            lines.append({"ids": ids.leaves, "rows": rows, "beams": beams, "part": part,
+                          "ms": round(median_ms(call, device, 7), 4)})
+    return lines
+
+
+def full_trie(codes: int, length: int) -> Trie:
+    """Return the trie of all ids of ``length`` codes, of which each has this many values.
+
+    As ``Trie.from_codes``, which would sort the table of codes for minutes.
+    """
+    sizes = codes ** np.arange(length + 1)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    number = [np.arange(size) for size in sizes]
+    inner = starts[-2]
+    counts = np.where(np.arange(starts[-1]) < inner, codes, 0)
+    spans = sizes[-1] // sizes
+    return Trie(
+        codes=np.concatenate([[NONE], *(nodes % codes for nodes in number[1:])]).astype(np.int32),
+        levels=np.repeat(np.arange(length + 1), sizes).astype(np.int32),
+        parents=np.concatenate([[NONE], *(starts[level] + number[level + 1] // codes
+                                          for level in range(length))]),
+        first=1 + np.cumsum(counts) - counts,
+        counts=counts,
+        starts=starts,
+        leaf_ends=np.concatenate([np.stack((nodes, nodes + 1), axis=1) * span
+                                  for nodes, span in zip(number, spans, strict=True)]),
+        rows=number[-1])
 
 
 def _first_and_later_ms(device: torch.device, columns: int) -> tuple[float, float]:

@@ -23,6 +23,7 @@ HELP = ("Measure the engine on a GPU with random weights: strict equality with g
         "Takes about --seconds; ends with one JSON line.")
 FLOOR = 1.25  # a step of one token over its lower bound
 TREE = 1.3  # 64 queries over that step
+TRIE_MS = 0.1  # of the constraint at a level of a trie
 SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of drafts with a budget over autoregressive decoding, by batch size
 _REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
            "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
@@ -57,8 +58,15 @@ def _of_curve(model: str, points: dict) -> list[dict]:
                     single and tree and tree["ms"] / single["ms"], why, upper=True)]
 
 
+def _of_trie(lines: Sequence[dict]) -> list[dict]:
+    """The target of the constraint at a level of a trie, for each size of beams."""
+    return [_target_row("{rows} x {beams} beams in a trie of {ids} ids: {part}, ms at most".format(**line),
+                        TRIE_MS, line["ms"], "", upper=True)
+            for line in lines if line["part"] == kernels.CONSTRAINT]
+
+
 def _of_replay(batch: int, lines: dict) -> list[dict]:
-    bounds = {"plain": SPEED_UP.get(batch), "generate": 1.0, "generate_batch": 1.0}
+    bounds = {"plain": SPEED_UP.get(batch), "generate": 1.0, "generate_batch": 1.0, "vllm": 1.0}
     held = []
     for way, bound in bounds.items():
         if bound is None:
@@ -140,6 +148,8 @@ def run(options: argparse.Namespace) -> dict:
     result |= {"attention": kernels.attention(device), "shapes": kernels.shapes(device, options.small)}
     print_table("Attention over pages against plain attention in float32", result["attention"])
     print_table("New shapes, and products", result["shapes"])
+    result["trie"] = kernels.trie(device, options.small)
+    print_table("Constrained beam search beside the forward pass", result["trie"])
     result["equality"] = peers.measure(device, budget, options.small)
     print_table("Strict decoding against generate", result["equality"])
     result |= {"curves": [], "ways": [], "replay": []}
@@ -148,7 +158,8 @@ def run(options: argparse.Namespace) -> dict:
         _measure_model(result, target, number, options, batches, recorded, limits, meter, budget)
         del target
         release(device)
-    result |= {"targets": targets(result["curves"], result["replay"], names, batches, recorded.source),
+    held = targets(result["curves"], result["replay"], names, batches, recorded.source)
+    result |= {"targets": [*_of_trie(result["trie"]), *held],
                "texts": recorded.source, "notes": budget.notes, "seconds": round(budget.spent, 1)}
     print_table("Targets", result["targets"], ("target", "bound", "measured", "result", "why", "text"))
     return result
