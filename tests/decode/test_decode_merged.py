@@ -12,6 +12,9 @@ from dare_job.decode.model.target import Target
 
 MERGED = {"llama": 8, "qwen2": 8, "qwen3": 8, "gemma2": 12, "gemma3": 12, "phi": 6, "opt": 6, "phi3": 0,
           "gpt2": 0, "starcoder2": 6, "mixtral": 6, "granite": 8}
+# Their attention cannot be replaced (docs/explanation/architecture.md, "On a GPU").
+WITHOUT_PAGES = {"gemma2", "gpt_oss", "gpt_neo", "xglm", "falcon", "bloom", "mpt", "falcon_alibi",
+                 "deepseek_v32"}
 
 
 def logits(model, length: int = 9) -> torch.Tensor:
@@ -113,4 +116,6 @@ def test_texts_over_pages_with_merged_projections_are_those_of_generate(name, mo
     merged = MergedProjections(model)
     monkeypatch.setattr(targets, "PrepackedLayers", lambda model: merged)
     target = Target(model, paged=True)
+    assert (target.paged is None) == (name in WITHOUT_PAGES)
     assert_written(write(target, texts, oracle(expected)), expected)
+    assert (target.paged is None) == (name in WITHOUT_PAGES)

@@ -212,7 +212,7 @@ class SplitAttention:
         NotImplementedError
             The model adds a bias or a mask of its own.
         """
-        kind = next((kind for kind, own in self.masks.items() if own is mask), None)
+        kind = next((kind for kind, own in self.masks.items() if _is_same(own, mask)), None)
         if kind is None or bias is not None:
             raise NotImplementedError("attention with a mask of the model's own")
         scale = query.shape[3] ** -0.5 if scale is None else scale
@@ -239,6 +239,11 @@ class SplitAttention:
         out = ((scores - lse[..., None]).exp().to(values.dtype).flatten(2, 3) @ own_values)
         out = out.view(rows, heads, width, -1).transpose(1, 2)
         return self.layout.unpad(out), self.layout.unpad(lse.view(rows, heads, width).transpose(1, 2))
+
+
+def _is_same(own: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Return whether a model passed this mask on: Gemma 4 passes a slice that holds all of it."""
+    return own is mask or mask is not None and own.dtype == mask.dtype and own.is_set_to(mask)
 
 
 def _merged(out: torch.Tensor, lse: torch.Tensor, other: torch.Tensor,
