@@ -15,7 +15,7 @@ from dare_job.decode.model import support
 from dare_job.decode.model.masks import level_of_trees
 from dare_job.decode.model.paged import forward, pool
 from dare_job.decode.model.paged.forward import PagedForward, argmax_tokens, ladder, step_shapes
-from dare_job.decode.model.paged.inputs import Bucket, max_width, round_up_queries, round_up_tree
+from dare_job.decode.model.paged.inputs import Bucket, max_width, receive, round_up_queries, round_up_tree
 from dare_job.decode.model.paged.pool import PAGE, PagedCache
 from dare_job.decode.model.target import Target
 from dare_job.decode.model.tree import build
@@ -305,6 +305,16 @@ def test_a_target_and_its_draft_model_share_the_memory(monkeypatch):
     on_cpu = Target(tiny("llama"), paged=True)
     pool.share_memory(on_cpu, on_cpu)
     assert on_cpu.page_limit is None and on_cpu.new_cache(1).limit is None
+
+
+def test_a_result_is_read_after_the_device_has_copied_it(monkeypatch):
+    """A substitute for a tensor on CUDA, whose copy has its values once the device is done."""
+    copy = torch.zeros(3)
+    result = SimpleNamespace(is_cuda=True, device="cuda:1", to=lambda place, non_blocking: copy)
+    stream = SimpleNamespace(synchronize=lambda: copy.fill_(7))
+    monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:1": stream}.get)
+    monkeypatch.setattr(copy, "numpy", lambda: np.array(copy.tolist()))
+    assert receive(result).tolist() == [7, 7, 7]
 
 
 @torch.inference_mode()

@@ -109,7 +109,7 @@ def measure(target: Target, recorded: Recorded, batches: tuple, prompt: int, bud
     seconds, why = ({}, lacking) if lacking else vllm_peer.generate(python, target, parts, limit_s)
     for batch, part in parts.items():
         row = _peer_row("vllm", part, seconds[batch], None) if batch in seconds else _failed("vllm", why)
-        rows.append(_told({"batch": batch, "new_tokens": part.longest, **row}, budget))
+        rows.append(_told({"batch": batch, **row}, budget))
     return rows
 
 
@@ -153,7 +153,8 @@ def _rows(target: Target, task: Task, batch: int, nodes: int, draft_budget: Adap
 
 def _peer_row(way: str, task: Task, seconds: float, joules: float | None) -> dict:
     """Peers write as many tokens in each text as the longest one has, and all count."""
-    return {"way": way, "nodes": 0, **_rates(task, task.longest * len(task.texts), seconds, joules)}
+    return {"way": way, "nodes": 0, "new_tokens": task.longest,
+            **_rates(task, task.longest * len(task.texts), seconds, joules)}
 
 
 def _failed(way: str, why: str) -> dict:

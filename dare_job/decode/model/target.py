@@ -16,7 +16,7 @@ from dare_job.decode.model.masks import Level
 from dare_job.decode.model.merged import MergedProjections
 from dare_job.decode.model.paged.attention import READS_PAGES
 from dare_job.decode.model.paged.forward import Epilogue, PagedForward
-from dare_job.decode.model.paged.inputs import round_up_queries
+from dare_job.decode.model.paged.inputs import receive, round_up_queries
 from dare_job.decode.model.paged.pool import PagedCache, affordable_pages
 from dare_job.decode.model.prefix_cache import Prefix, PrefixCache
 from dare_job.decode.model.prepacked import PrepackedLayers
@@ -365,7 +365,7 @@ class Target:
         int32 (N, T)
         """
         output = self.paged.level(cache, masks.level_of_trees(tree, lengths), epilogue, tree.host[1], strict)
-        return output.cpu().numpy()[:, : len(tree)]
+        return receive(output)[:, : len(tree)]
 
     def commit(self, cache: TreeCache, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
         """Move the cache entries of the accepted nodes directly after each row's root.

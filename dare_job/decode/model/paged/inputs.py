@@ -181,6 +181,15 @@ def send(host: np.ndarray, device: torch.Tensor) -> None:
     device.copy_(staged, non_blocking=True)
 
 
+def receive(result: torch.Tensor) -> np.ndarray:
+    """Copy a result of the device to the host, and wait for it."""
+    if not result.is_cuda:
+        return result.cpu().numpy()
+    staged = result.to("cpu", non_blocking=True)  # pinned: torch would copy in two steps otherwise
+    torch.cuda.current_stream(result.device).synchronize()
+    return staged.numpy()
+
+
 @numba.njit(cache=True)
 def _line(table, slot, column):
     """Return the place of a column in the pool; the spare page for a column without a page."""
