@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -274,6 +275,22 @@ def test_targets_are_held_against_what_was_measured():
     assert [line.get("text") for line in found] == [None, None, *["made-up text"] * 4]
     assert markdown_table(lines[3:], ("way", "tokens_per_s", "error")).endswith(
         "| generate_batch |  | it does not run |")
+
+
+def test_the_published_line_is_a_target_in_the_shapes_that_it_is_near_to():
+    """Two texts of 40 tokens after 9, 10 steps each with 15 draft tokens, at the same time."""
+    task = Task.of(texts.made_up(2, 40, 512), 9, 512)
+    task = replace(task, texts=[text[:13] for text in task.texts])
+    results = [SimpleNamespace(id=number, target_steps=10) for number in (1, 0)]
+    prompts = sum(len(request.prompt_ids) for request in task.requests)
+    ms = 10 * (7.09 + 0.021 * 32 + 3.9e-5 * (prompts + 13)) + 0.021 * prompts
+    rate = replay.published_rate(task, 2, 15, results)
+    assert rate == pytest.approx(1e3 * 26 / ms)
+    line = {"batch": 2, "way": "drafted", "tokens_per_s": 0.8 * rate, "published_tokens_per_s": rate}
+    for model, count in (("mistral-7b", 1), ("qwen2.5-0.5b", 0)):
+        found = [(each["measured"], each["result"]) for each in measure.targets([], [line], [model], [2], "")
+                 if "published" in each["target"]]
+        assert found == [(0.8, "missed")] * count
 
 
 def test_a_target_without_a_measurement_is_listed_and_says_why():

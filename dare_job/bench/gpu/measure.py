@@ -24,9 +24,10 @@ HELP = ("Measure the engine on a GPU with random weights: strict equality with g
 FLOOR = 1.25  # a step of one token over its lower bound
 TREE = 1.3  # 64 queries over that step
 TRIE_MS = 0.1  # of the constraint at a level of a trie
+PUBLISHED = 0.9  # of the tokens per second of the published line, in the shapes of 7 billion parameters
 SPEED_UP = {1: 5.0, 32: 2.5, 128: 1.3}  # of drafts with a budget over autoregressive decoding, by batch size
-_REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "accepted_per_step",
-           "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
+_REPLAY = ("batch", "way", "nodes", "texts", "new_tokens", "tokens_per_s", "published_tokens_per_s",
+           "accepted_per_step", "joules_per_token", "drafting_share", "recorded_meanwhile", "error")
 
 
 def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str],
@@ -43,7 +44,8 @@ def targets(curves: Sequence[dict], replay: Sequence[dict], models: Sequence[str
         held += _of_curve(model, {(line["rows"], line["queries"]): line for line in reversed(curves)
                                   if line["model"] == model})
     for batch in dict.fromkeys(batches):
-        lines = _of_replay(batch, {line["way"]: line for line in replay if line["batch"] == batch})
+        ways = {line["way"]: line for line in replay if line["batch"] == batch}
+        lines = _of_replay(batch, ways) + _of_published(batch, ways, models[0])
         held += [{**line, "text": text} for line in lines]
     return held
 
@@ -79,6 +81,16 @@ def _of_replay(batch: int, lines: dict) -> list[dict]:
             f"{'at least' if way == 'plain' else 'above'}", bound,
             None if why else ours["tokens_per_s"] / other["tokens_per_s"], why, upper=False))
     return held
+
+
+def _of_published(batch: int, lines: dict, model: str) -> list[dict]:
+    """The published line is of a model of 8 billion parameters, so it is no target of others, or of a CPU."""
+    drafted = lines.get("drafted", {})
+    if not model.endswith("-7b") or "published_tokens_per_s" not in drafted:
+        return []
+    ratio = drafted["tokens_per_s"] / drafted["published_tokens_per_s"]
+    return [_target_row(f"batch {batch}: drafts over the published line of vLLM on an H100, at least",
+                        PUBLISHED, ratio, "", upper=False)]
 
 
 def _target_row(name: str, bound: float, value: float | None, why: str, upper: bool) -> dict:

@@ -6,7 +6,7 @@ engine's own autoregressive decoding, ``generate`` and ``generate_batch`` of tra
 drafts where it is installed. These write as many tokens in each text as the longest one has, and all count.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from dare_job.bench.gpu.curves import step_ms
 from dare_job.bench.gpu.machine import Budget, Meter, release
 from dare_job.bench.gpu.task import DEPTH, RecordedTarget, Task, accepted
 from dare_job.bench.gpu.texts import Recorded
+from dare_job.bench.roofline import published_ms
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.decode.model.target import Target
+from dare_job.decode.request import Result
 from dare_job.decode.settings import EngineSettings
 from dare_job.evaluate.measured import timed
 from pools.draft import DraftSettings, warm_up
@@ -77,12 +79,29 @@ def engine_row(target: Target, task: Task, batch: int, nodes: int, meter: Meter,
         raise RuntimeError(f"{len(wrong)} of {len(results)} texts differ from the recorded ones: {wrong[0]}")
     steps = sum(result.target_steps for result in results)
     drafting = sum(result.retrieval_ms for result in results) / 1e3
+    published = {}
+    if target.device.type == "cuda" and not draft_budget:
+        published = {"published_tokens_per_s": round(published_rate(task, batch, nodes, results), 1)}
     return {"way": "budgeted" if draft_budget else "drafted" if nodes else "plain", "nodes": nodes,
-            **_rates(task, task.tokens, seconds, joules),
+            **_rates(task, task.tokens, seconds, joules), **published,
             "accepted_per_step": round(sum(r.accepted_tokens for r in results) / max(1, steps), 3),
             "drafting_share": round(drafting / seconds, 4), "first_run_s": round(first_s, 2),
             "recorded_meanwhile": new_graphs,
             "graphs": target.paged is not None and target.paged.records}
+
+
+def published_rate(task: Task, batch: int, nodes: int, results: Sequence[Result]) -> float:
+    """Tokens per second by the published line of vLLM on an H100, with the same texts and acceptance.
+
+    All slots are in use, each row has ``nodes`` draft tokens, and a prompt token costs what a query costs.
+    """
+    steps = sum(result.target_steps for result in results)
+    context = sum(result.target_steps * (len(task.requests[result.id].prompt_ids)
+                                         + len(task.texts[result.id]) / 2) for result in results) / steps
+    prompts = sum(len(request.prompt_ids) for request in task.requests)
+    query_ms = published_ms(1, 1) - published_ms(1, 0)
+    ms = steps / batch * published_ms(batch, 1 + nodes, context) + query_ms * prompts
+    return 1e3 * task.tokens / ms
 
 
 def _graphs(cache) -> int:
