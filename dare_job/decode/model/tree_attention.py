@@ -71,6 +71,8 @@ def _attend_in_blocks(query, key, value, attention_mask, scaling):
     """
     rows, heads, queries, _ = query.shape
     step, before = max(1, _BLOCK * key.shape[1] // heads), key.shape[2] - queries
+    if queries <= step and attention_mask is not None:
+        return _attend_folded(query, key, value, attention_mask, scaling)
     outputs = []
     for start in range(0, queries, step):
         end = min(queries, start + step)
@@ -99,6 +101,9 @@ def _attend_by_row(parts, query, key, value, attention_mask, scaling):
 def _attend_folded(query, key, value, attention_mask, scaling):
     rows, heads, queries, dim = query.shape
     groups = key.shape[1]
+    if groups == heads:
+        out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
+        return out.transpose(1, 2)
     out = scaled_dot_product_attention(query.reshape(rows, groups, -1, dim), key, value,
                                        attn_mask=_folded_mask(attention_mask, heads, groups), scale=scaling)
     return out.reshape(rows, heads, queries, -1).transpose(1, 2)
