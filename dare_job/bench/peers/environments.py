@@ -1,4 +1,8 @@
-"""Virtual environments of the other engines: one folder each, made once, with pinned packages."""
+"""Virtual environments of the other engines: one folder each, made once, with pinned packages.
+
+``bench gpu`` imports this module where the job's other packages are not installed, so some imports are
+within functions.
+"""
 
 import logging
 import os
@@ -9,9 +13,7 @@ from pathlib import Path
 
 import pools
 from dare_job import decode
-from dare_job.bench.kept import code_digest
 from dare_job.errors import InfrastructureError
-from dare_job.workspace import digest
 
 _LOG = logging.getLogger(__name__)
 _PACKAGES = {
@@ -38,6 +40,8 @@ def python_of(engine: str, work: Path, device: str = "cpu") -> Path:
         return Path(sys.executable)
     if device == "cuda":
         return Path(os.environ.get(INTERPRETER, sys.executable))
+    from dare_job.workspace import digest
+
     packages = _PACKAGES[engine]
     folder = work.absolute() / f"environment-{engine}-{digest(packages)[:8]}"
     python = folder / "bin" / "python"
@@ -55,6 +59,8 @@ def version(engine: str) -> list[str]:
     """What an engine's results depend on: its packages, or the code and packages of this environment."""
     if engine in _PACKAGES:
         return list(_PACKAGES[engine])
+    from dare_job.bench.kept import code_digest
+
     return [code_digest(*(Path(module.__file__).parent for module in (decode, pools))),
             *(metadata.version(name) for name in ("torch", "transformers", "numba"))]
 
