@@ -51,10 +51,14 @@ class DraftBatch(NamedTuple):
         Raises
         ------
         ValueError
-            With scores: a parent is neither ``ROOT`` nor an earlier node, or the lists differ in length.
+            With scores or ``min_score``: a parent is neither ``ROOT`` nor an earlier node, or the lists
+            differ in length.
         """
-        if scores is not None:
-            parents = [range(-1, len(row) - 1) for row in tokens] if parents is None else parents
+        if parents is None:
+            parents = [range(-1, len(row) - 1) for row in tokens]
+        given = scores is not None
+        scores = scores if given else [scores_by_depth(row) for row in parents]
+        if given or min_score > 0:
             rows = [_by_score(*row, min_score) for row in zip(tokens, parents, scores, strict=True)]
             tokens, parents, scores = ([row[part] for row in rows] for part in range(3))
         sizes = np.array([len(row) for row in tokens], np.int32)
@@ -63,8 +67,8 @@ class DraftBatch(NamedTuple):
                     np.ones(shape, np.float32), np.full(shape, SOURCE_MODEL, np.uint8))
         for r, size in enumerate(sizes):
             batch.tokens[r, :size] = tokens[r]
-            batch.parents[r, :size] = np.arange(size) - 1 if parents is None else parents[r]
-            batch.scores[r, :size] = scores_by_depth(batch.parents[r, :size]) if scores is None else scores[r]
+            batch.parents[r, :size] = parents[r]
+            batch.scores[r, :size] = scores[r]
         return batch
 
     @property

@@ -37,6 +37,7 @@ def test_nodes_below_the_minimum_are_left_out_with_those_after_them():
     tokens, parents, scores = [[1, 2, 3, 4]], [[-1, 0, 1, -1]], [[0.5, 0.25, 0.75, 0.3]]
     assert rows(DraftBatch.of(tokens, parents, scores, 0.3)) == [[(1, None, 0.5), (4, None, 0.3)]]
     assert DraftBatch.of(tokens, parents, scores, 0.6).sizes.tolist() == [0]
+    assert DraftBatch.of([[7, 8, 9]], min_score=0.4).tokens.tolist() == [[7, 8]]  # by depth
     minimum = DraftBatch.of(tokens, parents, scores, 0.3).scores[0, :2]
     assert (minimum >= np.float32(0.3)).all()
 
