@@ -224,7 +224,8 @@ def decode(args: MethodOptions, as_json: bool) -> None:
     """Time decoding methods side by side: built-in ones, and drafters and verifiers of your own.
 
     Each method generates the texts of the same prompts in turn, in this process. The ratio is that of its
-    tokens per second to the first method's; rows_that_differ counts rows with another text than that one's.
+    tokens per second to the first method's, drafting_share that of its time in the drafter; rows_that_differ
+    counts rows with another text than the first method's.
     """
     from dare_job.evaluate.methods.compare import run
     from dare_job.observe import log

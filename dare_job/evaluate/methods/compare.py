@@ -163,6 +163,7 @@ def _row(measured: Mapping[tuple[str, int], Measured], method: str, batch: int) 
     return {"method": method, "batch": batch, "tokens_per_s": round(each.tokens_per_s, 1),
             "slowest": round(min(rates), 1), "fastest": round(max(rates), 1),
             "ratio": round(each.tokens_per_s / base.tokens_per_s, 3),
+            "drafting_share": round(each.retrieval_ms / 1000 / each.seconds[-1], 3),
             "accepted_per_step": round(per_step, 3), "tokens_per_step": round(per_step + 1, 3),
             "reused_share": round(each.scored / max(1, each.tokens), 4),
             "relaxed_share": round(each.relaxed / max(1, each.tokens), 4), "rows_that_differ": differ}
