@@ -17,6 +17,8 @@ from dare_job.data import render
 from dare_job.data.history import end_of_date, end_of_day, user_histories
 from dare_job.data.input.prepare import InputCounts, UsableCounts, prepare_input
 from dare_job.data.text_key import text_salt
+from dare_job.embed import attributes
+from dare_job.embed.vectors import write_vectors
 from dare_job.generate import preflight, strict_sample
 from dare_job.job import Job
 from dare_job.models.files import EMBEDDED
@@ -60,7 +62,7 @@ def run(job: Job) -> dict:
     _warn_of_wording(job)
     source = prepare_input(job, partial(input_size.check, job))
     previous = {entity: previous_folder(job, entity) for entity in ENTITIES}
-    vectors = _vectors(job) if previous["user"] and worth.uses_vectors(job) else None
+    vectors = _vectors(job, source) if previous["user"] and worth.uses_vectors(job) else None
     fingerprint = digest([
         done_record(source)["fingerprint"], [*salts.values()], job.space.dt, end_of_date(job),
         job.config.history.model_dump(),
@@ -151,10 +153,20 @@ def _interactions(job: Job, source: AnyPath) -> DataFrame:
     return _read(job, source, "interactions").where(F.col("timestamp") < end_of_date(job))
 
 
-def _vectors(job: Job) -> tuple[str, str]:
-    """Folder and version of the item vectors, which the stage embed makes here rather than after the plan."""
-    embed.run(job)
-    folder = job.space.stage("embed")
+def _vectors(job: Job, source: AnyPath) -> tuple[str, str]:
+    """Folder and version of the item vectors: by attributes, or else those of ``embed``, which runs here."""
+    target, fingerprint = job.space.stage("item_vectors"), digest([done_record(source)["fingerprint"]])
+    if not is_done(target, fingerprint):
+        record: dict = {}
+        with committing(target, fingerprint, record) as staging, \
+                progress.doing("reading the attributes of items"):
+            ids, vectors = attributes.read_items(source / "items.parquet")
+            write_vectors(staging / "entity=item" / "part-0.parquet", ids, vectors)
+            record["items"] = len(ids)
+    name = "item_vectors" if done_record(job.space.stage("item_vectors"))["items"] else "embed"
+    if name == "embed":
+        embed.run(job)
+    folder = job.space.stage(name)
     return str((folder / "entity=item").absolute()), done_record(folder)["fingerprint"]
 
 

@@ -207,17 +207,26 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by_attributes", [True, False])
 def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
-        make_job, write_tables, tmp_path, monkeypatch):
-    """The vectors of the items are given. Half of each history is new; half of a text's value is its age."""
+        make_job, write_tables, tmp_path, monkeypatch, by_attributes):
+    """Half of each history is new; half of a text's value is its age.
+
+    The vectors of the items are given. They count only where each value of an attribute has one item.
+    """
     monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
-    items = {"red": [1.0, 0.0], "redder": [2.0, 0.1], "blue": [0.0, 1.0]}
+    items = {"red": [1.0, 0.0], "redder": [2.0, 0.1], "blue": [0.0, 1.0], "bluer": [0.0, 2.0]}
+    if by_attributes:
+        vectors, colors = [[1.0, 0.0]] * 4, {"redder": "red", "bluer": "blue"}
+    else:
+        vectors, colors = items.values(), {}
+    attributes = {name: [("color", colors.get(name, name))] for name in items}
     seen = {"same": ("red", "redder"), "moves": ("red", "blue"), "strange": ("red", "without vector")}
     rows = [(user, item, 5.0, JAN_9 + place) for user, pair in seen.items()
             for place, item in enumerate(pair)]
     folder = write_tables(tmp_path / "input", rows, [], [
-        (name, f"Film {name}", None) for name in (*items, "without vector")])
-    table = {"entity_id": list(items), "vector": pa.array(items.values(), pa.list_(pa.float32()))}
+        (name, f"Film {name}", attributes.get(name)) for name in (*items, "without vector")])
+    table = {"entity_id": list(items), "vector": pa.array(vectors, pa.list_(pa.float32()))}
     pq.write_table(pa.table(table), tmp_path / "items.parquet")
     job = make_job({"input": {"path": str(folder)}, "prompts": {"item": None}, "refresh": {"max_rows": 1},
                     "embed": {"vectors": {"item": str(tmp_path / "items.parquet")}}}, day="2026-01-10")
@@ -228,6 +237,7 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
     for user, distance in moved.items():
         expected = 2 * (1 - (1 - distance) * (1 - aged(1)))
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
+    assert job.space.stage("embed").exists() != by_attributes  # nothing is trained where attributes suffice
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,10 @@ from dare_job.evaluate.refresh.nights import (
     distances,
     encoded,
     full_refresh,
+    item_facts,
     item_vectors,
+    kinds,
+    moves,
     token_counter,
 )
 from dare_job.evaluate.refresh.options import Options
@@ -25,7 +29,7 @@ from dare_job.storage.paths import atomic_writer
 
 _LOG = logging.getLogger("dare_job")
 FULL, FROZEN, CHANGED = "full refresh", "frozen texts", "all that changed"
-OURS = ("value", "value without vectors", "value, learned")
+OURS = ("value", "value without vectors", "value, LightGCN vectors", "value, learned")
 LEARNED_SHARE = 0.3  # of the changed rows: the random policy from whose nights coefficients are learned
 
 
@@ -61,16 +65,17 @@ def run(options_: Options) -> dict:
                 chosen.history_days + chosen.train_days + chosen.replay_days)
     world = simulate_daily(chosen.users, chosen.items, days.end, chosen.seed)
     known = world.shown.click & (world.shown.day < days.train)
-    items = item_vectors(world.shown.user[known], world.shown.item[known], chosen.users, chosen.items,
-                               chosen.seed)
-    nights = full_refresh(world, prompt_set, items, token_counter())
+    by_clicks = item_vectors(world.shown.user[known], world.shown.item[known], chosen.users, chosen.items,
+                             chosen.seed)
+    nights = full_refresh(world, prompt_set, kinds(item_facts(world)), token_counter())
     vectors = encoded(nights.texts, chosen.encoder)
     _LOG.info("%d users, %d items shown, %d distinct texts, %.0f s", chosen.users, len(world.shown.user),
               len(vectors), time.perf_counter() - began)
     scorer = Scorer(world, nights, vectors, days, chosen.clicks)
     scorer.train(list(chosen.models), chosen.seeds, chosen.training)
     coefficients, report = _learn(nights, vectors, scorer, days, prompt_set.max_history, chosen.seed)
-    policies = [*simple(nights), *valued(nights, prompt_set.max_history, coefficients),
+    other = replace(nights, moved=moves(world, by_clicks, prompt_set.max_history))
+    policies = [*simple(nights), *valued(nights, prompt_set.max_history, coefficients, other),
                 hindsight(nights, vectors)]
     result = {"world": {"users": chosen.users, "items": chosen.items, "shown": len(world.shown.user),
                         "clicks": round(float(world.shown.click.mean()), 4), "texts": len(vectors),

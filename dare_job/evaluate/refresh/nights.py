@@ -3,7 +3,7 @@
 Also vectors and tokens of texts, and vectors of items, for replayed nights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,14 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from dare_job.data.item_vectors import ItemVectors
+from dare_job.data.sample_world.catalogue import MOODS, THEMES
 from dare_job.data.sample_world.daily import DailyWorld, profile_of_interests
+from dare_job.embed.attributes import attribute_vectors
 from dare_job.embed.lightgcn import Pairs
 from dare_job.evaluate.ctr.sets import TextEncoder
 from dare_job.models.files import EMBEDDED, resolve
 from dare_job.prompts.sets import HistoryItem, PromptSet
+from dare_job.schemas import ATTRIBUTES
 from dare_job.training import lightgcn
 
 NONE = -1
@@ -75,31 +78,44 @@ def full_refresh(world: DailyWorld, prompts: PromptSet, items: np.ndarray, count
     count
         Counts the tokens of prompts and texts.
     """
-    users, shown = len(world.users.attributes), world.shown
-    history: list[list[int]] = [[] for _ in range(users)]
-    shape = (world.days, users)
+    shape = (world.days, len(world.users.attributes))
     text, clicks = np.full(shape, NONE, np.int32), np.zeros(shape, np.int32)
     prompt_tokens, text_tokens = np.zeros((2, *shape), np.int32)
-    moved = np.zeros((*shape, prompts.max_history + 1), np.float32)
-    vectors, known = ItemVectors(pa.array(map(str, range(len(items)))), items), {}
-    for night in range(world.days):
-        for table in (text, clicks, prompt_tokens, text_tokens, moved):
+    known: dict[str, int] = {}
+    for night, active, history in _histories(world):
+        for table in (text, clicks, prompt_tokens, text_tokens):
             table[night] = table[night - 1] if night else table[night]
-        clicked = (shown.day == night) & shown.click
-        for user, item in zip(shown.user[clicked].tolist(), shown.item[clicked].tolist(), strict=True):
-            history[user].append(item)
-        active = np.unique(shown.user[clicked])
-        rendered = [_rendered(world, prompts, user, history[user]) for user in active.tolist()]
+        rendered = [_rendered(world, prompts, user, history[user]) for user in active]
         lengths = count([part for pair in rendered for part in pair])
-        histories = [[{"item_id": str(item)} for item in history[user]] for user in active.tolist()]
-        distances = vectors.moved(pa.array(histories, _HISTORY), prompts.max_history).to_pylist()
-        for place, (user, (_, written)) in enumerate(zip(active.tolist(), rendered, strict=True)):
+        for place, (user, (_, written)) in enumerate(zip(active, rendered, strict=True)):
             text[night, user] = known.setdefault(written, len(known))
             prompt_tokens[night, user], text_tokens[night, user] = lengths[2 * place : 2 * place + 2]
             clicks[night, user] = len(history[user])
-            missing = prompts.max_history + 1 - len(distances[place])
-            moved[night, user] = np.pad(distances[place], (0, missing), "edge")
-    return Nights(list(known), text, clicks, prompt_tokens, text_tokens, moved)
+    return Nights(list(known), text, clicks, prompt_tokens, text_tokens,
+                  moves(world, items, prompts.max_history))
+
+
+def moves(world: DailyWorld, items: np.ndarray, shown: int) -> np.ndarray:
+    """``Nights.moved`` float32 (D, U, shown + 1) by item vectors (I, d)."""
+    moved = np.zeros((world.days, len(world.users.attributes), shown + 1), np.float32)
+    vectors = ItemVectors(pa.array(map(str, range(len(items)))), items)
+    for night, active, history in _histories(world):
+        moved[night] = moved[night - 1] if night else moved[night]
+        rows = pa.array([[{"item_id": str(item)} for item in history[user]] for user in active], _HISTORY)
+        for user, distances_ in zip(active, vectors.moved(rows, shown).to_pylist(), strict=True):
+            moved[night, user] = np.pad(distances_, (0, shown + 1 - len(distances_)), "edge")
+    return moved
+
+
+def _histories(world: DailyWorld) -> Iterator[tuple[int, list[int], list[list[int]]]]:
+    """Each night, the users with clicks on its day, and the items that each user clicked so far, in order."""
+    history: list[list[int]] = [[] for _ in world.users.attributes]
+    shown = world.shown
+    for night in range(world.days):
+        clicked = (shown.day == night) & shown.click
+        for user, item in zip(shown.user[clicked].tolist(), shown.item[clicked].tolist(), strict=True):
+            history[user].append(item)
+        yield night, np.unique(shown.user[clicked]).tolist(), history
 
 
 def _rendered(world: DailyWorld, prompts: PromptSet, user: int, history: list[int]) -> tuple[str, str]:
@@ -125,6 +141,18 @@ def token_counter():
     """Function that counts the tokens of texts by the embedded model's tokenizer."""
     tokenizer = Tokenizer.from_file(str(resolve(EMBEDDED) / "tokenizer.json"))
     return lambda texts: [len(each.ids) for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def item_facts(world: DailyWorld) -> list[dict[str, str]]:
+    """Attributes of the items of a world with mood and theme, which its own attributes lack."""
+    made = world.catalogue
+    return [known | {"mood": MOODS[mood], "theme": THEMES[theme]}
+            for known, mood, theme in zip(made.attributes, made.mood, made.theme, strict=True)]
+
+
+def kinds(attributes: Sequence[Mapping[str, str]]) -> np.ndarray:
+    """Vectors float32 (I, d) of items by their attributes, as a run makes them."""
+    return attribute_vectors([pa.array([list(known.items()) for known in attributes], ATTRIBUTES)])
 
 
 def item_vectors(user: np.ndarray, item: np.ndarray, users: int, items: int, seed: int) -> np.ndarray:

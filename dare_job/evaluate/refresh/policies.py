@@ -132,18 +132,27 @@ def simple(nights: Nights) -> Iterator[Policy]:
                  lambda night, written: new_clicks(nights, night, written).astype(float))
 
 
-def valued(nights: Nights, max_history: int, coefficients: Coefficients | None = None) -> Iterator[Policy]:
-    """Ours: value per cost by the formula, with and without vectors, and by learned coefficients."""
-    def policy(name: str, worth: Callable[..., np.ndarray]) -> Policy:
+def valued(nights: Nights, max_history: int, coefficients: Coefficients | None = None,
+           by_clicks: Nights | None = None) -> Iterator[Policy]:
+    """Ours: value per cost by the formula, with and without vectors, and by learned coefficients.
+
+    Parameters
+    ----------
+    by_clicks
+        The nights with distances by LightGCN vectors, for a policy to compare with.
+    """
+    def policy(name: str, worth: Callable[..., np.ndarray], known: Nights = nights) -> Policy:
         def score(night: int, written: np.ndarray) -> np.ndarray:
             mean = nights.text_tokens[night - 1].mean() if night else 1.0
             expected = np.where(written == NONE, mean, nights.at(nights.text_tokens, written))
             cost = value.cost(nights.prompt_tokens[night], expected / value.TOKENS_PER_STEP)
-            return worth(**features(nights, night, written, max_history)) / np.maximum(cost, 1)
+            return worth(**features(known, night, written, max_history)) / np.maximum(cost, 1)
         return Policy(name, score)
 
     yield policy("value", lambda new, **known: value.value(**known))
     yield policy("value without vectors", lambda new, distance, **known: value.value(**known))
+    if by_clicks is not None:
+        yield policy("value, LightGCN vectors", lambda new, **known: value.value(**known), by_clicks)
     if coefficients is not None:
         yield policy("value, learned", lambda **known: learned.value(coefficients=coefficients, **known))
 

@@ -12,7 +12,7 @@ from dare_job.errors import DataError
 from dare_job.evaluate.ctr import source
 from dare_job.evaluate.refresh import learn
 from dare_job.evaluate.refresh.learn import Moved
-from dare_job.evaluate.refresh.nights import distances, encoded, item_vectors
+from dare_job.evaluate.refresh.nights import distances, encoded, item_vectors, kinds
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import new_share
 
@@ -53,7 +53,10 @@ def changes(interactions: pd.DataFrame, items: pd.DataFrame, encoder: str, seed:
     item = pd.Index(titled["item_id"]).get_indexer(rows["item_id"])
     titles = titled["title"].to_numpy()
     values = np.array([_value(row) for row in titled["attributes"]], object)
-    vectors = item_vectors(user, item, len(users), len(titled), seed)
+    vectors = kinds([dict(row) if row is not None else {} for row in titled["attributes"]])
+    if not vectors.any():
+        vectors = item_vectors(user, item, len(users), len(titled), seed)
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
     day = rows["timestamp"].to_numpy() // _DAY_S
     ends = np.flatnonzero(np.r_[(user[1:] != user[:-1]) | (day[1:] != day[:-1]), True]) + 1  # of active days
     starts = np.searchsorted(user, np.arange(len(users)))

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dare_job.data.sample_world.catalogue import MOODS, THEMES
 from dare_job.data.sample_world.daily import DailyWorld
 from dare_job.evaluate.ctr import examples
 from dare_job.evaluate.ctr.examples import Examples
@@ -21,7 +20,7 @@ from dare_job.evaluate.ctr.models import Ctr
 from dare_job.evaluate.ctr.options import TrainSettings
 from dare_job.evaluate.ctr.source import Source
 from dare_job.evaluate.ctr.train import fit, predicted, tensors
-from dare_job.evaluate.refresh.nights import NONE, Nights
+from dare_job.evaluate.refresh.nights import NONE, Nights, item_facts
 
 _LOG = logging.getLogger("dare_job")
 _VALID_DAYS = 3  # the last of those that models are trained on
@@ -115,14 +114,8 @@ def _source(world: DailyWorld, days: Days) -> Source:
     rows = rows.drop_duplicates(["user_id", "item_id", "timestamp"])
     users, items = (pd.DataFrame({key: _ids(np.arange(len(known)), width),
                                   "attributes": [sorted(row.items()) for row in known]})
-                    for key, known in (("user_id", world.users.attributes), ("item_id", _with_facts(world))))
+                    for key, known in (("user_id", world.users.attributes), ("item_id", item_facts(world))))
     return Source(rows, users, items.assign(title=list(world.catalogue.titles)))
-
-
-def _with_facts(world: DailyWorld) -> list[dict[str, str]]:
-    made = world.catalogue
-    return [known | {"mood": MOODS[mood], "theme": THEMES[theme]}
-            for known, mood, theme in zip(made.attributes, made.mood, made.theme, strict=True)]
 
 
 def _ids(numbers: np.ndarray, width: int) -> list[str]:
