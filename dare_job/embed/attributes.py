@@ -29,10 +29,10 @@ def read_items(path: AnyPath) -> tuple[pa.Array, np.ndarray]:
 def attribute_vectors(chunks: Iterable[pa.MapArray]) -> np.ndarray:
     """Sum of the vectors of each item's attribute values.
 
-    A value belongs to its attribute: "Drama" as ``genre`` and as ``other_genres`` are two values. A list counts
-    as several. Values of a single item or of all items do not count, nor does ``traffic``. Up to DIM values are
-    orthogonal. If there are more, their vectors are random signs, which keeps distances within some 20 %
-    (Achlioptas, 2003).
+    A value belongs to its attribute: "Drama" as ``genre`` and as ``other_genres`` are two values. A list
+    counts as several. Values of a single item or of all items do not count, nor does ``traffic``. Up to DIM
+    values are orthogonal. If there are more, their vectors are random signs, which keeps distances within
+    some 20 % (Achlioptas, 2003).
 
     Parameters
     ----------

@@ -36,6 +36,7 @@ def test_a_quick_comparison(tmp_path):
     assert full["distance_shown"] < 1e-6 < rows["frozen texts", None]["distance_shown"]
     assert full["rows_per_night"] > changed["rows_per_night"] > rows["random", 0.3]["rows_per_night"] > 0
     assert rows["value", 0.3]["distance_shown"] < rows["frozen texts", None]["distance_shown"]
+    assert rows["value, LightGCN vectors", 0.3]["models"] != rows["value", 0.3]["models"]
     assert learned.read(tmp_path / "value.json").constant >= 0
     if data:
         assert result["real"]["changes"] > 100

@@ -1,11 +1,13 @@
 """Replayed nights: budgets hold, the choice is by score, and what a policy knows is what the world shows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dare_job import prompts
 from dare_job.data.sample_world.daily import profile_of_interests, simulate_daily
-from dare_job.evaluate.refresh.nights import NONE, full_refresh
+from dare_job.evaluate.refresh.nights import NONE, full_refresh, item_facts, kinds, moves
 from dare_job.evaluate.refresh.policies import Budget, Policy, features, replay, simple, valued
 
 FIRST, USERS = 5, 60
@@ -81,6 +83,22 @@ def test_features_are_by_hand(nights):
     assert found["distance"][user] == nights.moved[12, user, min(new, 20)] > 0
     none = features(nights, night, np.full(USERS, NONE, np.int32), 20)
     assert none["no_text"].all() and not none["distance"].any() and not none["age_days"].any()
+
+
+def test_value_goes_by_attributes_and_its_comparison_by_other_vectors(world, nights):
+    written = np.full(USERS, 8, np.int32)
+    by_attributes = replace(nights, moved=moves(world, kinds(item_facts(world)), 20))
+    found = {policy.name: policy.score(12, written) for policy in valued(by_attributes, 20, None, nights)}
+    before = {policy.name: policy.score(12, written) for policy in valued(nights, 20)}
+    assert np.array_equal(found["value, LightGCN vectors"], before["value"])
+    assert np.array_equal(found["value without vectors"], before["value without vectors"])
+    assert not np.array_equal(found["value"], before["value"])
+
+
+def test_items_of_the_same_mood_and_theme_do_not_move_a_history():
+    made = kinds([{"mood": mood, "theme": theme} for mood, theme in ("ab", "ab", "ac", "dc")])
+    unit = made / np.linalg.norm(made, axis=1, keepdims=True)
+    assert (unit @ unit.T)[0].tolist() == pytest.approx([1, 1, 0.5, 0])
 
 
 def test_a_choice_is_reproducible(nights):
