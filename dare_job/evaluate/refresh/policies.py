@@ -136,6 +136,8 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
            by_clicks: Nights | None = None) -> Iterator[Policy]:
     """Ours: value per cost by the formula, with and without vectors, and by learned coefficients.
 
+    ``distance alone`` says what the rest of the formula adds.
+
     Parameters
     ----------
     by_clicks
@@ -151,6 +153,7 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
 
     yield policy("value", lambda new, **known: value.value(**known))
     yield policy("value without vectors", lambda new, distance, **known: value.value(**known))
+    yield policy("distance alone", lambda distance, **known: distance)
     if by_clicks is not None:
         yield policy("value, LightGCN vectors", lambda new, **known: value.value(**known), by_clicks)
     if coefficients is not None:
