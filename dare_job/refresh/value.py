@@ -1,12 +1,14 @@
 """Expected value and cost of writing one text again, as formulas that a person can read.
 
-    value = (1 + missed) * (1 - kept),    kept = (1 - distance) * 0.5 ** ((age + 1 day) / 20 days)
+    value = sqrt(1 + missed) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 20 days + 8 * distance)
 
 ``missed`` is what happened since the text was written: new interactions, or impressions. ``kept`` is how
-much of the text still holds on the day after the run: it shrinks by half every 20 days, and by how far the
-entity's vector moved. A row without a text keeps nothing. The product counts how often a text was read that
-no longer held, since it was written. What changed today alone would favour texts that change every day, and
-are wrong again tomorrow. The cost is in prompt tokens; a decoding step costs about as much as eight of them.
+much of the text still holds on the day after the run: it shrinks by half every 20 days, and by half whenever
+the entity's vector moved by 1/8. A row without a text keeps nothing. The product counts how often a text was
+read that no longer held, since it was written. What changed today alone would favour texts that change every
+day, and are wrong again tomorrow: hence the square root, which was tried out, as was the 8 (the table in
+docs/explanation/refresh.md). The cost is in prompt tokens; a decoding step costs about as much as eight of
+them.
 
 The formulas use arithmetic alone, so that they take numbers, numpy arrays and Spark columns alike. They know
 nothing about tables, budgets or Spark.
@@ -14,6 +16,7 @@ nothing about tables, budgets or Spark.
 
 RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
 HALF_LIFE_DAYS = 20.0  # after which half of a text no longer holds
+HALVES_PER_DISTANCE = 8.0  # how often a text halves until the entity's vector has moved by 1
 STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
 TOKENS_PER_STEP = 4.0  # with drafts, roughly: if there is no previous run
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
@@ -55,10 +58,10 @@ def value(missed, age_days, no_text, distance=0.0):
     Returns
     -------
     value
-        0 to 1 + missed.
+        0 to sqrt(1 + missed).
     """
-    kept = (1.0 - distance) * (1.0 - aged(age_days))
-    return (1.0 + missed) * (1.0 - kept * (1.0 - no_text))
+    kept = 0.5 ** ((age_days + 1.0) / HALF_LIFE_DAYS + HALVES_PER_DISTANCE * distance)
+    return (1.0 + missed) ** 0.5 * (1.0 - kept * (1.0 - no_text))
 
 
 def cost(prompt_tokens, steps):

@@ -15,7 +15,7 @@ from dare_job.errors import ConfigError
 from dare_job.refresh import chosen, learned
 from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import aged, new_share
+from dare_job.refresh.value import HALVES_PER_DISTANCE, aged, new_share
 from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
@@ -200,7 +200,7 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
     publish_old(job, "2026-01-09", {"old": {"generated_dt": "2026-02-01", "text_interactions": 99}})
     _, found = planned(job)
     assert {name: row["value"] for name, row in found.items()} == pytest.approx(
-        {"bad": 4.0, "less": 1.0, "none": 4.0, "old": aged(0)})
+        {"bad": 2.0, "less": 1.0, "none": 2.0, "old": aged(0)})
     assert found["old"]["unseen_interactions"] == 0 == found["old"]["age_days"]
     assert len(written(found)) == 1 and written(found) < {"bad", "none"}
     assert [row["carried_reason"] for row in found.values()].count("budget") == 3
@@ -210,12 +210,12 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
 @pytest.mark.parametrize("by_attributes", [True, False])
 def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
         make_job, write_tables, tmp_path, monkeypatch, by_attributes):
-    """Half of each history is new; half of a text's value is its age.
+    """Half of each history is new.
 
     The vectors of the items are given. They count only where each value of an attribute has one item.
     """
     monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
-    items = {"red": [1.0, 0.0], "redder": [2.0, 0.1], "blue": [0.0, 1.0], "bluer": [0.0, 2.0]}
+    items = {"red": [1.0, 0.0], "redder": [2.0, 0.0], "blue": [0.0, 1.0], "bluer": [0.0, 2.0]}
     if by_attributes:
         vectors, colors = [[1.0, 0.0]] * 4, {"redder": "red", "bluer": "blue"}
     else:
@@ -235,7 +235,7 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
     assert written(found) == {"moves"}
     moved = {"same": 0.0, "moves": 1 - 0.5 ** 0.5, "strange": 0.0}
     for user, distance in moved.items():
-        expected = 2 * (1 - (1 - distance) * (1 - aged(1)))
+        expected = 2**0.5 * (1 - (1 - aged(1)) / 2 ** (HALVES_PER_DISTANCE * distance))
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
     assert job.space.stage("embed").exists() != by_attributes  # nothing is trained where attributes suffice
 
@@ -252,8 +252,8 @@ def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_thei
     _, rows = planned(job)
     assert {name: rows[name]["carried_reason"] for name in ("u4", "u5", "u6", "u7")} == {
         "u4": "few new interactions", "u5": None, "u6": None, "u7": "few new interactions"}
-    assert rows["u5"]["value"] == 1 + 6 and rows["u6"]["value"] == 1 + 7  # all interactions, nothing holds
-    assert rows["u7"]["value"] < 2
+    all_missed = {name: rows[name]["value"] ** 2 - 1 for name in ("u5", "u6")}  # nothing of the text holds
+    assert all_missed == pytest.approx({"u5": 6, "u6": 7}) and rows["u7"]["value"] < 2**0.5
 
 
 @pytest.mark.release
