@@ -36,7 +36,7 @@ ROOMS = {name: {f"dare_job.{room}".rstrip(".") for room in rooms.split()} for na
     "observe": "errors job schemas storage tables workspace",
     "embed": "errors schemas storage",
     "refresh": "config errors job observe schemas spark storage tables workspace",
-    "data": "config decode embed errors job models observe prompts schemas spark storage workspace",
+    "data": "config decode embed errors job models observe prompts refresh schemas spark storage workspace",
     "inference": "config decode errors models",
     "verifiers": "decode errors",
     "generate": "config data decode embed errors inference job models observe refresh schemas spark storage "
@@ -81,6 +81,7 @@ NEVER = {f"dare_job.decode.{layer}": tuple(f"dare_job.decode.{above}" for above 
 
 # A folder, another one, and all files of the latter that the former imports.
 PARTS = (("config", "decode", {"settings"}), ("data", "decode", {"settings"}),
+         ("data", "refresh", {"value"}),
          ("publish", "generate", {"shard_plan"}),
          ("recommend", "generate", {"shard_plan", "hangs", "engines"}),
          ("api", "evaluate", {"replay.measure", "replay.drafters"}), ("api", "observe", {"progress"}))

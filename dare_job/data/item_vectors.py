@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dare_job.embed.vectors import read_vectors
+from dare_job.refresh.value import RECENCY
 from dare_job.storage import paths
 
 _BATCH = 10_000  # ids that are converted to Python strings at once
+_AT_ONCE = 1_000  # histories whose vectors are in memory
 
 
 class ItemVectors:
@@ -30,6 +32,8 @@ class ItemVectors:
     def moved(self, histories: pa.Array, shown: int) -> pa.ListArray:
         """How far the last ``shown`` items of each history (n,) are from the ones before, by new entries.
 
+        An item weighs RECENCY times as much as the next newer one.
+
         Parameters
         ----------
         histories
@@ -45,19 +49,27 @@ class ItemVectors:
         sizes = pc.fill_null(pc.list_value_length(histories), 0).to_numpy(zero_copy_only=False).astype(int)
         named = histories.flatten().field("item_id").dictionary_encode()
         rows = self._rows.find(named.dictionary.to_pylist())[named.indices.to_numpy(zero_copy_only=False)]
-        vectors = self._vectors[rows].astype(np.float64)
-        sums = np.vstack([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, axis=0)])
-        starts = np.cumsum(sizes) - sizes
+        rows, ends = np.append(rows, -1), np.cumsum(sizes)
         counts = np.minimum(sizes, shown) + 1
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        of = np.repeat(np.arange(len(sizes)), counts)
-        ends = (starts + sizes)[of] - (np.arange(offsets[-1]) - offsets[of])  # before the k newest
-        then = sums[ends] - sums[np.maximum(ends - shown, starts[of])]
-        now = then[offsets[:-1]][of]
-        norms = np.linalg.norm(then, axis=1) * np.linalg.norm(now, axis=1)
-        cosine = np.einsum("nd,nd->n", then, now) / norms.clip(1e-12)
-        values = np.where(np.linalg.norm(now, axis=1) < 1e-6, 0.0, 1.0 - cosine).clip(0, 1)
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.float32()))
+        moved, offsets = np.empty((len(sizes), shown + 1), np.float32), np.append(0, np.cumsum(counts))
+        place = np.arange(2 * shown)  # from the newest
+        for start in range(0, len(sizes), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            newest = np.where(place < sizes[part, None], ends[part, None] - 1 - place, -1)
+            moved[part] = self._moved(rows[newest], shown)
+        kept = np.arange(shown + 1) < counts[:, None]
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(moved[kept]))
+
+    def _moved(self, rows: np.ndarray, shown: int) -> np.ndarray:
+        """(n, shown + 1) of ``moved``, of row numbers (n, 2 * shown), newest first; -1: no vector."""
+        weights = RECENCY ** np.arange(2 * shown)
+        weighted = self._vectors[rows] * weights[:, None]
+        sums = np.cumsum(weighted[:, ::-1], axis=1)[:, ::-1]  # of an item and all older ones
+        sums = np.concatenate([sums, np.zeros_like(sums[:, :1])], axis=1)
+        then = (sums[:, :shown + 1] - sums[:, shown:]) / weights[:shown + 1, None]
+        norms = np.linalg.norm(then, axis=2)
+        cosine = np.einsum("nkd,nd->nk", then, then[:, 0]) / (norms * norms[:, :1]).clip(1e-12)
+        return np.where(norms[:, :1] < 1e-6, 0.0, 1.0 - cosine).clip(0, 1)
 
 
 @lru_cache(maxsize=1)

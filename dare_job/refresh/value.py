@@ -1,12 +1,12 @@
 """Expected value and cost of writing one text again, as formulas that a person can read.
 
-    value = sqrt(1 + missed) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 20 days + 8 * distance)
+    value = sqrt(1 + missed) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 20 days + 5 * distance)
 
 ``missed`` is what happened since the text was written: new interactions, or impressions. ``kept`` is how
 much of the text still holds on the day after the run: it shrinks by half every 20 days, and by half whenever
-the entity's vector moved by 1/8. A row without a text keeps nothing. The product counts how often a text was
+the entity's vector moved by 1/5. A row without a text keeps nothing. The product counts how often a text was
 read that no longer held, since it was written. What changed today alone would favour texts that change every
-day, and are wrong again tomorrow: hence the square root, which was tried out, as was the 8 (the table in
+day, and are wrong again tomorrow: hence the square root, which was tried out, as was the 5 (the table in
 docs/explanation/refresh.md). The cost is in prompt tokens; a decoding step costs about as much as eight of
 them.
 
@@ -16,7 +16,7 @@ nothing about tables, budgets or Spark.
 
 RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
 HALF_LIFE_DAYS = 20.0  # after which half of a text no longer holds
-HALVES_PER_DISTANCE = 8.0  # how often a text halves until the entity's vector has moved by 1
+HALVES_PER_DISTANCE = 5.0  # how often a text halves until the entity's vector has moved by 1
 STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
 TOKENS_PER_STEP = 4.0  # with drafts, roughly: if there is no previous run
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly

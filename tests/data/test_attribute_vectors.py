@@ -7,6 +7,7 @@ import pytest
 from dare_job.data.item_vectors import ItemVectors
 from dare_job.embed import attributes
 from dare_job.embed.attributes import DIM, attribute_vectors
+from dare_job.refresh.value import RECENCY
 from dare_job.schemas import ATTRIBUTES
 
 HISTORY = pa.list_(pa.struct([("item_id", pa.string())]))
@@ -26,8 +27,9 @@ def test_kinds_that_change_move_a_history_and_other_items_of_a_kind_do_not():
     vectors = attribute_vectors([maps([{"genre": genre} for genre in genres.values()])])
     rows = [[{"item_id": item} for item in history] for history in ("ab", "ac", "aabc", "abef")]
     moved = ItemVectors(pa.array(list(genres)), vectors).moved(pa.array(rows, HISTORY), 2).to_pylist()
+    older, newer = (1 - weight / (1 + RECENCY**2) ** 0.5 for weight in (RECENCY, 1))  # what is still there
     assert moved == [pytest.approx(expected, abs=1e-6) for expected in (
-        [0, 0, 1], [0, 1 - 0.5 ** 0.5, 1], [0, 1 - 0.5 ** 0.5, 1 - 0.5 ** 0.5], [0, 1 - 0.5 ** 0.5, 1])]
+        [0, 0, 1], [0, older, 1], [0, older, older], [0, newer, 1])]
 
 
 def test_lists_are_several_values_and_the_name_of_an_attribute_belongs_to_them():
