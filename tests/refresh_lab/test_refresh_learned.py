@@ -52,7 +52,7 @@ def test_a_ranking_by_hand():
 def test_the_value_is_what_was_missed_times_movement():
     found = learned.value(np.array([0.0, 3.0, 3.0]), np.array([0.0, 1.0, 1.0]), 0.0, np.array([0, 0, 1]), 0.5,
                           KNOWN)
-    assert found.tolist() == pytest.approx([1.25, 4 * 1.75, 4 * 2.75])
+    assert found.tolist() == pytest.approx([1.25, 2 * 1.75, 2 * 2.75])
 
 
 def test_a_file_keeps_coefficients(tmp_path):
