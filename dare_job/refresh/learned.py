@@ -1,6 +1,6 @@
 """The value of a row by coefficients that ``dare-job lab refresh --save FILE`` learned from replayed nights.
 
-    value = sqrt(1 + missed) * movement,    movement = constant + sum of coefficient * feature
+    value = sqrt(1 + traffic) * movement,    movement = constant + sum of coefficient * feature
 
 The features are the new share of the history, the distance of the entity's vectors, and the share of a text
 that its age makes void (``value.aged``). Like ``value.value``, the formula takes numbers, numpy arrays and
@@ -15,7 +15,7 @@ from pathlib import Path
 from dare_job.errors import ConfigError
 from dare_job.refresh.value import aged
 
-FORMAT = "dare-job refresh coefficients 1"
+FORMAT = "dare-job refresh coefficients 2"
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Coefficients:
     no_text: float
 
 
-def value(missed, new, age_days, no_text, distance, coefficients: Coefficients):
+def value(traffic, new, age_days, no_text, distance, coefficients: Coefficients):
     """Expected value of writing a row; arguments as of ``value.value`` and ``value.new_share``."""
     moved = (coefficients.constant + coefficients.new * new + coefficients.distance * distance
              + coefficients.age * aged(age_days))
-    return (1.0 + missed) ** 0.5 * (moved * (1.0 - no_text) + coefficients.no_text * no_text)
+    return (1.0 + traffic) ** 0.5 * (moved * (1.0 - no_text) + coefficients.no_text * no_text)
 
 
 def document(coefficients: Coefficients, report: dict) -> str:

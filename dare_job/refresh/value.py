@@ -1,21 +1,19 @@
 """Expected value and cost of writing one text again, as formulas that a person can read.
 
-    value = sqrt(1 + missed) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 20 days + 5 * distance)
+    value = sqrt(1 + traffic) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 100 days + 5 * distance)
 
-``missed`` is what happened since the text was written: new interactions, or impressions. ``kept`` is how
-much of the text still holds on the day after the run: it shrinks by half every 20 days, and by half whenever
-the entity's vector moved by 1/5. A row without a text keeps nothing. The product counts how often a text was
-read that no longer held, since it was written. What changed today alone would favour texts that change every
-day, and are wrong again tomorrow: hence the square root, which was tried out, as was the 5 (the table in
-docs/explanation/refresh.md). The cost is in prompt tokens; a decoding step costs about as much as eight of
-them.
+``kept`` is how much of the text still holds on the day after the run: it shrinks by half whenever the
+entity's vector moved by 1/5, and every 100 days. A row without a text keeps nothing. ``traffic`` is how often
+the entity is shown, where that is known. What is new today does not count by itself: it would favour texts
+that change every day, and are wrong again tomorrow (docs/explanation/refresh.md has the comparison). The cost
+is in prompt tokens; a decoding step costs about as much as eight of them.
 
 The formulas use arithmetic alone, so that they take numbers, numpy arrays and Spark columns alike. They know
 nothing about tables, budgets or Spark.
 """
 
 RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
-HALF_LIFE_DAYS = 20.0  # after which half of a text no longer holds
+HALF_LIFE_DAYS = 100.0  # after which half of a text no longer holds
 HALVES_PER_DISTANCE = 5.0  # how often a text halves until the entity's vector has moved by 1
 STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
 TOKENS_PER_STEP = 4.0  # with drafts, roughly: if there is no previous run
@@ -40,14 +38,13 @@ def aged(age_days):
     return 1.0 - 0.5 ** ((age_days + 1.0) / HALF_LIFE_DAYS)
 
 
-def value(missed, age_days, no_text, distance=0.0):
-    """Expected value of writing a row: what its text missed, times the part of it that no longer holds.
+def value(traffic, age_days, no_text, distance=0.0):
+    """Expected value of writing a row: the part of its text that no longer holds, weighted by its traffic.
 
     Parameters
     ----------
-    missed
-        Interactions that the text does not know, or a share of the entity's impressions; at least 0. Without
-        a text, all of them.
+    traffic
+        Impressions of the entity, at least 0; 0 if unknown. Without a text, else all its interactions.
     age_days
         Days since the text was written, at least 0.
     no_text
@@ -58,10 +55,10 @@ def value(missed, age_days, no_text, distance=0.0):
     Returns
     -------
     value
-        0 to sqrt(1 + missed).
+        0 to sqrt(1 + traffic).
     """
-    kept = 0.5 ** ((age_days + 1.0) / HALF_LIFE_DAYS + HALVES_PER_DISTANCE * distance)
-    return (1.0 + missed) ** 0.5 * (1.0 - kept * (1.0 - no_text))
+    kept = (1.0 - aged(age_days)) * 0.5 ** (HALVES_PER_DISTANCE * distance)
+    return (1.0 + traffic) ** 0.5 * (1.0 - kept * (1.0 - no_text))
 
 
 def cost(prompt_tokens, steps):

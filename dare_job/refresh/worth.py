@@ -16,7 +16,6 @@ from dare_job.refresh import choice, learned
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import (
     CHARACTERS_PER_TOKEN,
-    HALF_LIFE_DAYS,
     TOKENS_PER_STEP,
     cost,
     new_share,
@@ -25,6 +24,7 @@ from dare_job.refresh.value import (
 from dare_job.schemas import TRAFFIC
 from dare_job.tables import published
 
+UNDATED_DAYS = 20  # age of a text whose date is missing or unreadable
 MAX_BACKOFF = 6  # a row that failed N times waits 2^min(N, MAX_BACKOFF) days
 GROWN = 1.5  # a prompt that has grown by more than this factor has other tokens than the previous one
 BINS_PER_TIER, FIRST_BIN = 8192, 4096
@@ -50,7 +50,7 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
         Seconds from midnight (UTC) to the end of a date in the zone of the input; negative east of it.
     """
     to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
-    age = F.coalesce(_days_since(job, "old.generated_dt"), F.lit(HALF_LIFE_DAYS))
+    age = F.coalesce(_days_since(job, "old.generated_dt"), F.lit(UNDATED_DAYS))
     rows = rows.withColumns({
         "unseen_interactions": F.when(text, _unseen(day_s)).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), age)).cast("int"),
@@ -153,13 +153,13 @@ def _value(job: Job, entity: str) -> Column:
     impressions = F.expr(f"try_cast(try_element_at(attributes, '{TRAFFIC}') as double)")
     finite = ~F.isnan(impressions) & (impressions < F.lit(float("inf")))
     impressions = F.when(finite, F.greatest(F.lit(0.0), impressions))
-    unseen = F.coalesce(F.when(~void, F.col("unseen_interactions")), F.col("interactions"))
-    missed = F.coalesce(impressions * new, unseen.cast("double"))
+    of_void = F.when(void, F.col("interactions").cast("double"))
+    traffic = F.coalesce(impressions, of_void, F.lit(0.0))
     coefficients, no_text = learned_coefficients(job), void.cast("double")
     distance = F.coalesce(F.col("distance").cast("double"), F.lit(0.0))
     if coefficients is None:
-        return value(missed, _age(), no_text, distance)
-    return learned.value(missed, new, _age(), no_text, distance, coefficients)
+        return value(traffic, _age(), no_text, distance)
+    return learned.value(traffic, new, _age(), no_text, distance, coefficients)
 
 
 def _distance() -> Column:

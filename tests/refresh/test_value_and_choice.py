@@ -17,7 +17,7 @@ def test_the_newest_interactions_weigh_most_and_a_history_that_is_all_new_counts
     assert new_share(np.array([0.0, 3.0]), np.array([5.0, 3.0])).tolist() == [0, 1]
 
 
-def test_value_grows_with_what_was_missed_age_and_distance_and_is_whole_without_a_text():
+def test_value_grows_with_traffic_age_and_distance_and_is_whole_without_a_text():
     assert value(8, HALF_LIFE_DAYS - 1, 0) == pytest.approx(1.5) and value(8, 0, 1) == 3
     assert value(8, HALF_LIFE_DAYS - 1, 0, distance=1 / HALVES_PER_DISTANCE) == pytest.approx(2.25)
     assert 2.9 < value(8, 0, 0, distance=1) < 3 and value(0, -1, 0) == 0 < value(0, 0, 0) < value(1, 0, 0)

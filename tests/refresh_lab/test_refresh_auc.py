@@ -16,6 +16,14 @@ def test_weighted_auc_is_scikit_learns(decimals):
         assert measure(weight) == pytest.approx(roc_auc_score(label, score, sample_weight=weight), abs=1e-12)
 
 
+def test_a_chance_counts_as_a_click_and_as_none_by_its_share():
+    rng = np.random.default_rng(4)
+    chance, score, weight = rng.random(50), rng.random(50), rng.random(50)
+    both = roc_auc_score(np.repeat([1, 0], 50), np.tile(score, 2),
+                         sample_weight=np.concatenate([weight * chance, weight * (1 - chance)]))
+    assert WeightedAuc(chance, score)(weight) == pytest.approx(both, abs=1e-12)
+
+
 def test_one_kind_of_label_gives_nan():
     assert np.isnan(WeightedAuc(np.ones(3), np.arange(3.0))(np.ones(3)))
 

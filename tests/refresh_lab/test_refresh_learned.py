@@ -49,7 +49,7 @@ def test_a_ranking_by_hand():
     assert learn.ranking(np.ones(8), moves, night)["spearman"] == 0.0
 
 
-def test_the_value_is_what_was_missed_times_movement():
+def test_the_value_is_movement_weighted_by_traffic():
     found = learned.value(np.array([0.0, 3.0, 3.0]), np.array([0.0, 1.0, 1.0]), 0.0, np.array([0, 0, 1]), 0.5,
                           KNOWN)
     assert found.tolist() == pytest.approx([1.25, 2 * 1.75, 2 * 2.75])

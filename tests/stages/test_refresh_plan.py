@@ -15,7 +15,7 @@ from dare_job.errors import ConfigError
 from dare_job.refresh import chosen, learned
 from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import HALVES_PER_DISTANCE, aged, new_share
+from dare_job.refresh.value import HALVES_PER_DISTANCE, RECENCY, aged
 from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
@@ -148,9 +148,7 @@ def test_learned_coefficients_are_the_value(make_job, inputs, tmp_path):
     _, rows = planned(job)
     days = {user: 10 - int(old[user]["generated_dt"][-2:]) for user in USERS}
     for user in USERS:
-        new = rows[user]["interactions"] - 1
-        missed = 1000 * new_share(new, new + 1) if user == "u3" else new
-        expected = (1 + missed) ** 0.5 * aged(days[user])
+        expected = (1001 if user == "u3" else 1) ** 0.5 * aged(days[user])
         assert rows[user]["value"] == pytest.approx(expected, rel=1e-6)
     first = done_record(job.space.stage("plan"))["fingerprint"]
     file.write_text(learned.document(Coefficients(1.0, 0.0, 1.0, 0.0, 1.0), {}))
@@ -233,9 +231,9 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
     publish_old(job, "2026-01-09", {user: {} for user in seen})
     _, found = planned(job)
     assert written(found) == {"moves"}
-    moved = {"same": 0.0, "moves": 1 - 0.5 ** 0.5, "strange": 0.0}
+    moved = {"same": 0.0, "moves": 1 - RECENCY / (1 + RECENCY**2) ** 0.5, "strange": 0.0}
     for user, distance in moved.items():
-        expected = 2**0.5 * (1 - (1 - aged(1)) / 2 ** (HALVES_PER_DISTANCE * distance))
+        expected = 1 - (1 - aged(1)) / 2 ** (HALVES_PER_DISTANCE * distance)
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
     assert job.space.stage("embed").exists() != by_attributes  # nothing is trained where attributes suffice
 
@@ -252,8 +250,8 @@ def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_thei
     _, rows = planned(job)
     assert {name: rows[name]["carried_reason"] for name in ("u4", "u5", "u6", "u7")} == {
         "u4": "few new interactions", "u5": None, "u6": None, "u7": "few new interactions"}
-    all_missed = {name: rows[name]["value"] ** 2 - 1 for name in ("u5", "u6")}  # nothing of the text holds
-    assert all_missed == pytest.approx({"u5": 6, "u6": 7}) and rows["u7"]["value"] < 2**0.5
+    interactions = {name: rows[name]["value"] ** 2 - 1 for name in ("u5", "u6")}  # nothing of the text holds
+    assert interactions == pytest.approx({"u5": 6, "u6": 7}) and rows["u7"]["value"] < 1
 
 
 @pytest.mark.release

@@ -54,6 +54,7 @@ class Shown:
     item: np.ndarray  # (N,) int64
     second: np.ndarray  # (N,) int64
     click: np.ndarray  # (N,) bool
+    chance: np.ndarray  # (N,) float64: of the click
 
     @property
     def day(self) -> np.ndarray:
@@ -128,17 +129,18 @@ class _Interest:
 
 def _visits(day: int, here: np.ndarray, liking: np.ndarray, catalogue: Catalogue, mean_shown: np.ndarray,
             rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """(user, item, second, click) of a day's H visitors; no item twice in a visit."""
+    """(user, item, second, click, chance) of a day's H visitors; no item twice in a visit."""
     count = np.minimum(1 + rng.poisson(mean_shown - 1), len(catalogue.titles))
     score = np.log(catalogue.popularity) + _SHOW * liking + rng.gumbel(size=liking.shape)
     order = np.argsort(-score, axis=1)
     row = np.repeat(np.arange(len(here)), count)
     item = order[row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)]
     odds = _CLICK_BIAS + _CLICK * liking[row, item] + catalogue.quality[item]
-    click = rng.random(len(row)) < 1 / (1 + np.exp(-odds))
+    chance = 1 / (1 + np.exp(-odds))
+    click = rng.random(len(row)) < chance
     second = day * DAY_S + np.sort(rng.integers(DAY_S, size=len(row)))
     mixed = rng.permutation(len(row))  # visits of a day overlap
-    return here[row][mixed], item[mixed], second, click[mixed]
+    return here[row][mixed], item[mixed], second, click[mixed], chance[mixed]
 
 
 def profile_of_interests(attributes: Mapping[str, str], titles: Sequence[str]) -> str:

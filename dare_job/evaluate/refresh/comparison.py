@@ -29,7 +29,7 @@ from dare_job.storage.paths import atomic_writer
 
 _LOG = logging.getLogger("dare_job")
 FULL, FROZEN, CHANGED = "full refresh", "frozen texts", "all that changed"
-OURS = ("value", "value without vectors", "value, LightGCN vectors", "value, learned")
+OURS = ("value", "value, LightGCN vectors", "value, learned")
 LEARNED_SHARE = 0.3  # of the changed rows: the random policy from whose nights coefficients are learned
 
 
@@ -129,7 +129,7 @@ def _compare(nights: Nights, vectors: np.ndarray, scorer: Scorer, days: Days, po
     for key, replayed in served.items():
         for model, scores in scorer.scores(scorer.of(replayed.written)).items():
             by_model.setdefault(model, {})[key] = scores[:, test]
-    measured = {model: bootstrap(scorer.rows.label[test], scorer.user[test], sets, chosen.samples,
+    measured = {model: bootstrap(scorer.chance[test], scorer.user[test], sets, chosen.samples,
                                      chosen.seed) for model, sets in by_model.items()}
     gaps = {model: interval(auc[FULL, None] - auc[FROZEN, None]) for model, auc in measured.items()}
     rows = [{"policy": name, "share": share, **_cost(nights, vectors, scorer, replayed, days),

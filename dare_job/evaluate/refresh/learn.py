@@ -24,7 +24,8 @@ class Moved:
     ----------
     night, user : int64 (n,)
     known
-        Arguments (n,) of ``learned.value`` by name.
+        By name (n,): ``missed`` interactions, and ``new``, ``age_days``, ``no_text`` and ``distance`` as of
+        ``learned.value``.
     text : float64 (n,)
         1 - cosine of the text that the row has and of the one that a refresh would write.
     scores : float64 (n,)
@@ -78,15 +79,14 @@ def coefficients(moved: Moved) -> Coefficients:
 
 def rankings(moved: Moved, weights: Coefficients) -> dict:
     """``ranking`` of each priority by how far texts moved, and by how far scores moved."""
-    known = {name: column for name, column in moved.known.items() if name != "new"}
-    movement = moved.known | {"missed": np.zeros(len(moved.night))}
+    known = moved.known
+    of_formula = {name: known[name] for name in ("age_days", "no_text", "distance")} | {"traffic": 0.0}
     rng = np.random.default_rng(0)
     priorities = {"random": rng.random(len(moved.night)), "oldest first": known["age_days"],
                   "most new interactions": known["missed"],
-                  "share of new history": moved.known["new"], "distance of vectors": known["distance"],
-                  "value": value.value(**known),
-                  "value without vectors": value.value(**known | {"distance": 0.0}),
-                  "value, learned": learned.value(**movement, coefficients=weights)}
+                  "share of new history": known["new"], "distance of vectors": known["distance"],
+                  "value": value.value(**of_formula),
+                  "value, learned": learned.value(**of_formula, new=known["new"], coefficients=weights)}
     seen = np.isfinite(moved.scores)
     return {name: {"text": ranking(priority, moved.text, moved.night),
                    "scores": ranking(priority[seen], moved.scores[seen], moved.night[seen])}

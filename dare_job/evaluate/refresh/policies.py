@@ -105,13 +105,17 @@ def _last_night(nights: Nights, night: int) -> np.ndarray:
 
 
 def features(nights: Nights, night: int, written: np.ndarray, max_history: int) -> dict[str, np.ndarray]:
-    """Arguments (U,) of ``learned.value`` of all rows on a night."""
+    """Arguments (U,) of ``learned.value`` of all rows on a night, and the clicks ``missed`` by their texts.
+
+    The traffic is unknown, so that it counts as in a run: all clicks of a row without a text, else none.
+    """
     no_text = written == NONE
     shown = np.clip(nights.clicks[night], 1, max_history)
     missed = new_clicks(nights, night, written).astype(float)
     moved = nights.moved[night, np.arange(len(written)), np.minimum(missed, max_history).astype(int)]
     distance = np.where(no_text, 0.0, moved)
-    return {"missed": missed, "new": value.new_share(np.minimum(missed, shown), shown.astype(float)),
+    return {"missed": missed, "traffic": missed * no_text,
+            "new": value.new_share(np.minimum(missed, shown), shown.astype(float)),
             "age_days": np.where(no_text, 0, night - written).astype(float),
             "no_text": no_text.astype(float), "distance": distance}
 
@@ -134,9 +138,7 @@ def simple(nights: Nights) -> Iterator[Policy]:
 
 def valued(nights: Nights, max_history: int, coefficients: Coefficients | None = None,
            by_clicks: Nights | None = None) -> Iterator[Policy]:
-    """Ours: value per cost by the formula, with and without vectors, and by learned coefficients.
-
-    ``distance alone`` says what the rest of the formula adds.
+    """Ours: value per cost by the formula, and by learned coefficients.
 
     Parameters
     ----------
@@ -151,13 +153,17 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
             return worth(**features(known, night, written, max_history)) / np.maximum(cost, 1)
         return Policy(name, score)
 
-    yield policy("value", lambda new, **known: value.value(**known))
-    yield policy("value without vectors", lambda new, distance, **known: value.value(**known))
-    yield policy("distance alone", lambda distance, **known: distance)
+    def formula(missed: np.ndarray, new: np.ndarray, **known: np.ndarray) -> np.ndarray:
+        return value.value(**known)
+
+    def learned_formula(missed: np.ndarray, **known: np.ndarray) -> np.ndarray:
+        return learned.value(coefficients=coefficients, **known)
+
+    yield policy("value", formula)
     if by_clicks is not None:
-        yield policy("value, LightGCN vectors", lambda new, **known: value.value(**known), by_clicks)
+        yield policy("value, LightGCN vectors", formula, by_clicks)
     if coefficients is not None:
-        yield policy("value, learned", lambda **known: learned.value(coefficients=coefficients, **known))
+        yield policy("value, learned", learned_formula)
 
 
 def hindsight(nights: Nights, vectors: np.ndarray) -> Policy:

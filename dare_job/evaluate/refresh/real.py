@@ -14,7 +14,7 @@ from dare_job.evaluate.refresh import learn
 from dare_job.evaluate.refresh.learn import Moved
 from dare_job.evaluate.refresh.nights import distances, encoded, item_vectors, kinds
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import new_share
+from dare_job.refresh.value import RECENCY, new_share
 
 _DAY_S = 86_400
 _SHOWN = 20  # interactions that a text knows
@@ -70,7 +70,8 @@ def changes(interactions: pd.DataFrame, items: pd.DataFrame, encoder: str, seed:
     places = {end: np.arange(max(starts[user[end - 1]], end - _SHOWN), end)[::-1] for end in {*then, *now}}
     order = {end: place for place, end in enumerate(places)}
     text = encoded([profile_of_values(titles[item[at]], values[item[at]]) for at in places.values()], encoder)
-    taste = np.stack([vectors[item[at]].mean(0) for at in places.values()])
+    weights = RECENCY ** np.arange(_SHOWN)
+    taste = np.stack([weights[: len(at)] @ vectors[item[at]] for at in places.values()])
     taste /= np.linalg.norm(taste, axis=1, keepdims=True).clip(1e-12)
     first, second = (np.array([order[end] for end in part]) for part in (then, now))
     shown = np.array([len(places[end]) for end in now])

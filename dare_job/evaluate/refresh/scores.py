@@ -51,6 +51,7 @@ class Scorer:
         self.rows: Examples = examples.make(_source(world, days), None, history)
         self.user = self.rows.users.ids.to_numpy()[self.rows.user - 1].astype(int)
         self.day = self.rows.second // 86_400
+        self.chance = _chances(world, self.user, self.rows)
         self._models: list[tuple[str, torch.nn.Module]] = []
         self._fresh: dict[str, np.ndarray] | None = None  # predictions with texts of full refreshes
 
@@ -122,23 +123,36 @@ def _ids(numbers: np.ndarray, width: int) -> list[str]:
     return [f"{number:0{width}d}" for number in numbers.tolist()]
 
 
+def _chances(world: DailyWorld, user: np.ndarray, rows: Examples) -> np.ndarray:
+    """(N,) chance of a click of each label row, which the simulation knows."""
+    def keys(*numbers: np.ndarray) -> np.ndarray:
+        return np.ravel_multi_index(numbers, shape)
+
+    shown = world.shown
+    shape = (len(world.users.attributes), len(world.catalogue.titles), world.days * 86_400)
+    known, places = np.unique(keys(shown.user, shown.item, shown.second), return_index=True)
+    item = rows.items.ids.to_numpy()[rows.item - 1].astype(int)
+    return shown.chance[places[known.searchsorted(keys(user, item, rows.second))]]
+
+
 class WeightedAuc:
     """AUC of scores (N,) for labels (N,), for any weights of the rows; ties count half.
 
-    The rows are sorted once, so that each further AUC is a few sums over N rows.
+    A label is 0, 1, or the chance of 1; a chance counts as a click and as none, by its share. The rows are
+    sorted once, so that each further AUC is a few sums over N rows.
     """
 
     def __init__(self, label: np.ndarray, score: np.ndarray):
         self._order = np.argsort(score, kind="stable")
         ordered = score[self._order]
         self._starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # of groups of ties
-        self._click = label[self._order] > 0
+        self._click = label[self._order].astype(float)
 
     def __call__(self, weight: np.ndarray) -> float:
         """AUC with the weight (N,) of each row; NaN where one kind of label has no weight."""
         weight = weight[self._order].astype(float)
         clicks = np.add.reduceat(weight * self._click, self._starts)
-        others = np.add.reduceat(weight * ~self._click, self._starts)
+        others = np.add.reduceat(weight * (1 - self._click), self._starts)
         below = np.cumsum(others) - others
         pairs = clicks.sum() * others.sum()
         return float((clicks * (below + others / 2)).sum() / pairs) if pairs else float("nan")
