@@ -61,22 +61,22 @@ class Options:
     master: str = option("Spark master.", "local[2]")
     driver_memory: str = option("Heap of the driver's JVM.", "4g")
     pools: bool = option("Measure the stage pools too.", False)
+    max_share: float | None = option("Budget of the second date, as refresh.max_share.", None)
 
 
 @command(Options)
 def main(options: Options) -> dict:
     """Measure seconds, CPU seconds and memory of each stage, and their exponents of growth."""
     steps = [step for step in STEPS if options.pools or step != "pools"]
-    costs = {count: measure(count, options.work.resolve(), steps, options.master, options.driver_memory)
-             for count in options.users}
+    costs = {count: measure(count, steps, options) for count in options.users}
     print_table("Costs of each stage", [{"step": step, "users": count, **costs[count][step]}
                                         for step in steps for count in sorted(costs)])
     return {"sizes": costs, "exponents": exponents(costs)}
 
 
-def measure(users: int, work: Path, steps: list[str], master: str, driver_memory: str) -> dict[str, dict]:
+def measure(users: int, steps: list[str], options: Options) -> dict[str, dict]:
     """Cost of each step for one size; steps in ``results.json`` are not measured again."""
-    folder = work / f"users-{users}"
+    folder = options.work.resolve() / f"users-{users}"
     results, settings = folder / "results.json", folder / "settings.yaml"
     costs = json.loads(results.read_text()) if results.exists() else {}
     if not settings.exists():
@@ -84,26 +84,28 @@ def measure(users: int, work: Path, steps: list[str], master: str, driver_memory
         settings.write_text(yaml.safe_dump({
             "out": str(folder / "out"), "input": {"path": str(folder / "input"), "format": "parquet"},
             "embed": {"vectors": {name: str(folder / "vectors" / f"entity={name}") for name in ENTITIES}},
-            "spark": {"master": master, "rows_per_commit": 256,
-                      "conf": {"spark.driver.memory": driver_memory}},
+            "spark": {"master": options.master, "rows_per_commit": 256,
+                      "conf": {"spark.driver.memory": options.driver_memory}},
             "baseline": {"rows": 0}}))
+    budget = [] if options.max_share is None else [f"refresh.max_share={options.max_share}"]
     for step in steps:
         if step not in costs:
             print(f"{users} users: {step}", file=sys.stderr, flush=True)
-            costs[step] = _cost([sys.executable, "-m", __name__, step, str(settings)], folder / "steps.log")
+            command = [sys.executable, "-m", __name__, step, str(settings)]
+            costs[step] = _cost(command if step == FIRST else command + budget, folder / "steps.log")
             if step == FIRST:
                 write_snapshot(_job(settings, DATES[0]))
             elif step == SHARDS:
-                write_chunks(_job(settings, DATES[1]))
+                write_chunks(_job(settings, DATES[1], budget))
             results.write_text(json.dumps(costs, indent=1))
     for name in ("input", "vectors", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
     return costs
 
 
-def run_step(step: str, settings: Path) -> None:
+def run_step(step: str, settings: Path, overrides: list[str]) -> None:
     """The work of one measured process."""
-    job = _job(settings, DATES[step != FIRST])
+    job = _job(settings, DATES[step != FIRST], overrides)
     if step == SHARDS:
         generate.load_shard_plan(job)
     elif step == REPORT:
@@ -145,8 +147,8 @@ def _cost(command: list[str], log: Path) -> dict[str, float]:
             "memory_mib": peak}
 
 
-def _job(settings: Path, day: date) -> Job:
-    loaded = load(settings)
+def _job(settings: Path, day: date, overrides: list[str] | None = None) -> Job:
+    loaded = load(settings, overrides)
     return Job(loaded, Workspace(Path(loaded.out), day), f"growth-{day}")
 
 
@@ -256,4 +258,4 @@ def write_chunks(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    run_step(sys.argv[1], Path(sys.argv[2]))
+    run_step(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
