@@ -1,20 +1,22 @@
 """Expected value and cost of writing one text again, as formulas that a person can read.
 
-    value = sqrt(1 + traffic) * (1 - kept),    kept = 0.5 ** ((age + 1 day) / 100 days + 5 * distance)
+    value = sqrt(1 + traffic) * void,    void = distance / (1 + 2 * new) + aged / 100
 
-``kept`` is how much of the text still holds on the day after the run: it shrinks by half whenever the
-entity's vector moved by 1/5, and every 100 days. A row without a text keeps nothing. ``traffic`` is how often
-the entity is shown, where that is known. What is new today does not count by itself: it would favour texts
-that change every day, and are wrong again tomorrow (docs/explanation/refresh.md has the comparison). The cost
-is in prompt tokens; a decoding step costs about as much as eight of them.
+``distance`` is how far the entity's vector moved since the text was written, ``new`` the share of its history
+that is new. A mean moves with many new interactions also where no interest changed, so a distance counts for
+less where much is new, and what is new counts for nothing by itself. ``aged`` (half after 20 days) decides
+between texts of equal distance. A row without a text is void. ``traffic`` is how often the entity is shown,
+where that is known. docs/explanation/refresh.md compares other formulas. The cost is in prompt tokens; a
+decoding step costs about as much as eight of them.
 
 The formulas use arithmetic alone, so that they take numbers, numpy arrays and Spark columns alike. They know
 nothing about tables, budgets or Spark.
 """
 
 RECENCY = 0.9  # weight of an entry of the history, relative to the next newer one
-HALF_LIFE_DAYS = 100.0  # after which half of a text no longer holds
-HALVES_PER_DISTANCE = 5.0  # how often a text halves until the entity's vector has moved by 1
+HALF_LIFE_DAYS = 20.0  # after which half of a text counts as void by its age
+NOISE_OF_NEW = 2.0  # how much less a distance counts where the whole history is new
+AGE_PART = 100.0  # what age counts: so much less than a distance of 1
 STEP_COST = 8  # cost of one decoding step of a row, in prompt tokens
 TOKENS_PER_STEP = 4.0  # with drafts, roughly: if there is no previous run
 CHARACTERS_PER_TOKEN = 4  # of a prompt, roughly
@@ -38,13 +40,15 @@ def aged(age_days):
     return 1.0 - 0.5 ** ((age_days + 1.0) / HALF_LIFE_DAYS)
 
 
-def value(traffic, age_days, no_text, distance=0.0):
-    """Expected value of writing a row: the part of its text that no longer holds, weighted by its traffic.
+def value(traffic, new, age_days, no_text, distance=0.0):
+    """Expected value of writing a row: how void its text is, weighted by its traffic.
 
     Parameters
     ----------
     traffic
         Impressions of the entity, at least 0; 0 if unknown. Without a text, else all its interactions.
+    new
+        Share of the history that the text does not know (``new_share``), 0 to 1.
     age_days
         Days since the text was written, at least 0.
     no_text
@@ -55,10 +59,10 @@ def value(traffic, age_days, no_text, distance=0.0):
     Returns
     -------
     value
-        0 to sqrt(1 + traffic).
+        0 to 1.01 sqrt(1 + traffic).
     """
-    kept = (1.0 - aged(age_days)) * 0.5 ** (HALVES_PER_DISTANCE * distance)
-    return (1.0 + traffic) ** 0.5 * (1.0 - kept * (1.0 - no_text))
+    void = distance / (1.0 + NOISE_OF_NEW * new) + aged(age_days) / AGE_PART
+    return (1.0 + traffic) ** 0.5 * (void * (1.0 - no_text) + no_text)
 
 
 def cost(prompt_tokens, steps):

@@ -158,7 +158,7 @@ def _value(job: Job, entity: str) -> Column:
     coefficients, no_text = learned_coefficients(job), void.cast("double")
     distance = F.coalesce(F.col("distance").cast("double"), F.lit(0.0))
     if coefficients is None:
-        return value(traffic, _age(), no_text, distance)
+        return value(traffic, new, _age(), no_text, distance)
     return learned.value(traffic, new, _age(), no_text, distance, coefficients)
 
 

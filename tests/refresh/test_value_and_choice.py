@@ -8,7 +8,7 @@ import pytest
 from dare_job.config.refresh import RefreshSettings
 from dare_job.refresh import choice
 from dare_job.refresh.choice import NOT_SAMPLED, Budget, choose
-from dare_job.refresh.value import HALF_LIFE_DAYS, HALVES_PER_DISTANCE, cost, new_share, value
+from dare_job.refresh.value import AGE_PART, HALF_LIFE_DAYS, cost, new_share, value
 
 
 def test_the_newest_interactions_weigh_most_and_a_history_that_is_all_new_counts_whole():
@@ -17,10 +17,14 @@ def test_the_newest_interactions_weigh_most_and_a_history_that_is_all_new_counts
     assert new_share(np.array([0.0, 3.0]), np.array([5.0, 3.0])).tolist() == [0, 1]
 
 
-def test_value_grows_with_traffic_age_and_distance_and_is_whole_without_a_text():
-    assert value(8, HALF_LIFE_DAYS - 1, 0) == pytest.approx(1.5) and value(8, 0, 1) == 3
-    assert value(8, HALF_LIFE_DAYS - 1, 0, distance=1 / HALVES_PER_DISTANCE) == pytest.approx(2.25)
-    assert 2.9 < value(8, 0, 0, distance=1) < 3 and value(0, -1, 0) == 0 < value(0, 0, 0) < value(1, 0, 0)
+def test_value_grows_with_traffic_age_and_distance_falls_with_what_is_new_and_is_whole_without_a_text():
+    age = 1 / (2 * AGE_PART)
+    assert value(8, 0, HALF_LIFE_DAYS - 1, 0) == pytest.approx(3 * age) and value(8, 0, 0, 1) == 3
+    assert value(8, 0.5, HALF_LIFE_DAYS - 1, 0, distance=0.6) == pytest.approx(3 * (0.3 + age))
+    moved = {"no_text": 0, "distance": 0.5}
+    assert value(0, 1, 0, **moved) < value(0, 0.5, 0, **moved) < value(0, 0.5, 1, **moved) < value(
+        1, 0.5, 0, **moved)
+    assert value(0, 0, -1, 0) == 0
     assert cost(100, 10) == 180
 
 

@@ -15,7 +15,7 @@ from dare_job.errors import ConfigError
 from dare_job.refresh import chosen, learned
 from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import HALVES_PER_DISTANCE, RECENCY, aged
+from dare_job.refresh.value import RECENCY, aged, new_share, value
 from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
@@ -233,7 +233,7 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
     assert written(found) == {"moves"}
     moved = {"same": 0.0, "moves": 1 - RECENCY / (1 + RECENCY**2) ** 0.5, "strange": 0.0}
     for user, distance in moved.items():
-        expected = 1 - (1 - aged(1)) / 2 ** (HALVES_PER_DISTANCE * distance)
+        expected = value(0, new_share(1, 2), 1, 0, distance)
         assert found[user]["value"] == pytest.approx(expected, abs=2e-3)
     assert job.space.stage("embed").exists() != by_attributes  # nothing is trained where attributes suffice
 

@@ -80,13 +80,13 @@ def coefficients(moved: Moved) -> Coefficients:
 def rankings(moved: Moved, weights: Coefficients) -> dict:
     """``ranking`` of each priority by how far texts moved, and by how far scores moved."""
     known = moved.known
-    of_formula = {name: known[name] for name in ("age_days", "no_text", "distance")} | {"traffic": 0.0}
+    of_formula = {name: known[name] for name in known if name != "missed"} | {"traffic": 0.0}
     rng = np.random.default_rng(0)
     priorities = {"random": rng.random(len(moved.night)), "oldest first": known["age_days"],
                   "most new interactions": known["missed"],
                   "share of new history": known["new"], "distance of vectors": known["distance"],
                   "value": value.value(**of_formula),
-                  "value, learned": learned.value(**of_formula, new=known["new"], coefficients=weights)}
+                  "value, learned": learned.value(**of_formula, coefficients=weights)}
     seen = np.isfinite(moved.scores)
     return {name: {"text": ranking(priority, moved.text, moved.night),
                    "scores": ranking(priority[seen], moved.scores[seen], moved.night[seen])}

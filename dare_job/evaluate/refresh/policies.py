@@ -153,7 +153,7 @@ def valued(nights: Nights, max_history: int, coefficients: Coefficients | None =
             return worth(**features(known, night, written, max_history)) / np.maximum(cost, 1)
         return Policy(name, score)
 
-    def formula(missed: np.ndarray, new: np.ndarray, **known: np.ndarray) -> np.ndarray:
+    def formula(missed: np.ndarray, **known: np.ndarray) -> np.ndarray:
         return value.value(**known)
 
     def learned_formula(missed: np.ndarray, **known: np.ndarray) -> np.ndarray:
