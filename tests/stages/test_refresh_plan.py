@@ -15,7 +15,7 @@ from dare_job.errors import ConfigError
 from dare_job.refresh import chosen, learned
 from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import RECENCY, aged, new_share, value
+from dare_job.refresh.value import AGE_PART, RECENCY, aged, new_share, value
 from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
@@ -198,7 +198,7 @@ def test_bad_traffic_clocks_that_run_backwards_and_a_budget_that_is_too_small(
     publish_old(job, "2026-01-09", {"old": {"generated_dt": "2026-02-01", "text_interactions": 99}})
     _, found = planned(job)
     assert {name: row["value"] for name, row in found.items()} == pytest.approx(
-        {"bad": 2.0, "less": 1.0, "none": 2.0, "old": aged(0)})
+        {"bad": 2.0, "less": 1.0, "none": 2.0, "old": aged(0) / AGE_PART})
     assert found["old"]["unseen_interactions"] == 0 == found["old"]["age_days"]
     assert len(written(found)) == 1 and written(found) < {"bad", "none"}
     assert [row["carried_reason"] for row in found.values()].count("budget") == 3
