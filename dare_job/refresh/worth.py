@@ -144,7 +144,8 @@ def _value(job: Job, entity: str) -> Column:
     """The value by the formula, or by learned coefficients.
 
     Nothing of a text holds after a change of model, settings or prompt set, or if it is an item's: another
-    prompt without a history is about something else.
+    prompt without a history is about something else. A text of which nobody knows what it has seen counts as
+    one that knows nothing of the history that the prompt shows.
     """
     void = ~F.col("has_text") | (~F.col("same_text") & (_rewritten(job, entity) | F.lit(entity == "item")))
     shown = F.least(F.greatest(F.col("interactions"), F.lit(1)), F.lit(shown_entries(job)))
@@ -156,7 +157,8 @@ def _value(job: Job, entity: str) -> Column:
     of_void = F.when(void, F.col("interactions").cast("double"))
     traffic = F.coalesce(impressions, of_void, F.lit(0.0))
     coefficients, no_text = learned_coefficients(job), void.cast("double")
-    distance = F.coalesce(F.col("distance").cast("double"), F.lit(0.0))
+    of_all_new = F.when(F.col("unseen_interactions").isNull(), F.try_element_at("moved", F.lit(-1)))
+    distance = F.coalesce(F.coalesce("distance", of_all_new).cast("double"), F.lit(0.0))
     if coefficients is None:
         return value(traffic, new, _age(), no_text, distance)
     return learned.value(traffic, new, _age(), no_text, distance, coefficients)

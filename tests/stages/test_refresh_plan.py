@@ -239,6 +239,22 @@ def test_of_users_with_equal_numbers_the_one_whose_history_moved_comes_first(
 
 
 @pytest.mark.slow
+def test_a_text_that_nobody_knows_the_interactions_of_counts_as_one_that_knows_nothing_of_the_history(
+        make_job, inputs, monkeypatch):
+    """As texts of earlier versions and of other systems: they would never be written again by age alone."""
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
+    job = make_job({**inputs, "refresh": {"max_rows": 1}}, day="2026-01-10")
+    others = {name: {"text_interactions": 8} for name in (*USERS, "twin-a", "twin-b")}
+    publish_old(job, "2026-01-09", {**others, "u5": {"text_interactions": None},
+                                    "u6": {"text_interactions": 8, "generated_dt": "2025-12-20"}})
+    _, rows = planned(job)
+    assert (rows["u5"]["unseen_interactions"], rows["u5"]["distance"]) == (None, None)  # as published
+    assert rows["u5"]["value"] == pytest.approx(value(0, 1, 1, 0, 1.0))
+    assert rows["u7"]["value"] == pytest.approx(aged(1) / AGE_PART)
+    assert written(rows) == {"u5"} and rows["u6"]["value"] > rows["u7"]["value"]
+
+
+@pytest.mark.slow
 def test_texts_of_another_model_or_prompt_set_wait_for_nothing_and_lose_all_their_value(
         make_job, inputs, monkeypatch):
     """Row by row: the manifest of the night before, whose budget left such texts, names today's model."""
