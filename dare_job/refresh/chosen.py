@@ -22,6 +22,7 @@ from dare_job.storage.paths import AnyPath
 from dare_job.tables import plan_table, published
 
 CURVE_POINTS = 100
+DIGITS = 6  # of values: a text of yesterday whose history has not moved is worth 0.0007
 ROWS_IN_MEMORY = 1_000_000  # of which the driver looks for equal text keys: some 100 MB
 COUNTED = ("entity_id", "stale", "carried_reason", "rank", "sample", "cost", "value", "age_days")
 WRITTEN = ("chosen", "copied")
@@ -170,7 +171,7 @@ def _curve(table: np.ndarray) -> dict:
     places = np.unique(np.linspace(0, len(sums) - 1, CURVE_POINTS).round().astype(int))
     rows, costs, values = (sums[places, place] for place in range(3))
     return {"rows": rows.astype(int).tolist(), "cost": costs.astype(int).tolist(),
-            "value": [round(number, 3) for number in values.tolist()]}
+            "value": [round(number, DIGITS) for number in values.tolist()]}
 
 
 def hour_at_previous_rate(job: Job, curve: dict | None) -> float | None:
@@ -234,8 +235,8 @@ def _record(groups: list[Row]) -> dict:
     return {**{name: by_reason.pop(name, 0) for name in WRITTEN}, "carried": by_reason,
             "texts": {"rows": sum(group["texts"] for group in own),
                       "cost": sum(group["cost"] or 0 for group in own),
-                      "value": round(sum(group["value"] for group in own), 3)},
-            "value": round(value, 3), "value_left": round(left, 3), "ages": ages}
+                      "value": round(sum(group["value"] for group in own), DIGITS)},
+            "value": round(value, DIGITS), "value_left": round(left, DIGITS), "ages": ages}
 
 
 def age_name(power: int) -> str:

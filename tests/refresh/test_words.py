@@ -1,8 +1,10 @@
 """What the log, the screen and the report say about a choice, and what another hour would buy."""
 
 import pytest
+from pyspark.sql import Row
 
-from dare_job.refresh import words
+from dare_job.refresh import chosen, words
+from dare_job.refresh.value import AGE_PART, aged
 
 CURVE = {"rows": [0, 2, 4], "cost": [0, 100, 300], "value": [0.0, 6.0, 10.0],
          "chosen_rows": 2, "chosen_cost": 100, "chosen_value": 6.0}
@@ -61,7 +63,20 @@ def test_a_run_that_stops_leaves_what_it_does_not_reach():
 
 
 def test_where_nothing_is_left_more_buys_nothing():
-    assert words.more_value(CURVE | {"chosen_cost": 300, "chosen_value": 9.999}, 100) is None
+    assert words.more_value(CURVE | {"chosen_cost": 300, "chosen_value": 9.999999}, 100) is None
+    large = {"value": [0.0, 6e8, 1e9], "chosen_value": 1e9 - 0.5}  # sums in another order
+    assert words.more_value(CURVE | large, 100) is None
+
+
+def test_texts_that_are_worth_little_are_left_too():
+    """As a few texts of yesterday whose histories have not moved."""
+    curve = CURVE | {"value": [0.0, 0.0006, 0.001], "chosen_value": 0.0006, "left_value": 0.0004}
+    assert words.more_value(curve, 100) == pytest.approx(0.5)
+    assert words.value_left(curve) == pytest.approx(0.4)
+    rows = [Row(reason=reason, age=1, rows=1, texts=1, cost=100, value=aged(1) / AGE_PART)
+            for reason in ("chosen", "budget")]
+    found = chosen._record(rows)
+    assert found["value"] == found["value_left"] == pytest.approx(aged(1) / AGE_PART, rel=0.01)
 
 
 def test_another_hour_is_worth_what_all_workers_write_in_it():
