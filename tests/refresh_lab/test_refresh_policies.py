@@ -9,6 +9,7 @@ from dare_job import prompts
 from dare_job.data.sample_world.daily import profile_of_interests, simulate_daily
 from dare_job.evaluate.refresh.nights import NONE, full_refresh, item_facts, kinds, moves
 from dare_job.evaluate.refresh.policies import Budget, Policy, features, replay, simple, valued
+from dare_job.evaluate.refresh.scores import Days, Scorer
 
 FIRST, USERS = 5, 60
 
@@ -40,6 +41,15 @@ def test_nights_are_those_of_the_clicks(world, nights):
             assert nights.text_tokens[night, user] == len(text.split())
         else:
             assert nights.text[night, user] == NONE
+
+
+def test_a_label_row_has_the_chance_of_its_own_click(world, nights):
+    vectors = np.random.default_rng(0).normal(size=(len(nights.texts), 4)).astype(np.float32)
+    scorer = Scorer(world, nights, vectors, Days(2, 12, 16), 2)
+    label, chance = scorer.rows.label, scorer.chance
+    for rows in (chance < 0.3, (chance >= 0.3) & (chance < 0.7), chance >= 0.7):
+        error = np.sqrt((chance * (1 - chance))[rows].sum()) / rows.sum()
+        assert rows.sum() > 100 and label[rows].mean() == pytest.approx(chance[rows].mean(), abs=4 * error)
 
 
 def test_all_that_changed_serves_the_texts_of_a_full_refresh(nights):
