@@ -42,7 +42,8 @@ def attribute_vectors(chunks: Iterable[pa.MapArray]) -> np.ndarray:
     Returns
     -------
     float32 (n, d)
-        d is at most DIM. Zeros for items without a value that counts. Equal on every machine.
+        d is at most DIM. Zeros for items without a value that counts, and for all items if those are more
+        than half of them. Equal on every machine.
     """
     parts, items, count = [], [np.zeros(0, np.int64)], 0
     for chunk in chunks:
@@ -57,6 +58,8 @@ def attribute_vectors(chunks: Iterable[pa.MapArray]) -> np.ndarray:
     owners = np.bincount(value, minlength=number)
     kept = (owners > 1) & (owners < count)
     item, value = item[kept[value]], (np.cumsum(kept) - 1)[value[kept[value]]]
+    if 2 * len(np.unique(item)) < count:  # too few for histories
+        item = item[:0]
     table = _table(encoded.dictionary.filter(pa.array(kept[:len(encoded.dictionary)])).to_pylist())
     vectors = np.zeros((count, table.shape[1]), np.float32)
     for start in range(0, len(item), _PAIRS):

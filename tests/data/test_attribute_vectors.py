@@ -53,6 +53,13 @@ def test_values_that_make_no_kinds_do_not_count():
     assert cosines(attribute_vectors([maps(counted)])) == pytest.approx(np.kron(np.eye(2), np.ones((2, 2))))
 
 
+def test_where_few_items_have_a_kind_there_are_no_vectors():
+    """Else nothing would be known of most histories, which vectors by interactions know."""
+    few = [{"genre": "crime"}, {"genre": "crime"}]
+    assert attribute_vectors([maps([*few, {}, None])]).any(axis=1).tolist() == [True, True, False, False]
+    assert not attribute_vectors([maps([*few, {}, None, {"genre": "war"}])]).any()
+
+
 @pytest.mark.parametrize("rows", [[], [None], [None, {}], [{"genre": "crime"}]])
 def test_without_kinds_there_are_no_vectors(rows):
     vectors = attribute_vectors([maps(rows)])
