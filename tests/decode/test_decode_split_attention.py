@@ -254,6 +254,16 @@ def test_texts_do_not_depend_on_where_pages_are(monkeypatch):
     assert target.paged is not None and target.spare_cache.contiguous
 
 
+def test_a_window_is_found_in_pages_far_behind_the_first():
+    """Rows of one forward pass have trees of different sizes, and texts of one to four pages."""
+    model = tiny("qwen2-window", max_position_embeddings=1024)
+    texts = prompts((3 * PAGE + 9, 30, 2 * PAGE + 40, PAGE + 3, 7))
+    expected = [generate(model, text, max_new_tokens=16) for text in texts]
+    target = Target(model, paged=True)
+    results = write(target, texts, oracle(expected), max_new_tokens=16, batch_size=3, nodes=9)
+    assert_written(results, expected)
+
+
 def test_only_entries_that_move_are_moved():
     cache, rng = filled(3), np.random.default_rng(2)
     text = torch.from_numpy(rng.standard_normal((1, 2, 20, 4), np.float32))

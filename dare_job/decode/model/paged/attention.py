@@ -113,7 +113,9 @@ def _plain(query, keys, values, starts, lengths, table, low, scale, causal, wind
     index = (first + torch.arange(widest, device=query.device)).clamp_max(total - 1)  # (N, W)
     begin, pages = None, table.shape[1]
     if low is not None and window:
-        begin = low[index].amin(1) // PAGE  # first page that a row's queries see
+        own = torch.arange(widest, device=query.device) < starts[1:, None] - starts[:-1, None]
+        # first page that a row's own queries see: index runs into the next row
+        begin = low[index].masked_fill(~own, pages * PAGE).amin(1) // PAGE
         pages = min(pages, -(-(window + widest) // PAGE) + 1)
     copied = keys[0].numel() + values[0].numel()  # with copies of them in float32; of scores there are three
     row_bytes = 4 * PAGE * pages * (3 * heads * widest + 2 * copied)
