@@ -237,7 +237,7 @@ def test_pages_of_a_row_follow_each_other_where_attention_reads_no_table():
         assert all((np.diff(pages) == 1).all() for pages in held)
         used = np.concatenate(held)
         assert len(set(used.tolist())) == len(used) and 0 not in used
-        assert sorted((*used, *np.flatnonzero(cache._free))) == list(range(1, cache.pages))
+        assert sorted((*used, *np.flatnonzero(cache._users == 0))) == list(range(1, cache.pages))
         assert all(torch.equal(cache.entries(row, text.shape[2])[0][0], text[0])
                    for row, text in texts.items())
     assert refused and cache.pages <= 24

@@ -16,6 +16,7 @@ from dare_job.decode.engine.request_checks import Admission
 from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.cache import TreeCache
 from dare_job.decode.model.paged.forward import PROMPT_TOKENS
+from dare_job.decode.model.paged.pool import PAGE
 from dare_job.decode.model.prefix_cache import Prefix
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request, Result, failed
@@ -79,6 +80,8 @@ class RequestScheduler:
             uncached = rows.prompt[slots] - (len(prefix) if prefix else 0)
             parts = prefill.split_forwards(uncached, rows.submitted[slots], self._target)
             forwards += [(slots[part], prefix) for part in parts]
+            if prefix is not None and len(prefix) >= PAGE:  # rows that share its pages give others back
+                self._refused_at = _NEVER
         return forwards
 
     def _longest_that_fits(self, slot: int) -> Admission | None:

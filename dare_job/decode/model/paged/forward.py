@@ -135,7 +135,7 @@ class PagedForward:
         ends = lengths if submitted is None else lengths + submitted
         cache.require(slots, ends)
         if prefix:
-            cache.write(slots, prefix)
+            cache.write(slots, prefix, ids[0, :start])
         counts = ends - start
         rows = np.repeat(np.arange(len(slots)), counts)
         columns = start + np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,7 +1,8 @@
 """Key-value cache in pages: the keys and values of all rows in one pool, and a table of each row's pages.
 
-A row has as many pages as its own text needs, and moves to another slot without a copy. Entries are
-token-major, (tokens, heads, dim), as flash attention reads them.
+A row has as many pages as its own text needs, and moves to another slot without a copy. Rows that start from
+the same cached prefix share the pages that it fills, which are written once and counted by their users.
+Entries are token-major, (tokens, heads, dim), as flash attention reads them.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class PagedCache(Cache):
         Maximum number of pages. None: unlimited.
     contiguous : bool
         Whether the pages of a slot must follow each other, for attention that does not read ``table``. Then
-        slots may lack pages although as many are free elsewhere.
+        slots may lack pages although as many are free elsewhere, and share none.
 
     Attributes
     ----------
@@ -60,7 +61,9 @@ class PagedCache(Cache):
         self.graph_logits: torch.Tensor | None = None  # (T, V), output that they share
         self.table = np.full((slots + 1, 1), _SPARE, np.int32)
         self._held = np.zeros(slots, np.int64)  # pages of each slot
-        self._free = np.zeros(1, np.bool_)  # by page; the spare page never is
+        self._users = np.ones(1, np.int32)  # by page: slots that have it; the spare page always has one
+        self._shared: dict[bytes, int] = {}  # by the tokens up to its end: page of a prefix that slots have
+        self._read_only = np.zeros(slots, np.int64)  # pages of each slot that are such, the first ones
         self._parts = Parts(shapes)
         self._stacks = [torch.zeros((len(group), PAGE, heads, dim), dtype=dtype, device=device)
                         for group, (heads, dim) in zip(self._parts.groups, self._parts.kinds, strict=True)]
@@ -89,7 +92,7 @@ class PagedCache(Cache):
         if needed <= held:
             return True
         own, start = self.table[slot, :held].copy(), 0 if self.contiguous else held
-        self._free[own[start:]] = True  # a slot whose pages follow each other may move over its own
+        self._users[own[start:]] = 0  # a slot whose pages follow each other may move over its own
         pages = self._find_free(needed - start)
         if pages is None and self._make_room(needed - start):
             pages = self._find_free(needed - start)
@@ -99,12 +102,12 @@ class PagedCache(Cache):
             self._held[slot] = needed
             if self.contiguous and held and pages[0] != own[0]:
                 self._move_pages(own, pages[:held])
-        self._free[self.table[slot, : self._held[slot]]] = False
+        self._users[self.table[slot, start : self._held[slot]]] = 1
         return pages is not None
 
     def _find_free(self, count: int) -> np.ndarray | None:
         """Return free pages; None: there are not as many, or none that follow each other."""
-        free = np.flatnonzero(self._free)
+        free = np.flatnonzero(self._users == 0)
         if len(free) < count:
             return None
         if not self.contiguous:
@@ -114,7 +117,8 @@ class PagedCache(Cache):
 
     def _make_room(self, count: int) -> bool:
         """Add pages so that this many can be found; return False if ``limit`` forbids it."""
-        free = int(self._free[::-1].argmin()) if self.contiguous else int(self._free.sum())
+        unused = self._users == 0
+        free = int(unused[::-1].argmin()) if self.contiguous else int(unused.sum())
         least = self.pages + count - free
         if self.limit is not None and least > self.limit:
             return False
@@ -150,10 +154,11 @@ class PagedCache(Cache):
         self.require(np.arange(self.slots), columns)
 
     def release(self, slot: int) -> None:
-        """Take a slot's pages back."""
-        held = int(self._held[slot])
-        self._free[self.table[slot, :held]] = True
-        self.table[slot], self._held[slot] = _SPARE, 0
+        """Take a slot's pages back. Those of a prefix are free when their last slot is released."""
+        self._users[self.table[slot, : int(self._held[slot])]] -= 1
+        if self._read_only[slot]:
+            self._shared = {tokens: page for tokens, page in self._shared.items() if self._users[page]}
+        self.table[slot], self._held[slot], self._read_only[slot] = _SPARE, 0, 0
 
     def places(self, slots: np.ndarray | int, columns: np.ndarray) -> np.ndarray:
         """Return the places int64 in the pool of columns int64 (...,) of slots."""
@@ -184,14 +189,33 @@ class PagedCache(Cache):
         return [stack.index_select(1, lines).transpose(1, 2).contiguous() for stack in self._stacks]
 
     @without_gradients
-    def write(self, slots: np.ndarray, entries: Sequence[torch.Tensor]) -> None:
-        """Write ``entries`` to the first columns of slots (F,)."""
+    def write(self, slots: np.ndarray, entries: Sequence[torch.Tensor], tokens: np.ndarray) -> None:
+        """Start slots (F,) from the ``entries`` of a prefix with these tokens, int64 (N,).
+
+        Pages that the prefix fills are shared with other slots that start from the same tokens; its last,
+        partly filled page is copied. What a slot had on such pages is not kept, and the pages are free.
+        """
         length = entries[0].shape[2]
         self.require(slots, length)
+        ends = () if self.contiguous else range(PAGE, length + 1, PAGE)
+        keys = [tokens[:end].tobytes() for end in ends]
         for slot in slots:  # a copy for all slots at once could take as much memory as the pool
-            lines = self.on_device(self.lines(slot, 0, length))
+            start = PAGE * self._share(slot, keys)
+            lines = self.on_device(self.lines(slot, start, length))
             for stack, values in zip(self._stacks, entries, strict=True):
-                stack.index_copy_(1, lines, values.transpose(1, 2))
+                stack.index_copy_(1, lines, values[:, :, start:].transpose(1, 2))
+            self._read_only[slot] = len(keys)
+            self._shared.update(zip(keys, self.table[slot, : len(keys)].tolist(), strict=True))
+
+    def _share(self, slot: int, keys: list[bytes]) -> int:
+        """Give a slot the first pages that other slots have, by key, for its own; return their number."""
+        assert self._read_only[slot] <= len(keys), "a slot is released before another text starts in it"
+        count = next((place for place, key in enumerate(keys) if key not in self._shared), len(keys))
+        pages = [self._shared[key] for key in keys[:count]]
+        self._users[pages] += 1  # first: a slot that is filled again has these pages already
+        self._users[self.table[slot, :count]] -= 1
+        self.table[slot, :count] = pages
+        return count
 
     @without_gradients
     def compact(self, lengths: np.ndarray, paths: np.ndarray, counts: np.ndarray) -> None:
@@ -207,7 +231,7 @@ class PagedCache(Cache):
 
     def move_slot(self, source: int, target: int, length: int) -> None:
         """Move a row to a free slot; ``length`` is for caches that copy."""
-        for values in (self.table, self._held):
+        for values in (self.table, self._held, self._read_only):
             values[[source, target]] = values[[target, source]]
 
     @without_gradients
@@ -216,6 +240,7 @@ class PagedCache(Cache):
         if not length or not len(sources):
             return
         self.require(targets, length)
+        assert not self._read_only[targets].any(), "other slots read these pages"
         old, new = (self.on_device(np.concatenate([self.lines(slot, 0, length) for slot in slots]))
                     for slots in (sources, targets))
         for stack in self._stacks:
@@ -223,7 +248,11 @@ class PagedCache(Cache):
 
     @without_gradients
     def clear(self, slot: int, start: int = 0) -> None:
-        """Zero a slot from ``start`` on: non-finite entries affect results even if masked (0 * NaN)."""
+        """Zero a slot from ``start`` on: non-finite entries affect results even if masked (0 * NaN).
+
+        Those of a cached prefix are finite, and other slots read them.
+        """
+        start = max(start, PAGE * int(self._read_only[slot]))
         lines = self.on_device(self.lines(slot, start, max(start, PAGE * int(self._held[slot]))))
         for stack in self._stacks:
             stack.index_fill_(1, lines, 0)
@@ -251,7 +280,7 @@ class PagedCache(Cache):
         for index in range(len(self._stacks)):
             free = _free_bytes(self.device) if self.device.type == "cuda" else None
             self._stacks[index] = _grown(self._stacks, index, pages * PAGE, free)
-        self._free = np.pad(self._free, (0, pages - before), constant_values=True)
+        self._users = np.pad(self._users, (0, pages - before))
         self._take_pools()
 
     def _take_pools(self) -> None:
