@@ -223,9 +223,8 @@ def replay(args: ReplayOptions, as_json: bool) -> None:
 def decode(args: MethodOptions, as_json: bool) -> None:
     """Time decoding methods side by side: built-in ones, and drafters and verifiers of your own.
 
-    Each method generates the texts of the same prompts in turn, in this process. The ratio is that of its
-    tokens per second to the first method's, drafting_share that of its time in the drafter; rows_that_differ
-    counts rows with another text than the first method's.
+    Each method generates the texts of the same prompts in turn. ratio: of its tokens per second to the first
+    method's; drafting_share: of its time in the drafter; rows_that_differ: from the first method's texts.
     """
     from dare_job.evaluate.methods.compare import run
     from dare_job.observe import log
