@@ -12,7 +12,7 @@ from dare_job.refresh.value import RECENCY
 from dare_job.storage import paths
 
 _BATCH = 10_000  # ids that are converted to Python strings at once
-_AT_ONCE = 1_000  # histories whose vectors are in memory
+_AT_ONCE = 1 << 23  # numbers in the vectors of the histories that are compared at once: 64 MiB
 
 
 class ItemVectors:
@@ -53,8 +53,9 @@ class ItemVectors:
         counts = np.minimum(sizes, shown) + 1
         moved, offsets = np.empty((len(sizes), shown + 1), np.float32), np.append(0, np.cumsum(counts))
         place = np.arange(2 * shown)  # from the newest
-        for start in range(0, len(sizes), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
+        step = max(1, _AT_ONCE // (len(place) * max(1, self._vectors.shape[1])))
+        for start in range(0, len(sizes), step):
+            part = slice(start, start + step)
             newest = np.where(place < sizes[part, None], ends[part, None] - 1 - place, -1)
             moved[part] = self._moved(rows[newest], shown)
         kept = np.arange(shown + 1) < counts[:, None]

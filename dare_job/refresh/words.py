@@ -6,7 +6,8 @@ from dare_job.observe.progress import counted
 from dare_job.schemas import ENTITIES
 
 FAILED, LIMIT = "failed", "limit"  # reasons that only the end of a run knows
-_ROUNDED = 1e-5, 1e-9  # a difference of values, and a part of them, that may come from rounding
+_ROUNDED = 1e-5  # a difference of values that may come from rounding
+_ROUNDED_PART = 1e-9  # of their sum, the same
 
 
 def of_plan(record: dict) -> str:
@@ -99,8 +100,7 @@ def more_value(curve: dict, cost: float) -> float | None:
     """
     rest = curve["value"][-1] - curve["chosen_value"]
     left = max(rest, curve.get("left_value", rest))
-    smallest, part = _ROUNDED
-    if left < max(smallest, part * (left + curve["chosen_value"])):
+    if left < max(_ROUNDED, _ROUNDED_PART * (left + curve["chosen_value"])):
         return None
     reached = float(np.interp(curve["chosen_cost"] + cost, curve["cost"], curve["value"]))
     return min(1.0, max(0.0, (reached - curve["chosen_value"]) / left))
@@ -118,4 +118,4 @@ def stopped(curve: dict, share: float) -> dict:
 
 def value_left(curve: dict) -> float:
     """Share of the expected value of texts that is left for later runs, by a curve."""
-    return curve["left_value"] / max(_ROUNDED[0], curve["left_value"] + curve["chosen_value"])
+    return curve["left_value"] / max(_ROUNDED, curve["left_value"] + curve["chosen_value"])

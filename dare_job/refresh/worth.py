@@ -158,7 +158,7 @@ def _value(job: Job, entity: str) -> Column:
     traffic = F.coalesce(impressions, of_void, F.lit(0.0))
     coefficients, no_text = learned_coefficients(job), void.cast("double")
     of_all_new = F.when(F.col("unseen_interactions").isNull(), F.try_element_at("moved", F.lit(-1)))
-    distance = F.coalesce(F.coalesce("distance", of_all_new).cast("double"), F.lit(0.0))
+    distance = F.coalesce("distance", of_all_new, F.lit(0.0)).cast("double")
     if coefficients is None:
         return value(traffic, new, _age(), no_text, distance)
     return learned.value(traffic, new, _age(), no_text, distance, coefficients)

@@ -105,10 +105,8 @@ class Engine:
         eos = list(self.generation_rules.eos)
         self._eos_ids = torch.tensor(eos, dtype=torch.long, device=target.device)
         self._verifier, self._verify_plugin = verifier(settings, self._eos_ids), verify_plugin
-        # whether verification reads the scores of one path of each tree alone
-        self._visits_one_path = (verify_plugin is None and settings.rule == "strict"
-                                 and target.device.type == "cpu")
         self._is_strict = verify_plugin.lossless if verify_plugin else settings.rule == "strict"
+        self._visits_one_path = self._is_strict and verify_plugin is None and target.device.type == "cpu"
         self.rule_on_device = self.rule_on_device and verify_plugin is None
         self._rule = rules.packed(settings, tuple(eos), target.device)
         self._processor = TreeLogitsProcessor(self.generation_rules, target.vocabulary, verify_plugin is None)

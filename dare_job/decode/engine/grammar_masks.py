@@ -56,7 +56,7 @@ def forbid_on_path(scores: torch.Tensor, tree: Tree, parsers: Sequence[TextParse
                 break
             forbidden = _forbidden(mask, len(line))[0]
             np.copyto(line[: len(forbidden)], -np.inf, where=forbidden)
-            top = strict_argmax(line.copy(), tokens, parents, first - 1, first + node, row, penalty)
+            top = strict_argmax(line, tokens, parents, first - 1, first + node, row, penalty)
             children[node] = [child for child in children[node] if drafted[child] == top]
 
 

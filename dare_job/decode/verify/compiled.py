@@ -126,7 +126,8 @@ def strict_argmax(line, tokens, parents, root, node, row, context):
     text_tokens = distinct_tokens(row, len(line), context)
     peaks = np.empty((len(line) + _BLOCK_SCORES - 1) // _BLOCK_SCORES, np.int32)
     lowered = np.empty(context.context.shape[1] + len(tokens), np.int64)
-    return _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, context, lowered)[0]
+    return _penalized_argmax(line.copy(), peaks, text_tokens, root, node, tokens, parents, context,
+                             lowered)[0]
 
 
 @cached
