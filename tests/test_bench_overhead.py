@@ -34,3 +34,13 @@ def test_rules_and_processors_can_be_asked_for():
     found = call("--batches", "2", "--nodes", "4", "--rule", "entropy", "--repetition-penalty", "1.1",
                  "--no-repeat-ngram-size", "3")
     assert (found["rule"], found["repetition_penalty"], found["no_repeat_ngram_size"]) == ("entropy", 1.1, 3)
+
+
+def test_a_grammar_adds_its_parts_and_leaves_the_texts():
+    pytest.importorskip("llguidance", reason="grammars need the package llguidance (extra schema)")
+    found = call("--grammar", "--batches", "1,2", "--nodes", "0,4")["rows"]
+    assert [(row["batch"], row["nodes"]) for row in found] == [(1, "0"), (1, "4"), (2, "0"), (2, "4")]
+    for row in found:
+        assert row["masks_us"] > 0 < row["advance_us"]
+        assert (row["drafts_us"] > 0) == (row["nodes"] != "0") == (row["free_tokens_per_step"] > 1.5)
+        assert row["tokens_per_step"] >= row["free_tokens_per_step"]  # the form's own tokens are forced

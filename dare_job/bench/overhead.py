@@ -10,33 +10,29 @@ On a CPU with one thread all times are thread times, which other work on the mac
 wall-clock times.
 """
 
-import cProfile
-import pstats
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer
 
 from dare_job import prompts
+from dare_job.bench import grammar_steps
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
+from dare_job.bench.step_timers import clock_of, profile_steps, time_steps
 from dare_job.config.options import option, words
 from dare_job.data.sample_world.simulate import DAYS, simulate, user_examples
 from dare_job.decode.draft.retrieval import RetrievalDrafter
-from dare_job.decode.engine import engine, latency_probe
+from dare_job.decode.engine import latency_probe
 from dare_job.decode.engine.draft_budget import AdaptiveBudget, max_row_nodes
 from dare_job.decode.engine.engine import Engine
-from dare_job.decode.engine.rows import Rows
 from dare_job.decode.model.target import Target
 from dare_job.decode.prompt.tokens import prompt_ids
-from dare_job.decode.request import Request, Result
+from dare_job.decode.request import Request
 from dare_job.decode.settings import RULES, EngineSettings
 from dare_job.evaluate.measured import print_table
 from dare_job.models.files import resolve
@@ -44,7 +40,6 @@ from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
 _WORLD = 7  # its seed; the embedded model was not trained on it
-_PROFILED = 30  # functions
 _ROUNDS = 3  # rows that each slot has; all but the last ones are timed
 STEP_US, ROW_US = 500, 20  # allowance outside the forward pass
 
@@ -71,37 +66,9 @@ class Options:
     new_tokens: int = option("Tokens per text, on average.", 80)
     repeats: int = option("Number of measurements of each line, of which the median is shown.", 5)
     threads: int = option("torch threads.", 1)
+    grammar: bool = option("Instead, what a grammar adds to a step: texts in JSON, and a small model with "
+                           "random weights and the tokenizer of --model.", False)
     profile: str | None = option("File that gets a profile by function of each line's last run.", None)
-
-
-class _Timed:
-    """A callable that adds up its calls' time."""
-
-    def __init__(self, inner, clock):
-        self.inner, self.clock = inner, clock
-        self.seconds, self.calls = 0.0, 0
-
-    def __call__(self, *args, **kwargs):
-        started = self.clock()
-        try:
-            return self.inner(*args, **kwargs)
-        finally:
-            self.seconds += self.clock() - started
-            self.calls += 1
-
-
-@contextmanager
-def _timers(target: Target, decoder: Engine, clock, parts: tuple[str, ...]) -> Iterator[dict[str, _Timed]]:
-    """Timers around a step and these parts of it."""
-    places = {"draft": (decoder, "_draft"), "tree": (engine, "build"), "mask": (target, "forward"),
-              "forward": (target, "_forward"), "verify": (decoder, "_verify_logits"),
-              "write": (Rows, "append"), "cache": (target, "commit"), "step": (decoder, "_step")}
-    timers = {part: _Timed(getattr(*places[part]), clock) for part in (*parts, "step")}
-    with ExitStack() as stack:
-        for part, timer in timers.items():
-            patched = (lambda rows, *args, timer=timer: timer(rows, *args)) if part == "write" else timer
-            stack.enter_context(patch.object(*places[part], patched))
-        yield timers
 
 
 def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
@@ -110,7 +77,7 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
     limit = max_row_nodes(batch) if nodes == "auto" else int(nodes)
     settings = EngineSettings(max_new_tokens=2 * options.new_tokens, batch_size=batch, nodes=limit,
                               rule=options.rule)
-    clock = time.thread_time if target.device.type == "cpu" and options.threads == 1 else time.perf_counter
+    clock = clock_of(target, options.threads)
     curve = latency_probe.load_or_measure(target, settings) if nodes == "auto" else None
     lines, decoder = [], None
     for _ in range(options.repeats):
@@ -120,23 +87,14 @@ def measure(target: Target, batch: int, nodes: str, options: Options) -> dict:
         list(decoder.run(requests))  # compiles, and allocates the cache as a run of many rows does once
         lines.append(_parts(target, decoder, requests, clock) | _whole(target, decoder, requests, clock))
     if options.profile:
-        _profile(decoder, requests, options.profile, f"{batch} rows, {nodes} draft nodes")
+        profile_steps(decoder, requests, options.profile, f"{batch} rows, {nodes} draft nodes")
     medians = {key: round(float(np.median([line[key] for line in lines])), 3) for key in lines[0]}
     return {"batch": batch, "nodes": nodes, **medians, "allowed_us": STEP_US + ROW_US * batch}
 
 
-def _profile(decoder: Engine, requests: list[Request], file: str, title: str) -> None:
-    """Append the time of each function of a run; a profiled call takes about a microsecond more."""
-    profile = cProfile.Profile()
-    profile.runcall(list, decoder.run(requests))
-    with open(file, "a", encoding="utf-8") as out:
-        print(title, file=out)
-        pstats.Stats(profile, stream=out).strip_dirs().sort_stats("tottime").print_stats(_PROFILED)
-
-
 def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
     """Microseconds per step outside the forward pass, and acceptance and rate of the run."""
-    spent, results, seconds = _run(target, decoder, requests, clock, ("forward",))
+    spent, results, seconds = time_steps(target, decoder, requests, clock, ("forward",))
     outside = spent["step"] - spent["forward"]
     return {"outside_us": outside, "outside_us_per_row": outside / decoder.settings.batch_size,
             "accepted_per_step": sum(r.accepted_tokens for r in results) / sum(
@@ -146,38 +104,10 @@ def _whole(target: Target, decoder: Engine, requests: list[Request], clock) -> d
 
 def _parts(target: Target, decoder: Engine, requests: list[Request], clock) -> dict:
     """Microseconds per step of each part; other: the rest, including the timers' own time."""
-    spent, *_ = _run(target, decoder, requests, clock, _PARTS)
+    spent, *_ = time_steps(target, decoder, requests, clock, _PARTS)
     spent["mask"] -= spent["forward"]
     whole = spent.pop("step")
     return {**{f"{part}_us": us for part, us in spent.items()}, "other_us": whole - sum(spent.values())}
-
-
-def _run(target: Target, decoder: Engine, requests: list[Request], clock,
-         parts: tuple[str, ...]) -> tuple[dict[str, float], list[Result], float]:
-    """Microseconds per step of these parts and of "step" while no slot is empty, without the prompts' forward
-    passes; results and seconds of the whole run.
-    """
-    started, results = clock(), []
-    running = decoder.run(requests)
-    with _timers(target, decoder, clock, parts) as timers:
-        prefill = decoder._prefill
-
-        def untimed(*args):  # its forward pass belongs to no step
-            before = [(timer, timer.seconds) for timer in timers.values()]
-            result = prefill(*args)
-            for timer, seconds in before:
-                timer.seconds = seconds
-            return result
-
-        decoder._prefill = untimed
-        for result in running:
-            results.append(result)
-            if len(results) > len(requests) - decoder.settings.batch_size:
-                break
-        del decoder._prefill
-    results += running
-    seconds, steps = clock() - started, timers["step"].calls
-    return {part: 1e6 * timer.seconds / steps for part, timer in timers.items()}, results, seconds
 
 
 @cache
@@ -211,6 +141,12 @@ def main(options: Options) -> dict:
     """Measure the time of a decoding step inside and outside the model's forward pass, part by part."""
     torch.set_num_threads(options.threads)
     warm_up()
+    if options.grammar:
+        rows = grammar_steps.measure(options.model, options.batches, options.nodes, options.rule,
+                                     options.repeats, options.threads, options.profile)
+        print_table("Microseconds per step, without a grammar (free) and with one", rows)
+        return {"rows": rows, "model": options.model, "threads": options.threads, "rule": options.rule,
+                "machine": machine.describe(torch.device("cpu"))}
     target = Target.load(resolve(options.model), options.dtype, options.device)
     processors = {name: getattr(options, name) for name in ("repetition_penalty", "no_repeat_ngram_size")}
     target.generation_config.update(eos_token_id=None, **processors)  # texts end where their requests say
