@@ -14,11 +14,12 @@ from transformers import PreTrainedTokenizerFast
 from dare_job.config.settings import JobConfig
 from dare_job.decode.engine.grammar import Grammar, TextParser, children_of, definition, token_table
 from dare_job.decode.engine.grammar_drafts import constrain
-from dare_job.decode.engine.grammar_masks import _unpacked, forbid, forbid_on_path
+from dare_job.decode.engine.grammar_masks import _forbid_tokens, _unpacked, forbid, verify_allowed
 from dare_job.decode.model.tree import build
 from dare_job.decode.settings import EngineSettings
 from dare_job.decode.verify import verifier
 from dare_job.decode.verify.penalty import PenaltyContext
+from dare_job.decode.verify.result import longest_accepted
 from dare_job.errors import ConfigError
 from dare_job.inference.grammars import check_schema
 from pools.tree import ROOT, DraftBatch, empty_drafts
@@ -134,10 +135,12 @@ def three_trees(rng, form, text) -> tuple:
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4, 0.7])
-def test_the_strict_rule_needs_the_masks_of_the_nodes_that_it_visits(penalty):
-    """The result is that of the masks of all nodes, and the scores after other nodes stay."""
+def test_the_strict_rule_needs_masks_only_where_the_argmax_is_forbidden(penalty):
+    """The result is that of the masks of all nodes; the scores stay after nodes whose argmax is allowed, and
+    after those that the rule does not visit.
+    """
     rng, whole, accepted = np.random.default_rng(8), generate("film", prompts()[0]), 0
-    verify = verifier(EngineSettings(), torch.tensor(ENDS))
+    saved, verify = 0, verifier(EngineSettings(), torch.tensor(ENDS))
     for length in range(1, len(whole) - 1, 7):
         tree, drawn, parsers = three_trees(rng, "film", whole[:length])
         context, results = np.tile(whole[:length].astype(np.int32), (3, 1)), []
@@ -145,18 +148,50 @@ def test_the_strict_rule_needs_the_masks_of_the_nodes_that_it_visits(penalty):
             of_text = PenaltyContext(context, np.full(3, length), np.zeros(VOCABULARY + 1, np.int64), penalty)
             scores = torch.from_numpy(drawn.copy())
             if on_path:
-                forbid_on_path(scores, tree, parsers, of_text)
+                result = longest_accepted(tree, verify_allowed(scores, tree, parsers, of_text))
             else:
                 forbid(scores, tree, parsers)
+                result = verify(scores, tree, None, of_text)
             masked = (scores.numpy() != drawn).any(1)
-            counts, _, tokens, *_ = verify(scores, tree, None, of_text)
+            counts, _, tokens, *_ = result
             results.append([line[: count + 1].tolist() for line, count in zip(tokens, counts, strict=True)])
+            assert result.finite.all() and result.all_finite
         assert results[0] == results[1]
         for row, (*drafted, _) in enumerate(results[0]):
             visited = 0 if row == 1 else 1 + len(drafted) - bool({*drafted} & {*ENDS})
-            assert masked[tree.starts[row] : tree.starts[row + 1]].sum() == visited
+            needed = masked[tree.starts[row] : tree.starts[row + 1]].sum()
+            assert needed <= visited
+            saved += visited - needed
             accepted += len(drafted)
-    assert accepted > 20
+    assert accepted > 20 and saved > 0
+
+
+@pytest.mark.parametrize("form", ["film", "tree", "regex", "choices"])
+def test_a_token_is_allowed_without_a_mask_where_the_mask_has_it(form):
+    """End-of-text tokens aside, for which a mask is needed; also where tokens are forced."""
+    text, parser, forced = generate(form, prompts()[0]), TextParser(grammar(form)), 0
+    for length in range(len(text)):
+        parser.follow(text[:length].astype(np.int32))
+        in_mask = allowed(form, text[:length].tolist())
+        in_mask[ENDS] = False
+        assert [parser.allows(token) for token in range(VOCABULARY)] == in_mask.tolist()
+        assert not parser.allows(VOCABULARY)
+        forced += in_mask.sum() == 1
+    assert forced
+
+
+@pytest.mark.parametrize("columns", [1, 31, 64, 70, 96, 120])
+def test_compiled_masks_are_those_of_numpy(columns):
+    """Tokens that the masks do not have stay, in vocabularies of any size."""
+    rng = np.random.default_rng(1)
+    masks = rng.integers(-2**31, 2**31, (4, 3)).astype(np.int32)
+    masks[1], masks[2, 0], masks[3] = -1, -1, 0
+    scores = rng.normal(size=(4, columns)).astype(np.float32)
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :columns].astype(bool)
+    bits = np.pad(bits, ((0, 0), (0, columns - bits.shape[1])), constant_values=True)
+    expected = np.where(bits, scores, np.float32(-np.inf))
+    _forbid_tokens(masks, scores)
+    assert np.array_equal(scores, expected)
 
 
 def test_bits_of_masks_are_unpacked_on_devices_as_by_numpy():

@@ -14,7 +14,7 @@ from dare_job.decode.engine import generation_config, prefill
 from dare_job.decode.engine.budget import DraftBudget
 from dare_job.decode.engine.chains import best_chains
 from dare_job.decode.engine.grammar_drafts import constrain
-from dare_job.decode.engine.grammar_masks import forbid, forbid_on_path
+from dare_job.decode.engine.grammar_masks import forbid, verify_allowed
 from dare_job.decode.engine.logits_processor import TreeLogitsProcessor
 from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.engine.request_checks import admit
@@ -248,6 +248,9 @@ class Engine:
                        logits: torch.Tensor) -> VerificationResult:
         """Verify the rows' trees by their logits (T, V)."""
         scores, penalty = self._process_logits(rows, slots, tree, logits)
+        parsers = rows.parsers(slots) if rows.any_grammar and self._visits_one_path else ()
+        if any(parsers):
+            return longest_accepted(tree, verify_allowed(scores, tree, parsers, penalty))
         strict = self._strict_nodes(rows, slots, tree)
         if self._verify_plugin is None:
             return self._verifier(scores, tree, strict, penalty)
@@ -257,7 +260,10 @@ class Engine:
 
     def _process_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                         logits: torch.Tensor) -> tuple[torch.Tensor, PenaltyContext]:
-        """Apply the generation config: scores float32 (T, V), and the penalty that verification applies."""
+        """Apply the generation config: scores float32 (T, V), and the penalty that verification applies.
+
+        Grammars are left to verification where it visits one path.
+        """
         scores = logits if logits.dtype == torch.float32 else logits.float()
         if self._processor.idle(rows, slots):
             return scores, NO_PENALTY
@@ -265,9 +271,7 @@ class Engine:
         index = _slot_index(slots)
         scores, penalty = self._processor(scores, tree, rows.tokens[index], rows.length[index],
                                           rows.min_length[index], processors)
-        if rows.any_grammar and self._visits_one_path:  # last, as generate applies what it is given
-            forbid_on_path(scores, tree, rows.parsers(slots), penalty)
-        elif rows.any_grammar:
+        if rows.any_grammar and not self._visits_one_path:  # last, as generate applies what it is given
             forbid(scores, tree, rows.parsers(slots))
         return scores, penalty
 

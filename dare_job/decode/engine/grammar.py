@@ -94,8 +94,8 @@ class Grammar:
     ----------
     eos : frozenset of int
         End-of-text tokens.
-    words : int
-        W, the int32 of a mask.
+    tokens, words : int
+        Tokens of the table; W, the int32 of a mask.
 
     Raises
     ------
@@ -105,7 +105,8 @@ class Grammar:
 
     def __init__(self, text: str, table):
         self._text, self._table = text, table
-        self.eos, self.words = frozenset(table.eos_tokens), -(-table.vocab_size // 32)
+        self.eos, self.tokens = frozenset(table.eos_tokens), table.vocab_size
+        self.words = -(-self.tokens // 32)
         self._start = self._compile()
         if self._start.is_error():
             raise ConfigError(f"decode.schema: {self._start.get_error()}")
@@ -178,6 +179,16 @@ class TextParser:
             if not self.fill_mask(node, address + (node + 1) * size, size):
                 masks[0 if node == ROOT else 1 :] = 0
                 return
+
+    def allows(self, token: int) -> bool:
+        """Return whether a token may follow a node while ``visit`` is there.
+
+        False also for end-of-text tokens, and if the parser fails: these need a mask.
+        """
+        if token in self.grammar.eos or token >= self.grammar.tokens:
+            return False
+        forced = self.matcher.compute_ff_tokens()  # a mask has the first one only
+        return token == forced[0] if forced else self.matcher.validate_tokens([token]) == 1
 
     def fill_mask(self, node: int, address: int, size: int) -> bool:
         """Fill in which tokens may follow a node while ``visit`` is there. False: the parser fails.

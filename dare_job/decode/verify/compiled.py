@@ -112,7 +112,9 @@ def _penalized_argmax(line, peaks, text_tokens, root, node, tokens, parents, con
 
 @cached
 def strict_argmax(line, tokens, parents, root, node, row, context):
-    """Return the argmax of one node by the strict rule. The repetition penalty changes its scores.
+    """Return the argmax of one node by the strict rule, and whether its score is finite.
+
+    The repetition penalty applies to a copy of the scores.
 
     Parameters
     ----------
@@ -122,12 +124,11 @@ def strict_argmax(line, tokens, parents, root, node, row, context):
         The root of its tree, the node, and the tree's number.
     """
     if context.penalty == 1.0:
-        return argmax(line)[0]
+        return argmax(line)
     text_tokens = distinct_tokens(row, len(line), context)
     peaks = np.empty((len(line) + _BLOCK_SCORES - 1) // _BLOCK_SCORES, np.int32)
     lowered = np.empty(context.context.shape[1] + len(tokens), np.int64)
-    return _penalized_argmax(line.copy(), peaks, text_tokens, root, node, tokens, parents, context,
-                             lowered)[0]
+    return _penalized_argmax(line.copy(), peaks, text_tokens, root, node, tokens, parents, context, lowered)
 
 
 @cached
