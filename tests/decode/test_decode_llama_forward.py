@@ -14,10 +14,11 @@ LIKE_LLAMA = ("llama", "qwen2", "qwen3", "mistral")
 
 
 @pytest.mark.fast_cases(4)
-@pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
+@pytest.mark.parametrize("linear", ["compiled", "oneDNN", "oneDNN, a single query left to torch"])
 @pytest.mark.parametrize("name", LIKE_LLAMA)
-def test_texts_are_those_of_generate(name, cached, monkeypatch):
-    monkeypatch.setattr(llama_forward, "CACHED_BYTES", cached)
+def test_texts_are_those_of_generate(name, linear, monkeypatch):
+    monkeypatch.setattr(llama_forward, "is_fast", lambda dtype: linear == "compiled")
+    monkeypatch.setattr(llama_forward, "CACHED_BYTES", prepacked.CACHED_BYTES if "single" in linear else 0)
     model, texts = tiny(name), prompts()
     expected = [generate(model, text) for text in texts]
     target = Target(model)
@@ -26,9 +27,11 @@ def test_texts_are_those_of_generate(name, cached, monkeypatch):
         assert_written(write(target, texts, oracle(expected), nodes=nodes), expected)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("name", LIKE_LLAMA)
-def test_logits_are_those_of_the_model(name, dtype, tolerance):
+def test_logits_are_those_of_the_model(name, dtype, tolerance, compiled, monkeypatch):
+    monkeypatch.setattr(llama_forward, "is_fast", lambda dtype: compiled)
     model = tiny(name, dtype=dtype)
     ids = torch.randint(2, 100, (2, 20))
     with torch.inference_mode():
@@ -38,12 +41,14 @@ def test_logits_are_those_of_the_model(name, dtype, tolerance):
             assert torch.equal(unchanged(input_ids=ids).logits, expected)
         cache = target.new_cache(2)
         ours = target.prefill(cache, np.arange(2), ids.numpy(), np.full(2, 20))
-    assert (target.llama is not None) == prepacks(dtype)
+    assert (target.llama is not None) == (compiled or prepacks(dtype))
     assert (ours - expected[:, -1]).abs().max() <= tolerance * expected.std()
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_models_own_weights_are_freed_and_come_back_for_comparison(tied, monkeypatch):
+def test_the_models_own_weights_are_freed_and_come_back_for_comparison(tied, compiled, monkeypatch):
+    monkeypatch.setattr(llama_forward, "is_fast", lambda dtype: compiled)
     monkeypatch.setattr(llama_forward, "CACHED_BYTES", 0)
     model, texts = tiny("llama", tie_word_embeddings=tied), prompts()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -89,5 +94,6 @@ def test_too_large_models_and_builds_without_the_operator_are_refused(monkeypatc
     with pytest.raises(Unsupported, match="size"):
         LlamaForward(tiny("llama"))
     monkeypatch.undo()
-    monkeypatch.setattr(llama_forward, "TYPICAL_ROWS", "none")  # makes the operator fail, as on another build
+    monkeypatch.setattr(llama_forward, "is_fast", lambda dtype: False)
+    monkeypatch.setattr(prepacked, "TYPICAL_ROWS", "none")  # makes the operator fail, as on another build
     assert Target(tiny("llama")).llama is None

@@ -11,12 +11,14 @@ from dare_job.decode.model.target import Target
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("cached", [0, prepacked.CACHED_BYTES])
-def test_prepacked_layers_compute_the_same_regardless_of_rows(dtype, tolerance, cached, monkeypatch):
-    monkeypatch.setattr(prepacked, "CACHED_BYTES", cached)
+@pytest.mark.parametrize("linear", ["compiled", "oneDNN", "oneDNN, a single query left to torch"])
+def test_prepacked_layers_compute_the_same_regardless_of_rows(dtype, tolerance, linear, monkeypatch):
+    compiled, cached = linear == "compiled", "single" in linear
+    monkeypatch.setattr(prepacked, "is_fast", lambda dtype: compiled)
+    monkeypatch.setattr(prepacked, "CACHED_BYTES", prepacked.CACHED_BYTES if cached else 0)
     layer = torch.nn.Linear(96, 56).to(dtype)
     packed = prepacked.PrepackedLayers(layer)
-    if not prepacks(dtype):
+    if not compiled and not prepacks(dtype):
         assert len(packed) == 0 and "forward" not in vars(layer)
         return
     assert len(packed) == 1
@@ -54,6 +56,7 @@ def test_unsupported_layers_are_unchanged(monkeypatch):
     assert len(target.linear_layers) == 0
     assert_written(write(target, texts, oracle(expected)), expected)
     monkeypatch.undo()
+    monkeypatch.setattr(prepacked, "is_fast", lambda dtype: False)
     monkeypatch.setattr(prepacked, "TYPICAL_ROWS", "none")  # makes the operator fail, as on another build
     assert len(prepacked.PrepackedLayers(model)) == 0
     monkeypatch.undo()

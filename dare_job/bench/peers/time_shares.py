@@ -33,8 +33,8 @@ from dare_job.evaluate.measured import print_table
 from pools.draft import warm_up
 from pools.index import Index
 
-PARTS = ("prompts", "drafting", "linear", "attention", "norms", "logits", "other_forward", "verification",
-         "other")
+PARTS = ("prompts", "drafting", "linear", "attention", "rotation", "logits", "other_forward",
+         "verification", "other")  # norms, gates and additions are part of linear layers
 METHODS = (methods.AUTOREGRESSIVE, methods.STRICT)
 _READ_BYTES, _PRODUCT = 1 << 29, (512, 1536, 1536)  # more than caches hold; tokens, in and out features
 _REPEATS = 5
@@ -89,16 +89,15 @@ class Clock:
 
 
 def ceilings(dtype: torch.dtype) -> Ceilings:
-    """Bytes per second of reading a matrix once, and FLOPs per second of a prepacked linear layer."""
-    matrix = torch.ones(_READ_BYTES // dtype.itemsize // 4096, 4096, dtype=dtype)
-    vector = torch.ones(4096, dtype=dtype)
+    """Bytes per second of adding up what caches do not hold, and FLOPs per second of a linear layer."""
+    numbers = torch.ones(_READ_BYTES // 4)
     tokens, inner, outer = _PRODUCT
     values, cpu = torch.ones(tokens, inner, dtype=dtype), torch.device("cpu")
     with torch.inference_mode():
         linear = llama_forward._Linear(False, torch.nn.Linear(inner, outer, False, dtype=dtype))
-        read_ms = machine.median_ms(lambda: torch.mv(matrix, vector), cpu, _REPEATS)
+        read_ms = machine.median_ms(numbers.sum, cpu, _REPEATS)
         product_ms = machine.median_ms(lambda: linear(values), cpu, _REPEATS)
-    return Ceilings(1e3 * matrix.nbytes / read_ms, 1e3 * 2 * tokens * inner * outer / product_ms)
+    return Ceilings(1e3 * numbers.nbytes / read_ms, 1e3 * 2 * tokens * inner * outer / product_ms)
 
 
 @contextmanager
@@ -111,8 +110,7 @@ def timers(target: Target, limits: Ceilings) -> Iterator[Clock]:
 
     def linear(layer, values, *args, **kwargs):
         part = "logits" if target.llama is not None and layer is target.llama._head else "linear"
-        size = layer._weight.numel()
-        clock.work(part, size * values.element_size(), 2 * len(values) * size)
+        clock.work(part, layer.weights * values.element_size(), 2 * len(values) * layer.weights)
         return as_part[part](layer, values, *args, **kwargs)
 
     def attention(module, query, keys, values, *args, **kwargs):
@@ -123,8 +121,8 @@ def timers(target: Target, limits: Ceilings) -> Iterator[Clock]:
         for owner, name, part in (
                 (Engine, "_verify_prefill", "prompts"), (Engine, "_draft", "drafting"),
                 (engine, "build", "drafting"), (Engine, "_verify_logits", "verification"),
-                (target, "_forward", "other_forward"), (llama_forward._Norm, "__call__", "norms"),
-                (llama_forward, "_rotate", "norms"), (TreeCache, "update", "attention")):
+                (target, "_forward", "other_forward"), (llama_forward, "_rotate", "rotation"),
+                (TreeCache, "update", "attention")):
             stack.enter_context(patch.object(owner, name, clock.timed(part, getattr(owner, name))))
         stack.enter_context(patch.object(llama_forward._Linear, "__call__", linear))
         stack.enter_context(patch.object(tree_attention, "tree_sdpa", attention))

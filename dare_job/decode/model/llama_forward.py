@@ -12,13 +12,13 @@ from contextlib import contextmanager
 import numba
 import numpy as np
 import torch
-from numba import types
-from numba.extending import overload
-from torch.nn.functional import embedding, linear, silu
+from torch.nn.functional import embedding
 
 from dare_job.decode.model import tree_attention
 from dare_job.decode.model.cache import host_array
-from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, TYPICAL_ROWS
+from dare_job.decode.model.compiled_linear import CompiledLinear, is_fast
+from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, OneDnnLinear
+from dare_job.decode.model.vectors import SUMS, load, normalize, store
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -53,14 +53,14 @@ class LlamaForward:
         _require(model.dtype in _DTYPES and model.device.type == "cpu", "type or device")
         _require(base is not None and _children(base) == {"embed_tokens", "layers", "norm", "rotary_emb"},
                  "parts of the model")
-        _require(torch.backends.mkldnn.is_available(), "oneDNN")
+        _require(is_fast(model.dtype) or torch.backends.mkldnn.is_available(), "oneDNN")
         _require(all(type(module).__module__.split(".")[0] in _PACKAGES for module in model.modules()),
                  "code outside transformers, whose forward functions may do more")
         self._embedding, self._rotary = base.embed_tokens.weight, base.rotary_emb
         size = sum(module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear))
         _require(size <= MAX_BYTES, "size")
         leave_single = size <= CACHED_BYTES
-        self._norm, self._head = _Norm(base.norm), _Linear(leave_single, model.get_output_embeddings())
+        self._head = _Linear(leave_single, model.get_output_embeddings(), norm=base.norm)
         self._layers = [_Layer(layer, leave_single) for layer in base.layers]
         self._released, self._comparisons = False, 0  # contexts of ``restored`` that are open
 
@@ -113,7 +113,7 @@ class LlamaForward:
             hidden = layer(hidden, shape, rotation, mask, cache, number)
         if logits_to_keep is not None:
             hidden = hidden.view(*shape, -1)[:, logits_to_keep].flatten(0, 1)
-        return self._head(self._norm(hidden)).view(shape[0], -1, self._head.width)
+        return self._head(hidden).view(shape[0], -1, self._head.width)
 
 
 class _Layer:
@@ -121,98 +121,82 @@ class _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         _require(_children(layer) == _LAYER and _children(attention) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
                  and _children(mlp) == _MLP and type(mlp.act_fn).__name__ in _SILU, "parts of a layer")
-        self._first, self._second = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._qkv = _Linear(leave_single, attention.q_proj, attention.k_proj, attention.v_proj)
+        self._qkv = _Linear(leave_single, attention.q_proj, attention.k_proj, attention.v_proj,
+                            norm=layer.input_layernorm)
         self._out, self._down = (_Linear(leave_single, part) for part in (attention.o_proj, mlp.down_proj))
-        self._gate, self._up = (_Linear(leave_single, part) for part in (mlp.gate_proj, mlp.up_proj))
-        self.linear = (self._qkv, self._out, self._gate, self._up, self._down)
+        self._gated = _Linear(leave_single, mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm,
+                              gated=True)
+        self.linear = (self._qkv, self._out, self._gated, self._down)
         self._dim, self._scaling = attention.head_dim, attention.scaling
         self._heads = attention.q_proj.out_features // self._dim
         self._groups = attention.k_proj.out_features // self._dim
         self._norms = _head_norms(attention)
 
     def __call__(self, hidden, shape, rotation, mask, cache, number: int) -> torch.Tensor:
-        merged = self._qkv(self._first(hidden))
+        merged = self._qkv(hidden)
         _rotate(host_array(merged), self._heads, self._groups, *rotation, *self._norms)
         states = merged.view(*shape, -1, self._dim).transpose(1, 2)  # (R, heads + 2 groups, Q, dim)
         query, key, value = states.split((self._heads, self._groups, self._groups), 1)
         keys, values = cache.update(key, value, number)
         attended, _ = tree_attention.tree_sdpa(None, query, keys, values, mask, self._scaling)
         hidden = self._out(attended.reshape(len(hidden), -1), add=hidden)
-        normed = self._second(hidden)
-        gated = self._up(normed, multiply=self._gate(normed, activate=True))
-        return self._down(gated, add=hidden)
+        return self._down(self._gated(hidden), add=hidden)
 
 
 class _Linear:
-    """Linear layers of the same input as one, with prepacked weights.
+    """Linear layers of the same input as one.
 
     Parameters
     ----------
     leave_single
-        Leave a single query to torch.
+        Leave a single query to torch, where oneDNN would take longer.
+    norm
+        Root mean square norm before the layers.
+    gated
+        The layers are a gate and what it gates.
     """
 
-    def __init__(self, leave_single: bool, *layers: torch.nn.Module):
+    def __init__(self, leave_single: bool, *layers: torch.nn.Module, norm: torch.nn.Module | None = None,
+                 gated: bool = False):
         _require(all(type(layer) is torch.nn.Linear and "forward" not in vars(layer)
                      and type(getattr(layer, "weight", None)) is torch.nn.Parameter for layer in layers),
                  "a linear layer")
-        self._layers = layers
-        weight = torch.cat([layer.weight.detach() for layer in layers])
         biases = [layer.bias for layer in layers]
         _require(len({bias is None for bias in biases}) == 1, "biases")
-        self.width, self._plain = len(weight), weight if leave_single else None
-        self._fuse = weight.dtype == torch.float32
-        self._bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+        before = None if norm is None else _weight_and_epsilon(norm)
+        compiled = is_fast(weight.dtype)
+        self._layers, self._releases, self._norm = layers, compiled or not leave_single, None
         try:
-            self._run = torch.ops.mkldnn._linear_pointwise.default
-            self._run_binary = torch.ops.mkldnn._linear_pointwise.binary
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
+            if compiled:
+                self._run = CompiledLinear(weight, bias, gated, before)
+            else:
+                self._run, self._norm = OneDnnLinear(weight, bias, gated, leave_single), before
         except (RuntimeError, AttributeError) as error:  # by this processor or build of torch
             raise Unsupported(str(error)) from None
+        self.width, self.weights = len(weight), weight.numel()
 
     def release(self, embedding: torch.Tensor) -> None:
         """Free the layers' weights except for ``embedding``."""
         for layer in self._layers:
-            if self._plain is None and layer.weight is not embedding:
+            if self._releases and layer.weight is not embedding:
                 layer.weight.data = layer.weight.data.new_empty(0)
 
     def restore(self) -> None:
         """Give the layers their weights again."""
-        parts = self._weight.to_dense().split([layer.out_features for layer in self._layers])
+        parts = self._run.to_dense().split([layer.out_features for layer in self._layers])
         for layer, part in zip(self._layers, parts, strict=True):
             if not layer.weight.numel():
                 layer.weight.data = part
 
-    def __call__(self, values: torch.Tensor, activate: bool = False, add: torch.Tensor | None = None,
-                 multiply: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the product (T, width): with SiLU, plus ``add``, or times ``multiply``."""
-        single = self._plain is not None and len(values) == 1
-        if self._fuse and not single:
-            if add is not None:
-                return self._run_binary(values, add, self._weight, self._bias, "add")
-            if multiply is not None:
-                return self._run_binary(values, multiply, self._weight, self._bias, "mul")
-            return self._run(values, self._weight, self._bias, "swish" if activate else "none", [], "")
-        if single:
-            out = linear(values, self._plain, self._bias)
-        else:
-            out = self._run(values, self._weight, self._bias, "none", [], "")
-        if activate:
-            return silu(out)
-        return out if add is multiply else out + add if multiply is None else out * multiply
-
-
-class _Norm:
-    """Root mean square norm."""
-
-    def __init__(self, norm: torch.nn.Module):
-        self._weight, self._epsilon = _weight_and_epsilon(norm)
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(hidden)
-        _normalize(host_array(hidden), self._weight, self._epsilon, host_array(out))
-        return out
+    def __call__(self, values: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the product (T, width), or the gated half of it, plus ``add``."""
+        if self._norm is not None:
+            normalized = torch.empty_like(values)
+            _normalize(host_array(values), *self._norm, host_array(normalized))
+            values = normalized
+        return self._run(values, add)
 
 
 def _weight_and_epsilon(norm: torch.nn.Module) -> tuple[np.ndarray, np.float32]:
@@ -240,74 +224,16 @@ def _children(module: torch.nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-# The compiled functions round where transformers does. bfloat16 comes as int16 (``host_array``).
-_SUMS = {"reassoc", "contract"}  # sums in any order, so that they are compiled to vector instructions
-
-
-def _load(source, out):
-    """Copy values to float32."""
-
-
-@overload(_load)
-def _compiled_load(source, out):
-    if source.dtype == types.int16:
-        def load(source, out):
-            words = out.view(np.uint32)
-            for d in range(len(source)):
-                words[d] = np.uint32(np.uint16(source[d])) << np.uint32(16)
-    else:
-        def load(source, out):
-            for d in range(len(source)):
-                out[d] = source[d]
-    return load
-
-
-def _store(values, out):
-    """Copy float32 values to the type of ``out``, rounded to the nearest, and round ``values`` too."""
-
-
-@overload(_store)
-def _compiled_store(values, out):
-    if out.dtype == types.int16:
-        def store(values, out):
-            words = values.view(np.uint32)
-            for d in range(len(out)):
-                word = words[d]
-                high = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-                words[d] = high << np.uint32(16)
-                out[d] = np.int16(high)
-    else:
-        def store(values, out):
-            for d in range(len(out)):
-                out[d] = values[d]
-    return store
-
-
-@numba.njit(cache=True, fastmath=_SUMS)
+@numba.njit(cache=True, fastmath=SUMS)
 def _normalize(hidden, weight, epsilon, out):
     """Write the normalized rows of ``hidden`` (T, D) to ``out``."""
     values = np.empty(hidden.shape[1], np.float32)
     for t in range(len(hidden)):
-        _load(hidden[t], values)
-        _normalize_vector(values, weight, epsilon, out[t])
+        load(hidden[t], values)
+        normalize(values, weight, epsilon, out[t])
 
 
-@numba.njit(fastmath=_SUMS)
-def _normalize_vector(values, weight, epsilon, out):
-    """Normalize ``values`` (D,) in place, and write them to ``out``."""
-    total = np.float32(0)
-    for d in range(len(values)):
-        total += values[d] * values[d]
-    scale = np.float32(1) / np.sqrt(total / np.float32(len(values)) + epsilon)
-    for d in range(len(values)):
-        values[d] *= scale
-    _store(values, out)
-    for d in range(len(values)):
-        values[d] *= weight[d]
-    _store(values, out)
-
-
-@numba.njit(cache=True, fastmath=_SUMS)
+@numba.njit(cache=True, fastmath=SUMS)
 def _rotate(states, heads, groups, cosines, sines, weights, epsilon):
     """Normalize, if there are ``weights``, and rotate query heads and key groups in place.
 
@@ -318,20 +244,20 @@ def _rotate(states, heads, groups, cosines, sines, weights, epsilon):
     cosine, sine = np.empty(dim, np.float32), np.empty(dim, np.float32)
     values, turned = np.empty(dim, np.float32), np.empty(dim, np.float32)
     for t in range(len(states)):
-        _load(cosines[t], cosine)
-        _load(sines[t], sine)
+        load(cosines[t], cosine)
+        load(sines[t], sine)
         for head in range(heads + groups):
             place = states[t, head * dim:(head + 1) * dim]
-            _load(place, values)
+            load(place, values)
             if len(weights):
-                _normalize_vector(values, weights[0 if head < heads else 1], epsilon, place)
+                normalize(values, weights[0 if head < heads else 1], epsilon, place)
             for d in range(half):
                 turned[d] = -values[half + d] * sine[d]
                 turned[half + d] = values[d] * sine[half + d]
-            _store(turned, place)
+            store(turned, place)
             for d in range(dim):
                 values[d] *= cosine[d]
-            _store(values, place)
+            store(values, place)
             for d in range(dim):
                 values[d] += turned[d]
-            _store(values, place)
+            store(values, place)

@@ -12,7 +12,9 @@ can be copied; the copy is prepacked on first use.
 from contextlib import contextmanager
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, silu
+
+from dare_job.decode.model.compiled_linear import CompiledLinear, is_fast
 
 MAX_BYTES = 4 * 2**30  # of prepacked copies; larger models are not prepacked
 CACHED_BYTES = 24 * 2**20  # of weights that are assumed to stay in the processor's cache
@@ -26,7 +28,7 @@ class PrepackedLayers:
     def __init__(self, model: torch.nn.Module):
         layers = [module for module in model.modules() if _can_prepack(module)]
         size = sum(layer.weight.nbytes for layer in layers)
-        self._layers = layers if size <= MAX_BYTES and torch.backends.mkldnn.is_available() else []
+        self._layers = layers if size <= MAX_BYTES else []
         try:
             for layer in self._layers:
                 layer.forward = PrepackedLinear(layer, size <= CACHED_BYTES)  # of the instance
@@ -59,23 +61,54 @@ class PrepackedLinear:
     Parameters
     ----------
     leave_single
-        Leave a single query to torch.
+        Leave a single query to torch, where oneDNN would take longer.
     """
 
     def __init__(self, layer: torch.nn.Linear, leave_single: bool):
         self._layer, self._leave_single = layer, leave_single
-        self._operator = torch.ops.mkldnn._linear_pointwise.default
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
+        self._run = (CompiledLinear(layer.weight, layer.bias) if is_fast(layer.weight.dtype)
+                     else OneDnnLinear(layer.weight, layer.bias, leave_single=leave_single))
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features)."""
-        layer = self._layer
-        if self._leave_single and values.numel() == values.shape[-1]:
-            return linear(values, layer.weight, layer.bias)
-        return self._operator(values, self._weight, layer.bias, "none", [], "")
+        return self._run(values.reshape(-1, values.shape[-1])).view(*values.shape[:-1], -1)
 
     def __reduce__(self):
         return _DeferredPrepack, (self._layer, self._leave_single)
+
+
+class OneDnnLinear:
+    """A linear layer through oneDNN, with the interface of ``CompiledLinear`` but for the norm.
+
+    Raises
+    ------
+    RuntimeError, AttributeError
+        This processor or build of torch does not support it.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gated: bool = False,
+                 leave_single: bool = False):
+        self._gated, self._bias = gated, None if bias is None else bias.detach()
+        self._plain = weight.detach() if leave_single else None
+        self._operator = torch.ops.mkldnn._linear_pointwise
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), TYPICAL_ROWS)
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the weight (N, K)."""
+        return self._weight.to_dense()
+
+    def __call__(self, values: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        """(T, K) -> (T, N), or (T, N / 2) if gated; plus ``add`` of that shape."""
+        if self._plain is not None and len(values) == 1:
+            out = linear(values, self._plain, self._bias)
+        elif add is not None and values.dtype == torch.float32:
+            return self._operator.binary(values, add, self._weight, self._bias, "add")
+        else:
+            out = self._operator.default(values, self._weight, self._bias, "none", [], "")
+        if self._gated:
+            gate, gated = out.chunk(2, -1)
+            out = silu(gate) * gated
+        return out if add is None else out + add
 
 
 class _DeferredPrepack:

@@ -1,0 +1,74 @@
+"""Compiled linear layers: the results of torch's functions, whatever the number of rows."""
+
+import pytest
+import torch
+from torch.nn.functional import linear, rms_norm, silu
+
+from dare_job.decode.model import compiled_linear
+from dare_job.decode.model.compiled_linear import CompiledLinear
+
+ROWS = (1, 2, 12, 13, 25)
+CASES = {"plain": {}, "norm": {"norm": True}, "gated": {"gated": True}, "added": {"add": True},
+         "gated, norm": {"gated": True, "norm": True}, "no bias": {"bias": False}}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("size", [(96, 64), (100, 24), (14, 300)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("case", CASES)
+def test_a_layer_computes_what_torchs_functions_do(case, dtype, tolerance, size):
+    options = {"norm": False, "gated": False, "add": False, "bias": True} | CASES[case]
+    width, inner = size
+    weight, scale = (torch.randn(width, inner) / inner**0.5).to(dtype), torch.rand(inner).to(dtype)
+    bias = torch.randn(width).to(dtype) if options["bias"] else None
+    norm = (scale.float().numpy(), 1e-5) if options["norm"] else None
+    layer = CompiledLinear(weight, bias, options["gated"], norm)
+    assert torch.equal(layer.to_dense(), weight)
+    values = torch.randn(max(ROWS), inner).to(dtype)
+    add = torch.randn(max(ROWS), width).to(dtype) if options["add"] else None
+    expected = linear(rms_norm(values, (inner,), scale, 1e-5) if norm else values, weight, bias)
+    if options["gated"]:
+        gate, gated = expected.chunk(2, -1)
+        expected = silu(gate) * gated
+    expected = expected if add is None else expected + add
+    whole = layer(values, add)
+    assert whole.dtype == dtype and torch.allclose(whole, expected, atol=tolerance, rtol=tolerance)
+    for rows in ROWS:
+        assert torch.equal(layer(values[:rows], None if add is None else add[:rows]), whole[:rows])
+
+
+def test_rows_beyond_a_part_and_values_with_strides(monkeypatch):
+    weight = torch.randn(64, 2000)
+    layer, values = CompiledLinear(weight), torch.randn(2000, 150).T  # a part has 60 rows of 2000 values
+    assert not values.is_contiguous()
+    assert torch.allclose(layer(values), linear(values, weight), atol=1e-3)
+
+
+def test_the_gate_is_exact_for_large_and_small_values():
+    layer = CompiledLinear(torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 1.0]), gated=True)
+    values = torch.cat((torch.linspace(-120, 120, 10001), torch.tensor([0.0, 1e-30, -1e-30, 1e30, -1e30])))
+    expected = silu(values.double())
+    assert torch.allclose(layer(values[:, None])[:, 0].double(), expected, rtol=1e-6, atol=1e-33)
+
+
+def test_bfloat16_rounds_to_the_nearest_even_number():
+    weight = torch.tensor([[1.0, 2.0**-9]])
+    values = torch.tensor([[1.0, 1.0], [1.0, 2.0], [1.0 + 2.0**-7, 2.0], [1.0, 3.0]])
+    layer = CompiledLinear(torch.cat((weight, torch.zeros(1, 2))).bfloat16())
+    assert layer(values.bfloat16())[:, 0].tolist() == (values @ weight.T).bfloat16()[:, 0].tolist()
+
+
+@pytest.mark.parametrize(("threads", "amx", "dtype", "fast"), [
+    (1, False, torch.bfloat16, True), (1, True, torch.bfloat16, False), (1, True, torch.float32, True),
+    (2, False, torch.float32, False)])
+def test_it_is_used_on_one_thread_without_matrix_instructions(threads, amx, dtype, fast, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(compiled_linear, "_FEATURES", {"avx2": True, "fma": True})
+    assert compiled_linear.is_fast(dtype) == fast
+    monkeypatch.setattr(compiled_linear, "_FEATURES", {"avx2": True})
+    assert not compiled_linear.is_fast(dtype)
