@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, silu
 
-from dare_job.decode.model import compiled_linear
+from dare_job.decode.model import vectors
 from dare_job.decode.model.compiled_linear import CompiledLinear
 
 ROWS = (1, 2, 12, 13, 25)
@@ -68,7 +68,7 @@ def test_bfloat16_rounds_to_the_nearest_even_number():
 def test_it_is_used_on_one_thread_without_matrix_instructions(threads, amx, dtype, fast, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    monkeypatch.setattr(compiled_linear, "_FEATURES", {"avx2": True, "fma": True})
-    assert compiled_linear.is_fast(dtype) == fast
-    monkeypatch.setattr(compiled_linear, "_FEATURES", {"avx2": True})
-    assert not compiled_linear.is_fast(dtype)
+    monkeypatch.setattr(vectors, "_FEATURES", {"avx2": True, "fma": True})
+    assert vectors.is_fast(dtype) == fast
+    monkeypatch.setattr(vectors, "_FEATURES", {"avx2": True})
+    assert not vectors.is_fast(dtype)

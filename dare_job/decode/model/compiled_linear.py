@@ -10,34 +10,20 @@ Root mean square norms before a layer, and the addition or the gate after it, ar
 transformers does.
 """
 
-import math
-
 import numba
 import numpy as np
 import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
+from dare_job.decode.model import vectors
 from dare_job.decode.model.cache import host_array
-from dare_job.decode.model.vectors import SUMS, load, normalize
+from dare_job.decode.model.vectors import INDEX, LANES, SUMS, TILE, WORDS, floats, load, normalize
 
-_FEATURES = binding.get_host_cpu_features()
-_LANES, _TILE = (16, 12) if _FEATURES.get("avx512f") else (8, 6)  # of a vector; rows whose sums fit registers
-_BLOCK = 2 * _LANES
+_BLOCK = 2 * LANES
 _AHEAD = 128  # vectors of weights that are prefetched
 _PART = 1 << 17  # values that all blocks read in turn: they stay in the processor's cache
-_FLOATS, _WORDS = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.IntType(32), _LANES)
-_SHORTS, _INDEX = ir.VectorType(ir.IntType(16), _LANES), ir.IntType(64)
-
-
-def is_fast(dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies faster so than through oneDNN, with torch's number of threads."""
-    vectors = _FEATURES.get("avx512f") or _FEATURES.get("avx2") and _FEATURES.get("fma")
-    matrices = dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
-    return bool(vectors) and not matrices and torch.get_num_threads() == 1
 
 
 class CompiledLinear:
@@ -71,12 +57,12 @@ class CompiledLinear:
     def _in_blocks(self, weight: torch.Tensor) -> torch.Tensor:
         """(N, K) -> (blocks, 2, lanes, K), with zeros at the end."""
         halves = weight.view(2, -1, weight.shape[1]) if self._gated else weight[None]
-        size = _LANES if self._gated else _BLOCK
+        size = LANES if self._gated else _BLOCK
         padding = weight.new_zeros(len(halves), -self.width % size, weight.shape[1])
         padded = torch.cat((halves, padding), 1)
         if self._gated:
-            return padded.view(2, -1, _LANES, weight.shape[1]).transpose(0, 1)
-        return padded.view(-1, 2, _LANES, weight.shape[1])
+            return padded.view(2, -1, LANES, weight.shape[1]).transpose(0, 1)
+        return padded.view(-1, 2, LANES, weight.shape[1])
 
     def numel(self) -> int:
         """Number of weights."""
@@ -92,7 +78,7 @@ class CompiledLinear:
 
     def __call__(self, values: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         """(T, K) -> (T, N), or (T, N / 2) if gated; plus ``add`` of that shape."""
-        size = _LANES if self._gated else _BLOCK
+        size = LANES if self._gated else _BLOCK
         out = values.new_empty(len(values), len(self._array) * size)
         if add is not None and add.shape != out.shape:
             return self(values) + add
@@ -110,12 +96,12 @@ def _multiply(packed, bias, weight, epsilon, values, extra, out):
     """
     blocks, inner = packed.shape[:2]
     rows, size = len(out), out.shape[1] // blocks
-    part = max(_TILE, min(rows, _PART // inner // _TILE * _TILE))
+    part = max(TILE, min(rows, _PART // inner // TILE * TILE))
     read, row = np.empty(part * inner, np.float32), np.empty(inner, np.float32)
     rounded = np.empty_like(values[0])
     for begin in range(0, rows, part):
         count = min(part, rows - begin)
-        tiles = (count + _TILE - 1) // _TILE
+        tiles = (count + TILE - 1) // TILE
         for tile in range(tiles):
             first, last = count * tile // tiles, count * (tile + 1) // tiles
             for m in range(last - first):
@@ -135,132 +121,49 @@ def _multiply(packed, bias, weight, epsilon, values, extra, out):
 @intrinsic
 def _multiply_tile(typing_context, packed, bias, values, rows, extra, out, row, column):
     """Write products of a block (K, ...) and values (K * rows,) to ``out``, from this row and column on."""
-    def generate(context, builder, signature, arguments):
-        def place(number, kind, *index):
-            array = make_array(signature.args[number])(context, builder, arguments[number])
-            address = builder.bitcast(array.data, ir.IntType(8).as_pointer())
-            for at, stride in zip(index, cgutils.unpack_tuple(builder, array.strides), strict=False):
-                address = builder.gep(address, [builder.mul(at, stride)])
-            return builder.bitcast(address, kind.as_pointer())
+    gated, number = isinstance(extra, types.Boolean), vectors.number_type(packed.dtype)
+    added = isinstance(extra, types.Array)
 
-        inner = cgutils.unpack_tuple(
-            builder, make_array(packed)(context, builder, arguments[0]).shape)[0]
-        weights, values = place(0, _WORDS), place(2, ir.FloatType())
-        first = [builder.load(builder.gep(place(1, _FLOATS), [_INDEX(half)]), align=4) for half in range(2)]
-        done = builder.append_basic_block()
-        switch = builder.switch(arguments[3], done)
-        for count in range(1, _TILE + 1):
-            case = builder.append_basic_block()
-            switch.add_case(_INDEX(count), case)
-            builder.position_at_end(case)
-            sums = _sum_products(builder, read, weights, values, first, inner, count)
-            for number in range(count):
-                at = builder.add(arguments[6], _INDEX(number)), arguments[7]
-                added = place(4, vector, *at) if isinstance(extra, types.Array) else None
-                _finish(builder, sums[2 * number : 2 * number + 2], number_type, gated, added,
-                        place(5, vector, *at))
-            builder.branch(done)
-        builder.position_at_end(done)
+    def generate(context, builder, signature, arguments):
+        def place(argument, *index):
+            return vectors.address(context, builder, signature.args[argument], arguments[argument], *index)[0]
+
+        weights, read = place(0), builder.bitcast(place(2), ir.FloatType().as_pointer())
+        inner = vectors.length(context, builder, packed, arguments[0], 0)
+        first = [vectors.Float32.load(builder, builder.gep(place(1), [INDEX(4 * LANES * half)]))
+                 for half in range(2)]
+
+        def multiply(rows: int) -> None:
+            def add(k, totals):
+                halves = _weights(builder, number, weights, k)
+                at = builder.mul(k, INDEX(rows))
+                repeated = [vectors.repeat(builder, builder.load(
+                    builder.gep(read, [builder.add(at, INDEX(row))]))) for row in range(rows)]
+                return [vectors.call(builder, "fma", repeated[at // 2], halves[at % 2], total)
+                        for at, total in enumerate(totals)]
+
+            sums = vectors.accumulate(builder, inner, first * rows, add)
+            for at in range(rows):
+                index = builder.add(arguments[6], INDEX(at)), arguments[7]
+                other = place(4, *index) if added else None
+                _finish(builder, sums[2 * at : 2 * at + 2], number, gated, other, place(5, *index))
+
+        vectors.for_each_count(builder, arguments[3], multiply)
         return context.get_dummy_value()
 
-    gated = isinstance(extra, types.Boolean)
-    read, number_type = (_read_words, _Bfloat16) if packed.dtype == types.int32 else (_read_floats, _Float32)
-    vector = number_type.vector
     return types.void(packed, bias, values, rows, extra, out, row, column), generate
 
 
-def _sum_products(builder, read, weights, values, first, inner, rows: int) -> list:
-    """Emit the loop over input features; return two vectors of sums for each row."""
-    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(_INDEX)
-    totals = [builder.phi(_FLOATS) for _ in range(2 * rows)]
-    vectors = read(builder, weights, k)
-    place = builder.mul(k, _INDEX(rows))
-    results = []
-    for row in range(rows):
-        value = _repeat(builder, builder.load(builder.gep(values, [builder.add(place, _INDEX(row))])))
-        results += [_call(builder, "fma", value, vector, totals[2 * row + half])
-                    for half, vector in enumerate(vectors)]
-    following = builder.add(k, _INDEX(1))
-    builder.cbranch(builder.icmp_signed("<", following, inner), loop, after)
-    for phi, start, later in ((k, _INDEX(0), following), *zip(totals, first * rows, results, strict=True)):
-        phi.add_incoming(start, before)
-        phi.add_incoming(later, loop)
-    builder.position_at_end(after)
-    return results
-
-
-def _repeat(builder, value):
-    """Return a vector of one value."""
-    first = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), value, ir.IntType(32)(0))
-    return builder.shuffle_vector(first, ir.Constant(_FLOATS, ir.Undefined), _words(0))
-
-
-def _read_words(builder, weights, k):
-    """Two vectors of bfloat16, the lower and the upper halves of words."""
-    words = _load_and_prefetch(builder, weights, k)
-    return (builder.bitcast(builder.shl(words, _words(16)), _FLOATS),
-            builder.bitcast(builder.and_(words, _words(-1 << 16)), _FLOATS))
-
-
-def _read_floats(builder, weights, k):
-    """Two vectors of float32."""
-    place = builder.mul(k, _INDEX(2))
-    return [builder.bitcast(_load_and_prefetch(builder, weights, builder.add(place, _INDEX(half))), _FLOATS)
-            for half in range(2)]
-
-
-def _load_and_prefetch(builder, weights, place):
-    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-    prefetch = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0")
-    later = builder.bitcast(builder.gep(weights, [builder.add(place, _INDEX(_AHEAD))]), byte)
-    builder.call(prefetch, (later, word(0), word(2), word(1)))  # to read, into the second level, data
-    return builder.load(builder.gep(weights, [place]), align=4)
-
-
-class _Bfloat16:
-    """Vectors of bfloat16, as sums in float32 are rounded to."""
-
-    vector = _SHORTS
-
-    @staticmethod
-    def load(builder, place):
-        words = builder.zext(builder.load(place, align=2), _WORDS)
-        return builder.bitcast(builder.shl(words, _words(16)), _FLOATS)
-
-    @staticmethod
-    def round(builder, total):
-        """Round to the nearest, and to an even last bit between two."""
-        word = builder.bitcast(total, _WORDS)
-        last = builder.and_(builder.lshr(word, _words(16)), _words(1))
-        rounded = builder.add(word, builder.add(last, _words(0x7FFF)))
-        return builder.bitcast(builder.and_(rounded, _words(-1 << 16)), _FLOATS)
-
-    @staticmethod
-    def store(builder, rounded, place):
-        word = builder.lshr(builder.bitcast(rounded, _WORDS), _words(16))
-        builder.store(builder.trunc(word, _SHORTS), place, align=2)
-
-
-class _Float32:
-    """Vectors of float32."""
-
-    vector = _FLOATS
-
-    @staticmethod
-    def load(builder, place):
-        return builder.load(place, align=4)
-
-    @staticmethod
-    def round(builder, total):
-        return total
-
-    @staticmethod
-    def store(builder, total, place):
-        builder.store(total, place, align=4)
+def _weights(builder, number, weights, k) -> list:
+    """Load the two vectors of weights of an input feature, and prefetch those of a later one."""
+    loaded = []
+    for part in range(2 // number.numbers):
+        place = builder.add(builder.mul(k, INDEX(2 // number.numbers)), INDEX(part))
+        ahead = builder.gep(weights, [builder.mul(builder.add(place, INDEX(_AHEAD)), INDEX(4 * LANES))])
+        vectors.prefetch(builder, ahead)
+        here = builder.gep(weights, [builder.mul(place, INDEX(4 * LANES))])
+        loaded += number.split(builder, builder.load(builder.bitcast(here, WORDS.as_pointer()), align=4))
+    return loaded
 
 
 def _finish(builder, sums, number, gated: bool, added, place) -> None:
@@ -270,36 +173,15 @@ def _finish(builder, sums, number, gated: bool, added, place) -> None:
         gate = number.round(builder, _silu(builder, outputs[0]))
         outputs = [number.round(builder, builder.fmul(gate, outputs[1]))]
     for half, output in enumerate(outputs):
+        offset = [INDEX(half * LANES * (4 // number.numbers))]
         if added is not None:
-            other = number.load(builder, builder.gep(added, [_INDEX(half)]))
+            other = number.load(builder, builder.gep(added, offset))
             output = number.round(builder, builder.fadd(output, other))
-        number.store(builder, output, builder.gep(place, [_INDEX(half)]))
+        number.store(builder, output, builder.gep(place, offset))
 
 
 def _silu(builder, x):
-    """x / (1 + exp(-x)), where exp(-x) is 2**n times a Taylor series of exp(r), |r| <= log(2) / 2."""
-    x = builder.select(builder.fcmp_ordered("<", x, _floats(-87)), _floats(-87), x)  # 0; NaN stays
-    bounded = _call(builder, "minnum", x, _floats(87))
-    n = _call(builder, "nearbyint", builder.fmul(bounded, _floats(-1 / math.log(2))))
-    r = _call(builder, "fma", n, _floats(-0.693359375), builder.fneg(bounded))  # log(2), in two parts
-    r = _call(builder, "fma", n, _floats(0.693359375 - math.log(2)), r)
-    series = _floats(0)
-    for order in range(7, -1, -1):
-        series = _call(builder, "fma", series, r, _floats(1 / math.factorial(order)))
-    power = builder.shl(builder.add(builder.fptosi(n, _WORDS), _words(127)), _words(23))
-    exponential = builder.fmul(series, builder.bitcast(power, _FLOATS))
-    return builder.fdiv(x, builder.fadd(exponential, _floats(1)))
-
-
-def _call(builder, name: str, *arguments):
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * len(arguments))
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{_LANES}f32"),
-                        arguments)
-
-
-def _floats(value: float):
-    return _FLOATS([np.float32(value)] * _LANES)
-
-
-def _words(value: int):
-    return _WORDS([value] * _LANES)
+    """x / (1 + exp(-x))."""
+    x = builder.select(builder.fcmp_ordered("<", x, floats(-87)), floats(-87), x)  # 0; NaN stays
+    exponential = vectors.exponential(builder, builder.fneg(x))
+    return builder.fdiv(x, builder.fadd(exponential, floats(1)))

@@ -16,9 +16,9 @@ from torch.nn.functional import embedding
 
 from dare_job.decode.model import tree_attention
 from dare_job.decode.model.cache import host_array
-from dare_job.decode.model.compiled_linear import CompiledLinear, is_fast
+from dare_job.decode.model.compiled_linear import CompiledLinear
 from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, OneDnnLinear
-from dare_job.decode.model.vectors import SUMS, load, normalize, store
+from dare_job.decode.model.vectors import SUMS, is_fast, load, normalize, store
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}

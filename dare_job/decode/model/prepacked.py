@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import linear, silu
 
-from dare_job.decode.model.compiled_linear import CompiledLinear, is_fast
+from dare_job.decode.model.compiled_linear import CompiledLinear
+from dare_job.decode.model.vectors import is_fast
 
 MAX_BYTES = 4 * 2**30  # of prepacked copies; larger models are not prepacked
 CACHED_BYTES = 24 * 2**20  # of weights that are assumed to stay in the processor's cache

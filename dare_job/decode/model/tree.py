@@ -183,6 +183,8 @@ class PaddedLayout:
         Query in each place.
     places : int64 (T,)
         Place of each query.
+    starts : int64 (R + 1,)
+        On a CPU: as of the tree.
     parts : list of (int, int, int)
         On a CPU: each row's first query, the end of its queries, and the cache columns that they see.
     padding : float
@@ -192,6 +194,7 @@ class PaddedLayout:
     def __init__(self, rows: int, width: int, queries: torch.Tensor, places: torch.Tensor):
         self.rows, self.width, self.queries, self.places = rows, width, queries, places
         self.parts: list[tuple[int, int, int]] = []
+        self.starts = np.empty(0, np.int64)
         self.padding = 1.0
 
     @classmethod
@@ -204,7 +207,8 @@ class PaddedLayout:
         if (device := tree.tokens.device).type != "cpu":
             return cls(len(tree.starts) - 1, tree.width, queries.to(device), places.to(device))
         layout = cls(len(tree.starts) - 1, tree.width, queries, places)
-        counts, starts = np.diff(tree.starts), tree.starts.tolist()
+        layout.starts, starts = tree.starts, tree.starts.tolist()
+        counts = np.diff(tree.starts)
         columns = np.where(counts > 0, lengths + counts, 0)
         layout.parts = list(zip(starts[:-1], starts[1:], columns.tolist(), strict=True))
         layout.padding = float(len(queries) * columns.max() / (counts @ columns))

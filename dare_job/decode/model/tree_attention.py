@@ -5,10 +5,12 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from dare_job.decode.model import compiled_attention
 from dare_job.decode.model.paged import attention
 from dare_job.decode.model.tree import PaddedLayout
 
@@ -40,12 +42,23 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
             low = torch.finfo(query.dtype).min
             attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
         attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
+    width = query.shape[2] if layout is None else layout.width
+    if compiled_attention.supports(query, value, attention_mask, width):
+        return _attend_compiled(layout, query, key, value, attention_mask, scaling), None
     if layout is None:
         return _attend(query, key, value, attention_mask, scaling), None
     # A row alone keeps no more threads busy than it has groups of heads.
     if layout.padding > _MAX_PADDING * max(1, torch.get_num_threads() / key.shape[1]):
         return _attend_by_row(layout.parts, query, key, value, attention_mask, scaling), None
     return layout.unpad(_attend(layout.pad(query), key, value, attention_mask, scaling))[None], None
+
+
+def _attend_compiled(layout, query, key, value, attention_mask, scaling):
+    rows, heads, queries, dim = query.shape
+    starts = np.arange(rows + 1) * queries if layout is None else layout.starts
+    flat = query.transpose(1, 2).reshape(-1, heads, dim)
+    return compiled_attention.attend(flat, key, value, attention_mask, scaling, starts).view(
+        rows, queries, heads, dim)
 
 
 def _attend(query, key, value, attention_mask, scaling):

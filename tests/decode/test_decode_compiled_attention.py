@@ -1,0 +1,67 @@
+"""Compiled attention: that of torch's function, for trees and rows of different lengths."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from dare_job.decode.model.compiled_attention import attend, supports
+
+TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 4e-3}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("heads", "groups", "dim"), [(9, 3, 64), (4, 4, 32), (14, 1, 32)])
+@pytest.mark.parametrize("lengths", [(1, 2, 3), (15, 16, 17), (300, 20, 37), (33,)])
+def test_a_row_sees_what_its_mask_shows_whatever_memory_holds_beside_it(lengths, heads, groups, dim, dtype):
+    rng, rows, columns = torch.Generator().manual_seed(0), len(lengths), max(lengths)
+    counts = [min(length, 1 + 5 * row) for row, length in enumerate(lengths)]
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    query = torch.randn(int(starts[-1]), heads, dim, generator=rng).to(dtype)
+    keys, values = (torch.randn(rows, groups, columns + 5, dim, generator=rng).to(dtype)[:, :, :columns]
+                    for _ in range(2))
+    low = torch.finfo(dtype).min
+    mask = torch.full((rows, 1, max(counts), columns), low, dtype=dtype)
+    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        seen = torch.rand(count, length, generator=rng) < 0.7
+        seen[:, -1] = True
+        mask[row, 0, :count, :length] = torch.zeros(count, length).masked_fill(~seen, low).to(dtype)
+        keys[row, :, length:] = torch.nan
+        values[row, :, length:] = torch.nan
+    result = attend(query, keys, values, mask, 0.3, starts)
+    for row, (length, start, end) in enumerate(zip(lengths, starts[:-1], starts[1:], strict=True)):
+        expected = scaled_dot_product_attention(
+            query[start:end].transpose(0, 1)[None].double(), keys[row : row + 1, :, :length].double(),
+            values[row : row + 1, :, :length].double(),
+            mask[row : row + 1, :, : end - start, :length].double(), scale=0.3, enable_gqa=True)
+        assert torch.allclose(result[start:end].double(), expected[0].transpose(0, 1), atol=TOLERANCES[dtype],
+                              rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_without_a_mask_a_query_sees_every_key_and_large_scores_do_not_overflow(dtype):
+    torch.manual_seed(0)
+    query, keys, values = torch.randn(2, 4, 32) * 100, torch.randn(2, 2, 50, 32), torch.randn(2, 2, 50, 32)
+    query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
+    expected = scaled_dot_product_attention(query[:, :, None].double(), keys.double(), values.double(),
+                                            enable_gqa=True)[:, :, 0]
+    result = attend(query, keys, values, None, None, np.arange(3))
+    assert torch.allclose(result.double(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
+def test_numbers_that_are_not_finite_stay_so():
+    query, states = torch.full((1, 2, 32), torch.nan), torch.ones(1, 1, 3, 32)
+    assert attend(query, states, states, None, None, np.arange(2)).isnan().all()
+    values = states.clone()
+    values[0, 0, 1, 5] = torch.inf
+    assert attend(query.nan_to_num(1.0), states, values, None, None, np.arange(2)).isinf()[..., 5].all()
+
+
+def test_long_queries_and_masks_of_heads_are_left_to_torch():
+    query, value = torch.ones(1, 4, 3, 32), torch.ones(1, 2, 5, 32)
+    mask = torch.zeros(1, 1, 3, 5)
+    assert torch.get_num_threads() > 1 or supports(query, value, mask, 3)
+    assert not supports(query, value, mask, 65) and not supports(query, value, None, 3)
+    assert not supports(query, value, mask.expand(-1, 4, -1, -1), 3)
+    assert not supports(query[..., :24], value[..., :24], mask, 3)
+    assert not supports(query.half(), value.half(), mask.half(), 3)
