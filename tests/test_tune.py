@@ -15,9 +15,10 @@ from dare_job.cli import app
 from dare_job.config.settings import load
 from dare_job.decode.engine.latency import LatencyCurve
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.replay import budgets
+from dare_job.evaluate.replay import budgets, run_shares
 from dare_job.evaluate.replay.batched import Rate, fastest
 from dare_job.evaluate.replay.tune import Options, run
+from dare_job.publish.report.cost import TimeShares
 
 CONF = Path(__file__).parents[1] / "conf"
 QUERIES = (1, 2, 5, 9, 17, 33, 65)
@@ -69,7 +70,7 @@ def test_the_winner_is_at_least_as_good_as_the_default(corpus, tmp_path, capsys)
     assert found["ratio"] > 1 and default["nodes"] == "auto"
     assert 0 < found["drafting_share"] < 1
     assert found["drafting_share"] + found["forward_share"] == pytest.approx(1)
-    assert "Prompts and everything else are not in it" in (tmp_path / "tuned.yaml").read_text()
+    assert found["run_shares"] is None and "no run has measured" in (tmp_path / "tuned.yaml").read_text()
     assert batch["plain_tokens_per_s"] == found["plain_tokens_per_s"] < batch["fixed_tokens_per_s"]
     sizes = [found["pool_sizes"][size]["accepted_per_step"] for size in ("0", "10", "30", "66")]
     assert sizes[0] < sizes[1] < sizes[2] <= sizes[3] + 0.01
@@ -78,6 +79,20 @@ def test_the_winner_is_at_least_as_good_as_the_default(corpus, tmp_path, capsys)
     assert whole["tokens_per_s"] == pytest.approx(by_hand, rel=1e-3)
     planned = int(capsys.readouterr().out.split("at most ")[1].split()[0])
     assert 10 < found["replays"] <= planned
+
+
+def test_the_measured_shares_of_a_run_are_said_and_written(corpus, tmp_path, capsys, monkeypatch):
+    """Where they are read is tested with the report, which shows the same."""
+    measured = run_shares.RunShares("out", "2026-01-09", "run-a", TimeShares(0.31, 0.07, 0.4, 0.22))
+    monkeypatch.setattr(run_shares, "find", lambda texts, config: measured)
+    found = run(options(corpus, tmp_path, nodes=(4,)))
+    assert found["run_shares"] == {
+        "out": "out", "date": "2026-01-09", "run_id": "run-a", "prompts": 0.31, "drafting": 0.07,
+        "forward_passes": 0.4, "everything_else": 0.22}
+    for text in (capsys.readouterr().out, (tmp_path / "tuned.yaml").read_text()):
+        assert "in the run of 2026-01-09 (run run-a, out)" in text
+        assert "prompts took 31 % of the decoding time, drafting 7.0 %, forward passes 40 %, " \
+            "everything else 22 %" in text
 
 
 def test_nodes_follow_the_latency(corpus, tmp_path):

@@ -7,7 +7,7 @@ from functools import partial
 from dare_job.config.settings import JobConfig, load
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
-from dare_job.evaluate.replay import search, sources, tuned
+from dare_job.evaluate.replay import run_shares, search, sources, tuned
 from dare_job.evaluate.replay.options import TuneOptions as Options
 from dare_job.evaluate.replay.search import Space
 from dare_job.evaluate.replay.trials import Objective, Trials
@@ -52,6 +52,8 @@ def run(options: Options) -> dict:
     price = config.cost.per_gpu_hour if options.per_gpu_hour is None else options.per_gpu_hour
     if price is not None:
         tuned.add_costs(result, price)
+    measured = run_shares.find(options.text, config)
+    result["run_shares"] = measured and measured.record()
     source = (f"{', '.join(map(str, options.text))}: {len(corpus.test) - screened} texts replayed, "
               f"{len(corpus.rest)} in the pools, drafts from {', '.join(options.pool)}; latency: "
               f"{options.curve_name}")
@@ -59,7 +61,7 @@ def run(options: Options) -> dict:
     say(f"{options.out}: batch {batch}, nodes {winner.nodes}: {winner.accepted_per_step:.2f} accepted per "
         f"step, {winner.tokens_per_s:.0f} tokens/s, {result['ratio_to_default']:.3f} times the settings "
         f"before; of the computed time, drafting takes {winner.drafting_share:.0%}, forward passes the rest. "
-        "Prompts are not replayed: the report of a run shows what they take")
+        f"{run_shares.words(result['run_shares'])}")
     return result
 
 

@@ -9,6 +9,7 @@ import yaml
 from dare_job.config.decoding import DecodeSettings
 from dare_job.config.settings import PoolSettings
 from dare_job.decode.settings import EngineSettings
+from dare_job.evaluate.replay import run_shares
 from dare_job.evaluate.replay.batched import AUTO, Batched, Rate, fastest, ratio_interval
 from dare_job.evaluate.replay.search import Choice, Space, best
 from dare_job.evaluate.replay.trials import Objective, Point, Trial, Trials
@@ -175,7 +176,7 @@ def document(result: Mapping, source: str, command: str) -> str:
     Parameters
     ----------
     result
-        Of ``figures``.
+        Of ``figures``, with ``run_shares``.
     source
         The replayed texts and the latency curve, in words.
     """
@@ -193,7 +194,7 @@ def document(result: Mapping, source: str, command: str) -> str:
         "# Of the computed time, drafting takes " + ", ".join(
             f"{100 * row['drafting_share']:.0f} % (batch {batch})"
             for batch, row in result["by_batch"].items()) + "; the rest are forward passes.",
-        "# Prompts and everything else are not in it: the report of a run shows what they take.",
+        f"# {' '.join(run_shares.words(result['run_shares']).split())}.",
         *_cost_lines(result)]
     written = yaml.safe_dump(result["best"], sort_keys=False)
     return "\n".join(lines) + "\n" + written + _waves(result["waves"])

@@ -120,16 +120,14 @@ class Collected:
         self.rows += batch.num_rows
         _add(self.written, batch["generated_dt"])
         self.reasons.add(batch["entity_id"], batch["error"])
-        new = pc.fill_null(pc.equal(batch["generated_dt"], self._dt), False)
-        old = pc.and_(pc.is_valid(batch["generated_dt"]), pc.invert(new))
-        new = pc.and_(new, pc.invert(pc.fill_null(batch["copied"], False)))  # the text of another row
+        old = pc.and_(pc.is_valid(batch["generated_dt"]), pc.invert(_has_date(batch, self._dt)))
+        new = _is_written(batch, self._dt)
         self._offer(batch.filter(old), first + _places(old), {self.carried: self._order})
         numbers, batch = first + _places(new), batch.filter(new)
         self.fresh += batch.num_rows
         self.lengths = add_lengths(self.lengths, batch["tokens"])
         _add(self.finished, batch["finish_reason"])
-        self.times.update({name: total for name in ROW_TIMES
-                           if (total := pc.sum(batch[name]).as_py()) is not None})
+        self.times.update(_times(batch))
         kinds = batch["pool_kind"].fill_null("none")
         for name in kinds.unique().to_pylist():
             kind = self._kinds.setdefault(name, Kind(self.entity, name))
@@ -185,6 +183,15 @@ def collect(folder: AnyPath, entity: str, dt: str) -> Collected:
     return collected
 
 
+def read_times(folder: AnyPath, dt: str) -> Counter[str]:
+    """``Collected.times`` of the snapshot of a date; reads only the columns that it needs."""
+    times: Counter[str] = Counter()
+    for batch in published.dataset(folder).to_batches(columns=["generated_dt", "copied", *ROW_TIMES],
+                                                      batch_size=_BATCH):
+        times.update(_times(batch.filter(_is_written(batch, dt))))
+    return times
+
+
 def add_lengths(lengths: np.ndarray, tokens: pa.Array) -> np.ndarray:
     """Add texts to ``lengths`` int64 (L,), the number of texts by their tokens; returns the sums.
 
@@ -194,6 +201,20 @@ def add_lengths(lengths: np.ndarray, tokens: pa.Array) -> np.ndarray:
     counts = np.bincount(tokens.drop_null().to_numpy(), minlength=len(lengths))
     counts[:len(lengths)] += lengths
     return counts
+
+
+def _has_date(batch: pa.RecordBatch, dt: str) -> pa.Array:
+    return pc.fill_null(pc.equal(batch["generated_dt"], dt), False)
+
+
+def _is_written(batch: pa.RecordBatch, dt: str) -> pa.Array:
+    """Rows whose text was generated on the date ``dt``; a copy has the text of another row."""
+    return pc.and_(_has_date(batch, dt), pc.invert(pc.fill_null(batch["copied"], False)))
+
+
+def _times(batch: pa.RecordBatch) -> dict[str, float]:
+    """Sums in milliseconds of ROW_TIMES; those that no row has are left out."""
+    return {name: total for name in ROW_TIMES if (total := pc.sum(batch[name]).as_py()) is not None}
 
 
 def _slowness(batch: pa.RecordBatch) -> np.ndarray:
