@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from dare_job.generate import sharding
 from dare_job.generate.sharding import Load
 from dare_job.job import Job
-from dare_job.refresh.value import CHARACTERS_PER_TOKEN, STEP_COST, TOKENS_PER_STEP
+from dare_job.refresh import acceptance
+from dare_job.refresh.value import CHARACTERS_PER_TOKEN, STEP_COST
 from dare_job.schemas import ENTITIES
 from dare_job.tables import published
 
@@ -46,13 +47,14 @@ class PoolStatistics:
 def text_token_cost(job: Job) -> int:
     """Cost of a generated token, at least 1, from the previous run's steps if it used the same mode."""
     decode, sums = job.config.decode, {"tokens": 0, "target_steps": 0}
-    if decode.mode == "autoregressive" or decode.nodes == 0 and decode.mode != "beam":
+    default = acceptance.default_rate(decode)
+    if default == 1.0:
         return STEP_COST
     for entity in ENTITIES:
         written = published.previous_manifest(job, entity)
         if written.get("mode") == decode.mode:
             sums = {name: total + written["totals"][name] for name, total in sums.items()}
-    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else TOKENS_PER_STEP)
+    return token_cost(sums["tokens"] / sums["target_steps"] if sums["target_steps"] else default)
 
 
 def token_cost(per_step: float) -> int:

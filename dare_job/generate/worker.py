@@ -24,7 +24,7 @@ from dare_job.generate.hangs import Watchdog
 from dare_job.generate.live_progress import LiveProgress
 from dare_job.generate.task import CHUNKS, Task
 from dare_job.observe import log
-from dare_job.refresh import stopping
+from dare_job.refresh import acceptance, stopping
 from dare_job.schemas import MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage.paths import AnyPath, is_local, path
@@ -200,7 +200,8 @@ class Collector:
         chunk_files.write(file, _with_copied_words(entries, self._task), busy_s,
                           maker={"worker": _name(), "batch_size": decoding.batch_size_of(self._task),
                                  "ended": round(time.time(), 3)},
-                          **{"beams": beams} if beams else {})
+                          **{"beams": beams} if beams else {},
+                          **{acceptance.KEY: pools} if (pools := worker_stats.pool_totals(entries)) else {})
         self._began = time.perf_counter()
         self._totals.pop(chunk)
         record = {"shard": first["shard"], "chunk": chunk, "rows": len(entries)}

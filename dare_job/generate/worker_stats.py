@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dare_job.generate.shard_plan import ShardPlan
+from dare_job.refresh import acceptance
 from dare_job.storage.paths import AnyPath, map_paths
 from dare_job.tables import chunk_files
 
@@ -22,10 +23,16 @@ def committed_files(work: ShardPlan) -> set[AnyPath]:
     return {path for folder in work.entities for path in folder.glob("part-*.parquet")}
 
 
-def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
+def read_footers(work: ShardPlan) -> dict[AnyPath, dict]:
+    """``chunk_files.read_records`` of all committed chunks, by file."""
+    files = sorted(committed_files(work))
+    return dict(zip(files, map_paths(chunk_files.read_records, files), strict=True))
+
+
+def utilization_record(work: ShardPlan, before: set[AnyPath], footers: dict[AnyPath, dict]) -> dict | None:
     """Utilization of the workers that committed chunks not in ``before``, as JSON values.
 
-    None if there is no such chunk.
+    None if there is no such chunk. ``footers`` are those of ``read_footers``.
 
     Returns
     -------
@@ -44,10 +51,9 @@ def utilization_record(work: ShardPlan, before: set[AnyPath]) -> dict | None:
     seconds: dict[int, Counter[str]] = defaultdict(Counter)
     sizes: dict[str, int] = {}
     spans: dict[str, list[_Span]] = defaultdict(list)
-    files = committed_files(work)
-    if not files - before:
+    if not footers.keys() - before:
         return None
-    for path, records in zip(files, map_paths(chunk_files.read_records, files), strict=True):
+    for path, records in footers.items():
         if maker := records.get("maker"):
             worker, batch_size, busy_s = maker["worker"], maker["batch_size"], records["totals"]["busy_s"]
             shard, _ = chunk_files.numbers(path)
@@ -99,6 +105,28 @@ def _joined(spans: Iterable[_Span], gap_s: float, same_shard: bool) -> list[_Spa
 
 def _wave(work: ShardPlan, shard: int) -> int:
     return next(wave for wave in range(1, 1 + len(work.waves)) if shard in work.shards_of(wave))
+
+
+def pool_totals(entries: Iterable[tuple[dict, dict]]) -> dict[str, list]:
+    """[kind, steps, tokens] by pool, of the rows that had no previous text to draft from.
+
+    ``entries`` are planned rows with their rows of KNOWLEDGE. Rows with an error are left out. The name of
+    rows without a pool is "".
+    """
+    sums: dict[str, list] = {}
+    for row, finished in entries:
+        if not row.get("own_ids") and finished.get("target_steps"):
+            pool = sums.setdefault(finished["pool"] or "", [finished["pool_kind"], 0, 0])
+            pool[1] += finished["target_steps"]
+            pool[2] += finished["tokens"]
+    return sums
+
+
+def pool_record(footers: dict[AnyPath, dict], entity: str, date: str, mode: str) -> dict:
+    """``acceptance.record`` of the chunks of an entity type. Steps of a killed command count as well."""
+    chunks = (records.get(acceptance.KEY, {}) for path, records in footers.items()
+              if path.parent.name == f"entity={entity}")
+    return acceptance.record(acceptance.total(chunks), date, mode)
 
 
 def beam_totals(outcome: "Result | str") -> Counter[str]:

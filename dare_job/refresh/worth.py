@@ -8,15 +8,15 @@ as make 2 % of all rows that it covers.
 
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dare_job.job import Job
-from dare_job.refresh import choice, learned
+from dare_job.refresh import acceptance, choice, learned
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import (
     CHARACTERS_PER_TOKEN,
-    TOKENS_PER_STEP,
     cost,
     new_share,
     value,
@@ -34,10 +34,10 @@ FAILED, FEW_NEW, RECENT = "failed before", "few new interactions", "written rece
 
 # Columns of the previous texts that ``add_worth`` needs.
 OF_TEXTS = ("generated_dt", "text_interactions", "failures", "failed_dt", "tokens", "target_steps",
-            "prompt_tokens", "prompt_set")
+            "prompt_tokens", "prompt_set", "pool")
 
 
-def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
+def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int, pool_kind: Column) -> DataFrame:
     """Add the columns of PLAN from ``carried_reason`` to ``rank``.
 
     Parameters
@@ -48,6 +48,8 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
         key), and ``same_writer`` (model and settings are those that the text was written with).
     day_s
         Seconds from midnight (UTC) to the end of a date in the zone of the input; negative east of it.
+    pool_kind
+        The kind of pool that a row will most likely draft from: the stage that chooses pools follows.
     """
     to_write, text = F.col("stale") & F.col("prompt").isNotNull(), F.col("has_text")
     age = F.coalesce(_days_since(job, "old.generated_dt"), F.lit(UNDATED_DAYS))
@@ -55,7 +57,8 @@ def add_worth(job: Job, entity: str, rows: DataFrame, day_s: int) -> DataFrame:
         "unseen_interactions": F.when(text, _unseen(day_s)).cast("int"),
         "age_days": F.when(text, F.greatest(F.lit(0), age)).cast("int"),
         "prompt_tokens": _prompt_tokens(job, entity)})
-    text_tokens, steps = _expected(job, entity)
+    rows, per_step = _with_rate(job, entity, rows, pool_kind)
+    text_tokens, steps = _expected(job, entity, per_step)
     rows = rows.withColumns({
         "distance": _distance().cast("float"),
         "cost": F.ceil(cost(F.col("prompt_tokens"), steps)).cast("long"),
@@ -170,7 +173,29 @@ def _distance() -> Column:
     return F.when(F.col("unseen_interactions").isNotNull(), F.try_element_at("moved", place))
 
 
-def _expected(job: Job, entity: str) -> tuple[Column, Column]:
+def _with_rate(job: Job, entity: str, rows: DataFrame, pool_kind: Column) -> tuple[DataFrame, Column]:
+    """The rows, and the tokens per step of a row whose previous text says nothing about its steps.
+
+    Of rows that had none in the newest run that wrote enough of them: of the row's pool in that run, else of
+    ``pool_kind``, else of all. Of a row with a text by the same writer, whose steps are not known (it came
+    with the input, or is a copy): of all texts of the previous run.
+    """
+    manifest, mode = published.previous_manifest(job, entity), job.config.decode.mode
+    totals = manifest.get("totals") or {} if manifest.get("mode", mode) == mode else {}
+    mean = (totals["tokens"] / totals["target_steps"] if totals.get("target_steps")
+            else acceptance.default_rate(job.config.decode))
+    rates = acceptance.rates(manifest.get(acceptance.KEY), mode, mean)
+    rate = F.coalesce(*[F.when(pool_kind == kind, value) for kind, value in rates.kinds.items()],
+                      F.lit(rates.overall))
+    if rates.pools:
+        names = pa.table({"rated_pool": [*rates.pools], "rate": [*rates.pools.values()]})
+        pool = F.when(F.col("old.generated_dt") == rates.date, F.col("old.pool"))
+        rows = rows.join(F.broadcast(job.spark.createDataFrame(names)), pool == F.col("rated_pool"), "left")
+        rate = F.coalesce("rate", rate)
+    return rows, F.when(F.col("has_text") & ~_rewritten(job, entity), mean).otherwise(rate)
+
+
+def _expected(job: Job, entity: str, per_step: Column) -> tuple[Column, Column]:
     """Tokens and decoding steps of a row's text: of its previous text, else the last run's mean.
 
     A text of another model, other settings or another prompt set says nothing about the length of the next.
@@ -178,7 +203,6 @@ def _expected(job: Job, entity: str) -> tuple[Column, Column]:
     manifest, longest = published.previous_manifest(job, entity), job.config.decode.max_new_tokens
     totals, written = manifest.get("totals") or {}, (manifest.get("counts") or {}).get("written")
     mean = totals["tokens"] / written if written and totals.get("tokens") else longest
-    per_step = totals["tokens"] / totals["target_steps"] if totals.get("target_steps") else TOKENS_PER_STEP
     same = ~_rewritten(job, entity)
     tokens = F.least(F.coalesce(F.when(same, F.col("old.tokens")), F.lit(round(mean))), F.lit(longest))
     return tokens, F.coalesce(F.when(same, F.col("old.target_steps")), F.ceil(tokens / per_step))

@@ -17,7 +17,7 @@ from dare_job.generate.task import CHUNKS, Task
 from dare_job.job import Job
 from dare_job.observe import progress
 from dare_job.publish.loss.limits import over_limit
-from dare_job.refresh import stopping
+from dare_job.refresh import acceptance, stopping
 from dare_job.schemas import ENTITIES, GLOBAL, MODES_WITH_GROUP_POOLS, MODES_WITHOUT_POOLS
 from dare_job.spark import workers
 from dare_job.storage import lock, paths
@@ -77,16 +77,19 @@ def run(job: Job) -> dict:
     if job.config.decode.mode == "beam":
         beams = worker_stats.beam_statistics(sorted(worker_stats.committed_files(work)))
     with progress.doing("reading the totals of finished chunks"):
-        used = _utilization(job, work, files)
+        footers = worker_stats.read_footers(work)
+        used = _utilization(job, work, files, footers)
         workers = used and (used.get("concurrent") or used["workers"])
         record = {"rows": totals.rows, "written_now": totals.rows - before, **totals.record(),
                   "stopped": why, "not_reached": work.rows - totals.rows,
                   "waves": wave_index.wave_record(work), "workers": used, "beams": beams,
                   "loss": strict_twins.read_loss(work)}
+        rates = {entity: worker_stats.pool_record(footers, entity, job.space.dt, job.config.decode.mode)
+                 for entity in ENTITIES}
         measured = _baseline(job, work, workers, totals) if work.rows and not why else {}
         record |= {"baseline": measured.get("measured"), "baseline_span": measured.get("span")}
     lock.require_held()
-    write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record})
+    write_json(work.folder / DONE, {"fingerprint": work.fingerprint, **record, acceptance.KEY: rates})
     if why:
         stopping.keep_stopped(job)
     return record
@@ -110,9 +113,10 @@ def load_shard_plan(job: Job) -> shard_plan.ShardPlan:
     return shard_plan.load_or_create(job, _fingerprint(job, stale), rows)
 
 
-def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath]) -> dict | None:
+def _utilization(job: Job, work: shard_plan.ShardPlan, before: set[AnyPath],
+                 footers: dict[AnyPath, dict]) -> dict | None:
     """Utilization and hangs of this run's workers. If none committed a chunk, those of the last run."""
-    record = worker_stats.utilization_record(work, before)
+    record = worker_stats.utilization_record(work, before, footers)
     if record is None:
         try:
             return done_record(work.folder).get("workers")

@@ -6,6 +6,7 @@ Reads the input and the previous snapshot.
 import logging
 from dataclasses import fields
 from functools import partial
+from itertools import product
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
@@ -25,7 +26,7 @@ from dare_job.models.files import EMBEDDED
 from dare_job.observe import progress
 from dare_job.publish.gate import input_size
 from dare_job.refresh import chosen, worth
-from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN
+from dare_job.schemas import ENTITIES, GLOBAL, KNOWLEDGE, MODES_WITH_GROUP_POOLS, PLAN, TRAFFIC
 from dare_job.spark.tables import read_parquet, write_parquet
 from dare_job.stages import embed
 from dare_job.storage import paths
@@ -34,6 +35,7 @@ from dare_job.tables import published
 from dare_job.tables.published import has_relaxed_tokens, previous_folder, read_texts
 from dare_job.tables.stage_inputs import stage_report
 from dare_job.workspace import MANIFEST, committing, digest, done_record, is_done
+from pools import router
 
 _LOG = logging.getLogger("dare_job")
 
@@ -68,6 +70,7 @@ def run(job: Job) -> dict:
         job.config.history.model_dump(),
         [job.config.prompt_set(entity).version_hash for entity in ENTITIES],
         PLAN.names, _refresh_interval(job), job.config.refresh.choosing | _learned(job), vectors,
+        _routing(job),
         [_identity(previous[entity]) for entity in ENTITIES]])
     target = job.space.stage("plan")
     if not is_done(target, fingerprint):
@@ -82,7 +85,8 @@ def run(job: Job) -> dict:
                         table = table.where(F.lit(False))
                     folder = staging / f"entity={entity}"
                     rows = _planned(job, entity, table, previous[entity], salts[entity])
-                    rows = worth.add_worth(job, entity, rows, end_of_date(job) - end_of_day(job.space.day))
+                    rows = worth.add_worth(job, entity, rows, end_of_date(job) - end_of_day(job.space.day),
+                                           _pool_kind(job, entity))
                     write_parquet(rows.select(*PLAN.names), folder)
                     record[entity] = _entity_counts(folder)
             with progress.doing("choosing the rows to write"):
@@ -120,6 +124,34 @@ def _learned(job: Job) -> dict:
     """Learned coefficients of the value, on which the choice of rows depends; empty without any."""
     coefficients = worth.learned_coefficients(job)
     return {} if coefficients is None else {"learned": vars(coefficients)}
+
+
+def _routing(job: Job) -> list:
+    """Settings on which ``_pool_kind`` and so the cost of a row depends; empty if nothing is chosen by it."""
+    return [job.config.decode.mode, job.config.router.model_dump()] if job.config.refresh.is_limited else []
+
+
+def _pool_kind(job: Job, entity: str) -> Column:
+    """The kind of pool that the stage route will most likely choose for a row, by its rule.
+
+    Groups are made after the plan. Here an entity with interactions, where its type has vectors, counts as
+    one with a collaborative group, and one with an attribute as one with an attribute group.
+    """
+    if job.config.decode.mode not in MODES_WITH_GROUP_POOLS:
+        return F.lit(GLOBAL)
+    settings, provided = job.config.router, job.config.embed.vectors
+    least = settings.min_interactions
+    has_history, has_group = F.col("interactions") >= least, F.col("interactions") > 0
+    if provided and entity not in provided:
+        has_group = F.lit(False)
+    impressions = F.map_contains_key("attributes", TRAFFIC).cast("int")  # no group is made of them
+    has_attribute = F.coalesce(F.size("attributes") > impressions, F.lit(False))
+    cases = enumerate((has_attribute, has_group, has_history))
+    place = sum((case.cast("int") * 2**bit for bit, case in cases), F.lit(0))
+    kinds = [router.route(entity, least - (not history), "group" if group else None,
+                          "group" if attribute else None, least, getattr(settings, entity)).pool_kind
+             for history, group, attribute in product((False, True), repeat=3)]
+    return F.get(F.array(*map(F.lit, kinds)), place)
 
 
 def _warn_of_wording(job: Job) -> None:

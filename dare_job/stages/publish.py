@@ -41,7 +41,7 @@ from dare_job.models.files import tokenizer_hash
 from dare_job.observe import figures, progress, redact
 from dare_job.publish import report
 from dare_job.publish.gate import input_size
-from dare_job.refresh import chosen, stopping, words
+from dare_job.refresh import acceptance, chosen, stopping, words
 from dare_job.schemas import ENTITIES, KNOWLEDGE, PLAN, SCHEMA_VERSION
 from dare_job.stages import gate
 from dare_job.storage import atomic_folder, lock
@@ -91,6 +91,8 @@ def make_manifest(job: Job, entity: str, generated: dict, folder: AnyPath, files
         "tokens_per_s": generated["tokens_per_s"], "baseline": generated["baseline"],
         "refresh": _carried_over(job, generated, choice, entity, [folder / part.file for part in files]),
         "gates": gates, "waves": generated["waves"][entity],
+        acceptance.KEY: acceptance.newest((generated.get(acceptance.KEY) or {}).get(entity),
+                                          published.previous_manifest(job, entity).get(acceptance.KEY)),
         **{name: generated.get(name) for name in ("beams", "busy_s", "workers", "baseline_span", "loss")},
         "input": input_size.compared_counts(plan["input"]),
         "rejects": {"broken": plan["input"]["broken"], "duplicate": plan["input"]["duplicates"]},

@@ -14,6 +14,7 @@ from dare_job import errors, pipeline
 from dare_job.generate import baseline, estimate, loading, previous_text
 from dare_job.publish import report
 from dare_job.publish.report import show_text
+from dare_job.refresh import acceptance
 from dare_job.schemas import ENTITIES, KNOWLEDGE
 from dare_job.stages import generate
 
@@ -42,6 +43,18 @@ def test_the_files_have_the_contract_schema_and_the_manifest_their_checksums(nig
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"]
         assert manifest["counts"]["rows"] == sum(file["rows"] for file in manifest["files"].values())
         assert {"config", "model", "tokenizer", "rejects", "pool_kinds", "baseline"} <= set(manifest)
+
+
+def test_the_steps_of_rows_without_a_previous_text_are_recorded_and_kept_on_a_night_without_such_rows(nights):
+    """All rows of the first night have none. Those of the second one have: what it measured is too little."""
+    for entity in ENTITIES:
+        first, second = (json.loads((nights.out / "knowledge" / f"entity={entity}" / f"dt={night}" /
+                                     "_manifest.json").read_text()) for night in (NIGHT_1, NIGHT_2))
+        measured, totals = first[acceptance.KEY], first["totals"]
+        assert (measured["steps"], measured["tokens"]) == (totals["target_steps"], totals["tokens"])
+        assert (measured["date"], measured["mode"]) == (NIGHT_1, "dare")
+        assert measured["kinds"].keys() == first["pool_kinds"].keys()
+        assert measured["steps"] > acceptance.ENOUGH_STEPS and second[acceptance.KEY] == measured
 
 
 def test_the_second_night_writes_only_stale_rows_and_carries_the_others(nights):

@@ -97,6 +97,21 @@ def test_rows_are_committed_by_chunk_in_order_and_with_totals(task):
     assert totals.busy_s > 0
 
 
+def test_steps_of_rows_without_a_previous_text_are_recorded_by_pool(task):
+    """Of the rows of a chunk: neither of those that fail nor of those that draft from their own text."""
+    task.bad |= {"r1"}
+    own, pools = {"r2": [1, 2], "r5": []}, {"r4": "c-1", "r5": "c-1"}
+    table = pa.Table.from_batches(batches(6, 6)).to_pylist()
+    rows = [row | {"own_ids": own.get(row["entity_id"]), "pool": pools.get(row["entity_id"], "global"),
+                   "pool_kind": "collaborative" if row["entity_id"] in pools else "global"} for row in table]
+    list(worker.write_shard(pa.Table.from_pylist(rows).to_batches(), task.task))
+    work = shard_plan.read_plan(task.folder)
+    found = worker_stats.pool_record(worker_stats.read_footers(work), "user", "2026-01-02", "dare")
+    assert found["kinds"] == {"global": [4, 6], "collaborative": [4, 6]}  # r0 and r3, r4 and r5
+    assert (found["steps"], found["tokens"], found["pools"]) == (8, 12, {})
+    assert worker_stats.pool_record(worker_stats.read_footers(work), "item", "", "dare")["steps"] == 0
+
+
 def test_widths_of_beams_are_summed_over_chunks(task, monkeypatch):
     """Weighted by layers, and by layers that passed; a row with an error has none."""
     task.bad |= {"r2"}

@@ -27,16 +27,20 @@ def write(work: ShardPlan, shard: int, chunk: int, worker: str | None, busy_s: f
     chunk_files.write(entity / chunk_files.name(shard, chunk), [text("u0", "done")], busy_s, **records)
 
 
+def utilization(work: ShardPlan, before: set) -> dict | None:
+    return worker_stats.utilization_record(work, before, worker_stats.read_footers(work))
+
+
 def test_each_wave_waits_for_its_own_busiest_worker(work):
     write(work, 0, 0, "a:1", 500.0)  # of a run before
     before = worker_stats.committed_files(work)
-    assert worker_stats.utilization_record(work, before) is None
+    assert utilization(work, before) is None
     write(work, 0, 1, "a:1", 10.0)
     write(work, 1, 0, "b:1", 30.0)
     write(work, 2, 0, "a:1", 30.0)
     write(work, 2, 1, "a:1", 30.0, size=2)
     write(work, 3, 0, "b:1", 20.0)
-    found = worker_stats.utilization_record(work, before)
+    found = utilization(work, before)
     # imbalance: (30 + 60) / (20 + 40)
     assert found == {"workers": 2, "imbalance": 1.5, "waited_s": 30.0, "batch_size": 2,
                      "busy_s": {"a:1": 70.0, "b:1": 50.0}, "concurrent": 0, "spans": {}}
@@ -49,7 +53,7 @@ def test_spans_of_workers_include_earlier_commands_and_join_the_chunks_of_a_shar
     write(work, 0, 2, "a:1", 5.0, ended=2015.5)
     write(work, 2, 0, "a:1", 20.0, ended=2036.0)
     write(work, 1, 0, "b:1", 30.0, ended=2030.0)
-    found = worker_stats.utilization_record(work, before)
+    found = utilization(work, before)
     assert found["spans"] == {
         "a:1": [[1000.0, 1050.0, 0, 1], [2000.0, 2015.5, 0, 1], [2016.0, 2036.0, 2, 2]],
         "b:1": [[2000.0, 2030.0, 1, 1]]}
@@ -61,7 +65,7 @@ def test_the_baseline_is_compared_with_the_workers_of_the_killed_command_too(wor
     write(work, 1, 0, "b:1", 50.0, ended=1051.0)
     before = worker_stats.committed_files(work)
     write(work, 2, 0, "c:1", 20.0, ended=2036.0)
-    found = worker_stats.utilization_record(work, before)
+    found = utilization(work, before)
     assert (found["workers"], found["concurrent"]) == (1, 2)
 
 
@@ -75,7 +79,7 @@ def test_too_many_spans_are_joined_over_the_shortest_gaps():
 def test_files_that_do_not_say_who_wrote_them_tell_nothing(work):
     write(work, 0, 0, None, 10.0)
     assert chunk_files.read_totals(*worker_stats.committed_files(work)).busy_s == 10.0
-    assert worker_stats.utilization_record(work, set()) is None
+    assert utilization(work, set()) is None
 
 
 def test_the_last_screen_tells_of_workers_that_waited_where_it_cost_time():

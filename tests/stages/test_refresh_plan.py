@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,16 +11,18 @@ import pytest
 from pyspark.sql import functions as F
 
 from dare_job import schemas
+from dare_job.config.settings import JobConfig
 from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
-from dare_job.refresh import chosen, learned
+from dare_job.refresh import acceptance, chosen, learned
 from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
 from dare_job.refresh.learned import Coefficients
-from dare_job.refresh.value import AGE_PART, RECENCY, aged, new_share, value
+from dare_job.refresh.value import AGE_PART, RECENCY, STEP_COST, TOKENS_PER_STEP, aged, new_share, value
 from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST, done_record
+from pools import router
 
 pytestmark = pytest.mark.spark
 JAN_9 = 1_767_916_800  # 2026-01-09 00:00 UTC
@@ -62,6 +65,13 @@ def publish_old(job, day, rows):
                                                    **published.writer_record(job)}))
 
 
+def rated(job, day, **record):
+    """The run of ``day`` measured these rates of rows without a previous text."""
+    path = job.space.knowledge("user", day) / MANIFEST
+    measured = {"date": day, "mode": "dare", "steps": 1000, "tokens": 4000, "kinds": {}, "pools": {}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {acceptance.KEY: measured | record}))
+
+
 def planned(job):
     record = plan.run(job)
     rows = {row["entity_id"]: row.asDict() for row in plan_table.read(job, "user").collect()}
@@ -93,6 +103,68 @@ def test_identical_prompts_are_written_once_and_for_nobody_where_their_text_is_t
     assert shared(rows) == {"twin-a": "u0", "twin-b": "u0"}
     found = record["refresh"]["user"]
     assert (found["copied"], found["chosen"], found["carried"]) == (2, 0, {"budget": 7})
+
+
+@pytest.mark.parametrize("kinds", [("attribute", "global"), ("global", "attribute"), ()])
+def test_of_rows_without_a_text_those_come_first_whose_kind_of_pool_drafts_well(
+        make_job, write_tables, tmp_path, kinds):
+    """Two users with one interaction each, one of them with an attribute: the better kind has 8 tokens per
+    step, the other one. Without a record the default holds: 4."""
+    rows = [(user, user, 5.0, DEC_9) for user in ("attribute", "global")]
+    folder = write_tables(tmp_path / "input", rows, [("attribute", [("age", "30")])],
+                          [(row[1], "Film", None) for row in rows])
+    job = make_job({"input": {"path": str(folder)}, "prompts": {"item": None}, "refresh": {"max_rows": 1}},
+                   day="2026-01-10")
+    publish_old(job, "2026-01-09", {})
+    if kinds:
+        rated(job, "2026-01-09", kinds={kinds[0]: [500, 4000], kinds[1]: [500, 500]})
+    _, found = planned(job)
+    longest, per_step = job.config.decode.max_new_tokens, dict(zip(kinds, (8, 1), strict=False))
+    for user, row in found.items():
+        steps = -(-longest // per_step.get(user, TOKENS_PER_STEP))
+        assert row["cost"] == row["tokens"] - longest + STEP_COST * steps
+    assert not kinds or written(found) == {kinds[0]}
+    assert planned(job)[1] == found
+
+
+@pytest.mark.parametrize(("sections", "unlike"), [
+    ({}, {}), ({"router": {"min_interactions": 0, "user": "attribute"}}, {}),
+    ({"router": {"user": "global"}}, {}), ({"embed": {"vectors": {"item": "v.parquet"}}}, {"group": None}),
+    ({"decode": {"mode": "resd"}}, {"override": "global"})])
+def test_the_kind_of_pool_that_the_plan_expects_is_the_one_of_the_router(spark, sections, unlike):
+    config = JobConfig(**sections)
+    cases = [(count, attributes) for count in (0, 4, 5)
+             for attributes in (None, {}, {"traffic": "9"}, {"age": "30"}, {"age": "30", "traffic": "9"})]
+    rows = spark.createDataFrame([(place, *case) for place, case in enumerate(cases)],
+                                 "place int, interactions int, attributes map<string, string>")
+    kind = plan._pool_kind(SimpleNamespace(config=config), "user")
+    found = [row.kind for row in rows.select("place", kind.alias("kind")).orderBy("place").collect()]
+    assert found == [router.route(
+        "user", count, unlike.get("group", "g") if count else None,
+        "a" if attributes and "age" in attributes else None, config.router.min_interactions,
+        unlike.get("override", config.router.user)).pool_kind for count, attributes in cases]
+
+
+@pytest.mark.slow
+def test_after_a_change_of_the_prompt_set_rows_come_first_whose_pool_drafts_well(
+        make_job, inputs, monkeypatch):
+    """The pools of the rows are those of the night before. Pools of another night have other members."""
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 1 << 30)
+    kept = dict.fromkeys((*USERS[:6], "twin-a", "twin-b"), {"text_interactions": 8})
+    for place, (good, dated) in enumerate((("u6", "2026-01-09"), ("u7", "2026-01-09"), (None, "2026-01-08"))):
+        job = make_job({**inputs, "out": f"{inputs['input']['path']}/pools-{place}",
+                        "refresh": {"max_rows": 1}}, day="2026-01-10")
+        publish_old(job, "2026-01-09", kept | {
+            user: {"prompt_set": "another", "pool": f"pool-{user}"} for user in ("u6", "u7")})
+        rated(job, "2026-01-09", date=dated, pools={f"pool-{user}": 8.0 if user == good else 1.0
+                                                    for user in ("u6", "u7")})
+        _, rows = planned(job)
+        longest = job.config.decode.max_new_tokens
+        for user in ("u6", "u7"):
+            per_step = (8 if user == good else 1) if good else 4
+            assert rows[user]["cost"] == rows[user]["tokens"] - longest + STEP_COST * -(-longest // per_step)
+        assert rows["u5"]["cost"] == rows["u5"]["tokens"] - 10 + STEP_COST * 5  # the steps of its text
+        assert good is None or written(rows) == {good}
 
 
 @pytest.mark.slow
