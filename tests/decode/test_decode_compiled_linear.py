@@ -1,5 +1,9 @@
 """Compiled linear layers: the results of torch's functions, whatever the number of rows."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, silu
@@ -72,3 +76,33 @@ def test_it_is_used_on_one_thread_without_matrix_instructions(threads, amx, dtyp
     assert vectors.is_fast(dtype) == fast
     monkeypatch.setattr(vectors, "_FEATURES", {"avx2": True})
     assert not vectors.is_fast(dtype)
+
+
+AVX2 = """
+from llvmlite import binding
+binding.get_host_cpu_features = lambda: {"avx2": True, "fma": True}
+import numpy as np, torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+from dare_job.decode.model import compiled_attention, compiled_linear, vectors
+torch.set_num_threads(1)
+assert vectors.LANES == 8 and vectors.is_fast(torch.float32)
+for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+    weight, values = (torch.randn(100, 64) / 8).to(dtype), torch.randn(15, 64).to(dtype)
+    result = compiled_linear.CompiledLinear(weight)(values)
+    assert torch.allclose(result, linear(values, weight), atol=tolerance, rtol=tolerance)
+    query, (keys, entries) = torch.randn(2, 6, 32).to(dtype), torch.randn(2, 2, 3, 21, 32).to(dtype)
+    expected = scaled_dot_product_attention(query[:, :, None], keys, entries, enable_gqa=True)[:, :, 0]
+    result = compiled_attention.attend(query, keys, entries, None, None, np.arange(3))
+    assert torch.allclose(result, expected, atol=tolerance, rtol=tolerance)
+code = "".join(compiled_linear._multiply.inspect_asm().values())
+assert "ymm" in code and "zmm" not in code
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not vectors._FEATURES.get("avx2"), reason="a processor with AVX2")
+def test_processors_without_avx512_have_shorter_vectors(tmp_path):
+    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2",
+                                "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", AVX2], env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
