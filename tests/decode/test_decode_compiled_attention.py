@@ -57,11 +57,12 @@ def test_numbers_that_are_not_finite_stay_so():
     assert attend(query.nan_to_num(1.0), states, values, None, None, np.arange(2)).isinf()[..., 5].all()
 
 
-def test_long_queries_and_masks_of_heads_are_left_to_torch():
-    query, value = torch.ones(1, 4, 3, 32), torch.ones(1, 2, 5, 32)
-    mask = torch.zeros(1, 1, 3, 5)
-    assert torch.get_num_threads() > 1 or supports(query, value, mask, 3)
-    assert not supports(query, value, mask, 65) and not supports(query, value, None, 3)
-    assert not supports(query, value, mask.expand(-1, 4, -1, -1), 3)
-    assert not supports(query[..., :24], value[..., :24], mask, 3)
-    assert not supports(query.half(), value.half(), mask.half(), 3)
+def test_long_queries_masks_of_heads_and_gradients_are_left_to_torch():
+    query, states, mask = torch.ones(1, 4, 3, 32), torch.ones(1, 2, 5, 32), torch.zeros(1, 1, 3, 5)
+    assert torch.get_num_threads() > 1 or supports(query, states, states, mask, 3)
+    assert not supports(query, states, states, mask, 65) and not supports(query, states, states, None, 3)
+    assert not supports(query, states, states, mask.expand(-1, 4, -1, -1), 3)
+    assert not supports(query[..., :24], states[..., :24], states[..., :24], mask, 3)
+    assert not supports(query, torch.ones(1, 2, 32, 5).transpose(2, 3), states, mask, 3)
+    assert not supports(query.half(), states.half(), states.half(), mask.half(), 3)
+    assert not supports(query.requires_grad_(), states, states, mask, 3)

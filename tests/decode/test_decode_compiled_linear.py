@@ -102,7 +102,7 @@ assert "ymm" in code and "zmm" not in code
 @pytest.mark.slow
 @pytest.mark.skipif(not vectors._FEATURES.get("avx2"), reason="a processor with AVX2")
 def test_processors_without_avx512_have_shorter_vectors(tmp_path):
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2",
-                                "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path),
+                                "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2"}
     done = subprocess.run([sys.executable, "-c", AVX2], env=environment, capture_output=True, text=True)
     assert not done.returncode, done.stderr

@@ -23,12 +23,14 @@ _SUMS = 4 * TILE // 3  # vectors of sums that are added up at once
 _AHEAD = 32  # keys, or values, that are prefetched
 
 
-def supports(query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, width: int) -> bool:
+def supports(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+             width: int) -> bool:
     """Whether this computes queries (R, H, Q, D), at most ``width`` of a row, and faster than torch."""
     own_masks = mask is not None and (mask.shape[1] > 1 or mask.dtype != query.dtype)
     dim = query.shape[3]
     return (query.device.type == "cpu" and width <= (1 if mask is None else MAX_QUERIES) and not own_masks
-            and dim == value.shape[3] and dim % (2 * LANES) == 0 and vectors.is_fast(query.dtype))
+            and dim == value.shape[3] and dim % (2 * LANES) == 0 and key.stride(3) == value.stride(3) == 1
+            and not query.requires_grad and vectors.is_fast(query.dtype))
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None,

@@ -82,9 +82,9 @@ class CompiledLinear:
         out = values.new_empty(len(values), len(self._array) * size)
         if add is not None and add.shape != out.shape:
             return self(values) + add
-        extra = True if self._gated else None if add is None else host_array(add)
-        _multiply(self._array, self._bias, *self._norm, host_array(values.contiguous()), extra,
-                  host_array(out))
+        extra = True if self._gated else None if add is None else host_array(add.detach().contiguous())
+        read = host_array(values.detach().contiguous())
+        _multiply(self._array, self._bias, *self._norm, read, extra, host_array(out))
         return out if out.shape[1] == self.width else out[:, : self.width].contiguous()
 
 

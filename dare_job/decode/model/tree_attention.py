@@ -43,7 +43,7 @@ def tree_sdpa(module, query, key, value, attention_mask, scaling=None, dropout=0
             attention_mask = torch.zeros_like(future, dtype=query.dtype).masked_fill_(future, low)
         attention_mask = position_bias if attention_mask is None else position_bias + attention_mask
     width = query.shape[2] if layout is None else layout.width
-    if compiled_attention.supports(query, value, attention_mask, width):
+    if compiled_attention.supports(query, key, value, attention_mask, width):
         return _attend_compiled(layout, query, key, value, attention_mask, scaling), None
     if layout is None:
         return _attend(query, key, value, attention_mask, scaling), None
