@@ -26,7 +26,7 @@ _MODULES = {
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",
     "writer-claims": "profiles.claims",
     "two-date-input": "profiles.two_date_input",
-    "sweep": "sweep.sweep", "hybrid": "hybrid",
+    "sweep": "sweep.sweep", "hybrid": "hybrid", "layers": "layers",
     "gpu": "gpu.measure", "peers": "peers.compare_engines", "time-shares": "peers.time_shares",
     "roofline": "roofline"}
 _OWN_PARSER = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
