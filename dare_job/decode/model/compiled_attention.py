@@ -18,7 +18,7 @@ from dare_job.decode.model import vectors
 from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.vectors import INDEX, LANES, TILE, WORDS, floats, load
 
-MAX_QUERIES = 64  # of a row; more are left to torch
+_MAX_QUERIES = {torch.float32: 8, torch.bfloat16: 1 << 20}  # of a row; torch is faster for more
 _SUMS = 4 * TILE // 3  # vectors of sums that are added up at once
 _AHEAD = 32  # keys, or values, that are prefetched
 
@@ -28,9 +28,9 @@ def supports(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: 
     """Whether this computes queries (R, H, Q, D), at most ``width`` of a row, and faster than torch."""
     own_masks = mask is not None and (mask.shape[1] > 1 or mask.dtype != query.dtype)
     dim = query.shape[3]
-    return (query.device.type == "cpu" and width <= (1 if mask is None else MAX_QUERIES) and not own_masks
-            and dim == value.shape[3] and dim % (2 * LANES) == 0 and key.stride(3) == value.stride(3) == 1
-            and not query.requires_grad and vectors.is_fast(query.dtype))
+    return (query.device.type == "cpu" and vectors.is_fast(query.dtype) and width <= _MAX_QUERIES[query.dtype]
+            and not own_masks and dim == value.shape[3] and dim % (2 * LANES) == 0
+            and key.stride(3) == value.stride(3) == 1 and not query.requires_grad)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None,
@@ -42,7 +42,7 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
     query : (T, H, D)
     keys, values : (R, G, L, D)
     mask : (R, 1, W, L), optional
-        Additive, of the queries of each row; None: a row has one query, which sees every key.
+        Additive, of the queries of each row. None: they are the last tokens, and see those before them.
     starts : int64 (R + 1,)
         Row r has the queries from ``starts[r]`` to ``starts[r + 1]``.
     """
@@ -67,38 +67,30 @@ def _attend(query, keys, values, mask, scale, starts, out):
     rows, groups, longest, _ = keys.shape
     times = heads // groups
     width = (longest + LANES - 1) // LANES * LANES
-    scores, read = np.empty((TILE, width), np.float32), np.empty((TILE, dim), np.float32)
-    read_by_tile, result = np.empty(TILE * dim, np.float32), np.empty((TILE, dim), out.dtype)
-    added, last = np.zeros(width, np.float32), np.empty((LANES, dim), keys.dtype)
-    inverse = np.empty(TILE, np.float32)
+    scores, read = np.empty((TILE, width), np.float32), np.empty(dim, np.float32)
+    columns, result = np.empty(TILE * dim, np.float32), np.empty((TILE, dim), out.dtype)
+    added, inverse = np.zeros((TILE, width), np.float32), np.empty(TILE, np.float32)
+    last_keys = np.zeros((LANES, dim), keys.dtype)
     for r in range(rows):
         first, queries = starts[r], starts[r + 1] - starts[r]
-        first_key, columns = _visible(mask, r, queries, longest)
-        total = queries * times
-        for group in range(groups):
-            own_keys, own_values = keys[r, group], values[r, group]
-            for begin in range(0, total, TILE):
-                count = min(TILE, total - begin)
+        for begin in range(0, queries * times, TILE):
+            count = min(TILE, queries * times - begin)
+            top, bottom = begin // times, (begin + count - 1) // times
+            start, end = _visible(mask, r, top, bottom, queries, longest)
+            blocks = (end - start + LANES - 1) // LANES
+            for own in range(top, bottom + 1):
+                _hide(mask, r, own, queries, longest, start, end, added[own - top])
+            for group in range(groups):
                 for m in range(count):
-                    load(query[first + (begin + m) // times, group * times + (begin + m) % times], read[m])
-                for m in range(count):
+                    load(query[first + (begin + m) // times, group * times + (begin + m) % times], read)
                     for d in range(dim):
-                        read_by_tile[d * count + m] = read[m, d]
-                for key in range(first_key, columns, LANES):
-                    if key + LANES <= longest:
-                        _score_tile(own_keys[key:], read_by_tile, count, scores, key - first_key)
-                    else:  # memory ends here
-                        for lane in range(longest - key):
-                            last[lane] = own_keys[key + lane]
-                        _score_tile(last, read_by_tile, count, scores, key - first_key)
-                seen = columns - first_key
+                        columns[d * count + m] = read[d]
+                _score(keys[r, group], start, end, last_keys, columns, count, scores)
                 for m in range(count):
-                    if len(mask):
-                        load(mask[r, (begin + m) // times, first_key:columns], added[:seen])
-                    added[seen:] = -np.inf
-                    inverse[m] = np.float32(1) / _weigh(scores[m], added, scale, (seen + LANES - 1) // LANES)
+                    own = added[(begin + m) // times - top]
+                    inverse[m] = np.float32(1) / _weigh(scores[m], own, scale, blocks)
                 for d in range(0, dim, 2 * LANES):
-                    _mix_tile(own_values[first_key:], d, scores, inverse, count, seen, result)
+                    _mix_tile(values[r, group, start:], d, scores, inverse, count, end - start, result)
                 for m in range(count):
                     target = out[first + (begin + m) // times, group * times + (begin + m) % times]
                     for d in range(dim):
@@ -106,25 +98,48 @@ def _attend(query, keys, values, mask, scale, starts, out):
 
 
 @numba.njit
-def _visible(mask, r, queries, longest):
-    """Return the first key that a query of row r sees, and the end of the keys that they see."""
+def _visible(mask, r, first, last, queries, longest):
+    """Return the first column that any of the queries ``first`` to ``last`` of row r sees, and their end."""
     if not len(mask):
-        return 0, longest
+        return 0, longest - queries + last + 1
     end = longest
-    while end > 1 and _is_hidden(mask, r, queries, end - 1):
+    while end > 1 and _is_hidden(mask, r, first, last, end - 1):
         end -= 1
     start = 0
-    while start < end - 1 and _is_hidden(mask, r, queries, start):
+    while start < end - 1 and _is_hidden(mask, r, first, last, start):
         start += 1
     return start, end
 
 
 @numba.njit
-def _is_hidden(mask, r, queries, column):
+def _hide(mask, r, query, queries, longest, start, end, added):
+    """Write what a query's scores have added from column ``start`` on, and -inf after what it sees."""
+    if len(mask):
+        seen = end - start
+        load(mask[r, query, start:end], added[:seen])
+    else:
+        seen = longest - queries + query + 1
+        added[:seen] = 0
+    added[seen:] = -np.inf
+
+
+@numba.njit
+def _is_hidden(mask, r, first, last, column):
     hidden = True
-    for i in range(queries):
+    for i in range(first, last + 1):
         hidden &= mask[r, i, column] != 0
     return hidden
+
+
+@numba.njit
+def _score(keys, start, end, last_keys, columns, count, scores):
+    """Write products of keys (L, D) from ``start`` to ``end`` and queries to ``scores``."""
+    for key in range(start, end, LANES):
+        if key + LANES <= len(keys):
+            _score_tile(keys[key:], columns, count, scores, key - start)
+        else:  # memory ends here
+            last_keys[: len(keys) - key] = keys[key:]
+            _score_tile(last_keys, columns, count, scores, key - start)
 
 
 @intrinsic
