@@ -23,7 +23,7 @@ from dare_job.decode.model.vectors import INDEX, LANES, SUMS, TILE, WORDS, float
 
 _BLOCK = 2 * LANES
 _AHEAD = 128  # vectors of weights that are prefetched
-_PART = 1 << 17  # values that all blocks read in turn: they stay in the processor's cache
+_PART = 1 << 15  # values that all blocks read in turn: they stay in the processor's cache
 
 
 class CompiledLinear:
@@ -96,9 +96,9 @@ def _multiply(packed, bias, weight, epsilon, values, extra, out):
     """
     blocks, inner = packed.shape[:2]
     rows, size = len(out), out.shape[1] // blocks
-    part = max(TILE, min(rows, _PART // inner // TILE * TILE))
-    read, row = np.empty(part * inner, np.float32), np.empty(inner, np.float32)
-    rounded = np.empty_like(values[0])
+    part = max(4 * TILE, _PART // inner // TILE * TILE)
+    read, row = np.empty(min(part, rows) * inner, np.float32), np.empty(inner, np.float32)
+    rounded = np.empty(inner, values.dtype)
     for begin in range(0, rows, part):
         count = min(part, rows - begin)
         tiles = (count + TILE - 1) // TILE
