@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from unittest.mock import patch
 
 import torch
+from torch.nn.functional import linear
 
 from dare_job.bench.cli import command
 from dare_job.bench.decode import methods
@@ -88,15 +90,18 @@ class Clock:
         return "prompts" if self._open[-1] == "prompts" else part
 
 
-def ceilings(dtype: torch.dtype) -> Ceilings:
-    """Bytes per second of adding up what caches do not hold, and FLOPs per second of a linear layer."""
-    numbers = torch.ones(_READ_BYTES // 4)
+def ceilings() -> Ceilings:
+    """Bytes per second of adding up what caches do not hold, and FLOPs per second of the fastest product.
+
+    Products of both types count: float32 may be the faster one, and bfloat16 can be widened to it.
+    """
+    numbers, cpu = torch.ones(_READ_BYTES // 4), torch.device("cpu")
     tokens, inner, outer = _PRODUCT
-    values, cpu = torch.ones(tokens, inner, dtype=dtype), torch.device("cpu")
     with torch.inference_mode():
-        linear = llama_forward._Linear(False, torch.nn.Linear(inner, outer, False, dtype=dtype))
         read_ms = machine.median_ms(numbers.sum, cpu, _REPEATS)
-        product_ms = machine.median_ms(lambda: linear(values), cpu, _REPEATS)
+        products = [(torch.ones(tokens, inner, dtype=dtype), torch.ones(outer, inner, dtype=dtype))
+                    for dtype in (torch.float32, torch.bfloat16)]
+        product_ms = min(machine.median_ms(partial(linear, *product), cpu, _REPEATS) for product in products)
     return Ceilings(1e3 * numbers.nbytes / read_ms, 1e3 * 2 * tokens * inner * outer / product_ms)
 
 
@@ -108,7 +113,7 @@ def timers(target: Target, limits: Ceilings) -> Iterator[Clock]:
     as_part = {part: clock.timed(part, run_linear) for part in ("linear", "logits")}
     as_attention = clock.timed("attention", run_attention)
 
-    def linear(layer, values, *args, **kwargs):
+    def run_layer(layer, values, *args, **kwargs):
         part = "logits" if target.llama is not None and layer is target.llama._head else "linear"
         clock.work(part, layer.weights * values.element_size(), 2 * len(values) * layer.weights)
         return as_part[part](layer, values, *args, **kwargs)
@@ -124,7 +129,7 @@ def timers(target: Target, limits: Ceilings) -> Iterator[Clock]:
                 (target, "_forward", "other_forward"), (llama_forward, "_rotate", "rotation"),
                 (TreeCache, "update", "attention")):
             stack.enter_context(patch.object(owner, name, clock.timed(part, getattr(owner, name))))
-        stack.enter_context(patch.object(llama_forward._Linear, "__call__", linear))
+        stack.enter_context(patch.object(llama_forward._Linear, "__call__", run_layer))
         stack.enter_context(patch.object(tree_attention, "tree_sdpa", attention))
         yield clock
         clock.count()
@@ -165,22 +170,20 @@ def main(options: Options) -> dict:
     pool = Index.build([*rows.pool, *rows.previous.values()])
     requests = [task.request(name, prompt, rows.previous.get(name), pool)
                 for name, prompt in rows.prompts.items()]
-    lines, limits, decode = [], {}, job.config.decode
+    lines, limits, decode = [], ceilings(), job.config.decode
     with work_folder(options.work) as work:
         for dtype in options.dtypes:
             target = Target.load(job.model_path, dtype, "cpu")
             target.release_weights()
-            limits[dtype] = ceilings(target.dtype)
             for batch, count in zip(options.batch, options.rows, strict=True):
                 budget = Budget(batch, max_row_nodes(batch), decode.max_new_tokens, options.threads,
                                 work / "latency", decode.repetition_penalty)
                 for method in METHODS:
-                    line = measure(target, requests[:count], method, budget, limits[dtype])
+                    line = measure(target, requests[:count], method, budget, limits)
                     lines.append({"dtype": dtype} | line)
                     _LOG.info("%s, %s, batch %d: %.1f tokens/s", dtype, method, batch, line["tokens_per_s"])
     print_table("Share of the time", [_shares(line) for line in lines])
-    for dtype, limit in limits.items():
-        print(f"{dtype}: {limit.bandwidth / 1e9:.1f} GB/s, {limit.flops / 1e9:.0f} GFLOP/s")
-    return {"rows": lines, "ceilings": {dtype: asdict(limit) for dtype, limit in limits.items()},
+    print(f"{limits.bandwidth / 1e9:.1f} GB/s, {limits.flops / 1e9:.0f} GFLOP/s")
+    return {"rows": lines, "ceilings": asdict(limits),
             "model": job.config.model.name, "threads": options.threads,
             "machine": machine.describe(torch.device("cpu"))}
