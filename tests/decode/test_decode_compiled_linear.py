@@ -45,7 +45,27 @@ def test_a_layer_computes_what_torchs_functions_do(case, dtype, tolerance, size)
         assert torch.equal(layer(values[:rows], None if add is None else add[:rows]), whole[:rows])
 
 
-def test_rows_beyond_a_part_and_values_with_strides(monkeypatch):
+OTHERS = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float32}
+
+
+@pytest.mark.parametrize("options", [{}, {"gated": True}])
+@pytest.mark.parametrize(("dtype", "other"), OTHERS.items())
+def test_what_is_added_may_have_another_type(dtype, other, options):
+    layer = CompiledLinear(torch.randn(128, 24).to(dtype), **options)
+    values = torch.randn(3, 24).to(dtype)
+    for add in (torch.randn(3, layer.width).to(dtype), torch.randn(3, layer.width).to(other)):
+        assert torch.equal(layer(values, add), layer(values) + add)
+
+
+@pytest.mark.parametrize(("dtype", "other"), OTHERS.items())
+def test_values_of_another_type_or_size_are_refused_as_by_torch(dtype, other):
+    layer = CompiledLinear(torch.ones(64, 24, dtype=dtype))
+    for values in (torch.ones(2, 24, dtype=other), torch.ones(2, 25, dtype=dtype)):
+        with pytest.raises(RuntimeError, match="weights"):
+            layer(values)
+
+
+def test_rows_beyond_a_part_and_values_with_strides():
     weight = torch.randn(64, 2000)
     layer, values = CompiledLinear(weight), torch.randn(2000, 150).T  # a part has 48 rows
     assert not values.is_contiguous()

@@ -77,10 +77,20 @@ class CompiledLinear:
         return blocks.reshape(-1, inner)[: self.width].contiguous()
 
     def __call__(self, values: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """(T, K) -> (T, N), or (T, N / 2) if gated; plus ``add`` of that shape."""
+        """(T, K) -> (T, N), or (T, N / 2) if gated; plus ``add`` of that shape.
+
+        Raises
+        ------
+        RuntimeError
+            The values have another type than the weights, or another K.
+        """
+        inner = self._array.shape[1]
+        if values.dtype != self._dtype or values.shape[1] != inner:
+            raise RuntimeError(f"values {tuple(values.shape)} in {values.dtype} for weights (N, {inner}) in "
+                               f"{self._dtype}")
         size = LANES if self._gated else _BLOCK
         out = values.new_empty(len(values), len(self._array) * size)
-        if add is not None and add.shape != out.shape:
+        if add is not None and (self._gated or add.shape != out.shape or add.dtype != out.dtype):
             return self(values) + add
         extra = True if self._gated else None if add is None else host_array(add.detach().contiguous())
         read = host_array(values.detach().contiguous())
