@@ -92,3 +92,16 @@ def test_other_replacements_of_forward_stay_and_contexts_nest():
     with first.as_transformers():
         assert layer.forward is theirs
     assert layer.forward is theirs
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_no_values_give_no_results_and_gradients_are_those_of_torch(compiled, monkeypatch):
+    monkeypatch.setattr(prepacked, "is_fast", lambda dtype: compiled)
+    layer = torch.nn.Linear(32, 24)
+    assert len(prepacked.PrepackedLayers(layer)) == (compiled or prepacks(torch.float32))
+    with torch.inference_mode():
+        for shape in ((0,), (2, 0)):  # as for an expert without tokens
+            assert layer(torch.empty(*shape, 32)).shape == (*shape, 24)
+    values = torch.randn(3, 32, requires_grad=True)
+    layer(values).sum().backward()
+    assert torch.allclose(values.grad, layer.weight.detach().sum(0).expand(3, -1), atol=1e-5)

@@ -72,7 +72,10 @@ class PrepackedLinear:
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features)."""
-        return self._run(values.reshape(-1, values.shape[-1])).view(*values.shape[:-1], -1)
+        if values.requires_grad:  # only torch's own function has gradients
+            return linear(values, self._layer.weight, self._layer.bias)
+        out = self._run(values.reshape(-1, values.shape[-1]))
+        return out.view(*values.shape[:-1], out.shape[1])
 
     def __reduce__(self):
         return _DeferredPrepack, (self._layer, self._leave_single)
