@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from dare_job.decode.model import vectors
 from dare_job.decode.model.compiled_attention import attend, supports
 
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 4e-3}
@@ -68,12 +69,24 @@ def test_numbers_that_are_not_finite_stay_so():
     assert attend(query.nan_to_num(1.0), states, values, None, None, np.arange(2)).isinf()[..., 5].all()
 
 
-def test_long_queries_masks_of_heads_and_gradients_are_left_to_torch():
+def test_long_queries_masks_of_heads_and_gradients_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(vectors, "is_fast", lambda dtype: dtype == torch.float32)  # on any processor
     query, states, mask = torch.ones(1, 4, 3, 32), torch.ones(1, 2, 5, 32), torch.zeros(1, 1, 3, 5)
-    assert torch.get_num_threads() > 1 or supports(query, states, states, mask, 3)
+    assert supports(query, states, states, mask, 3)
     assert not supports(query, states, states, mask, 9)
     assert not supports(query, states, states, mask.expand(-1, 4, -1, -1), 3)
     assert not supports(query[..., :24], states[..., :24], states[..., :24], mask, 3)
     assert not supports(query, torch.ones(1, 2, 32, 5).transpose(2, 3), states, mask, 3)
     assert not supports(query.half(), states.half(), states.half(), mask.half(), 3)
-    assert not supports(query.requires_grad_(), states, states, mask, 3)
+    for trained in range(3):
+        inputs = [query, states, states]
+        inputs[trained] = inputs[trained].clone().requires_grad_()
+        assert not supports(*inputs, mask, 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 5), (2, 1, 1, 5), (2, 1, 3, 1), (2, 1, 3, 4)])
+def test_masks_of_another_shape_are_left_to_torch(shape, monkeypatch):
+    monkeypatch.setattr(vectors, "is_fast", lambda dtype: True)
+    query, states = torch.ones(2, 4, 3, 32), torch.ones(2, 2, 5, 32)
+    assert supports(query, states, states, torch.zeros(2, 1, 3, 5), 3)
+    assert not supports(query, states, states, torch.zeros(shape), 3)

@@ -26,11 +26,13 @@ _AHEAD = 32  # keys, or values, that are prefetched
 def supports(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
              width: int) -> bool:
     """Whether this computes queries (R, H, Q, D), at most ``width`` of a row, and faster than torch."""
-    own_masks = mask is not None and (mask.shape[1] > 1 or mask.dtype != query.dtype)
+    own_masks = mask is not None and (mask.shape[1] > 1 or mask.dtype != query.dtype or mask.shape[2] < width
+                                      or mask.shape[0] != len(key) or mask.shape[3] != key.shape[2])
+    trained = query.requires_grad or key.requires_grad or value.requires_grad
     dim = query.shape[3]
     return (query.device.type == "cpu" and vectors.is_fast(query.dtype) and width <= _MAX_QUERIES[query.dtype]
             and not own_masks and dim == value.shape[3] and dim % (2 * LANES) == 0
-            and key.stride(3) == value.stride(3) == 1 and not query.requires_grad)
+            and key.stride(3) == value.stride(3) == 1 and not trained)
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None,
