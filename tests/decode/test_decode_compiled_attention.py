@@ -61,6 +61,19 @@ def test_without_a_mask_the_queries_are_the_last_tokens(dtype):
     assert torch.allclose(result.double(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("first", "last"), [(-1.5, -0.5), (-0.0, -0.0)])
+def test_a_bias_does_not_hide_a_key_nor_does_a_negative_zero(first, last, dtype):
+    torch.manual_seed(0)
+    query, (keys, values) = torch.randn(2, 1, 32).to(dtype), torch.randn(2, 1, 1, 20, 32).to(dtype)
+    mask = torch.zeros(1, 1, 2, 20, dtype=dtype)
+    mask[..., :3], mask[..., 18:] = first, last
+    expected = scaled_dot_product_attention(query.transpose(0, 1)[None].double(), keys.double(),
+                                            values.double(), mask.double())[0].transpose(0, 1)
+    result = attend(query, keys, values, mask, None, np.array([0, 2]))
+    assert torch.allclose(result.double(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
 def test_numbers_that_are_not_finite_stay_so():
     query, states = torch.full((1, 2, 32), torch.nan), torch.ones(1, 1, 3, 32)
     assert attend(query, states, states, None, None, np.arange(2)).isnan().all()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from dare_job.decode.model import vectors
 from dare_job.decode.model.cache import host_array
@@ -129,8 +129,19 @@ def _hide(mask, r, query, queries, longest, start, end, added):
 def _is_hidden(mask, r, first, last, column):
     hidden = True
     for i in range(first, last + 1):
-        hidden &= mask[r, i, column] != 0
+        hidden &= _hides(mask[r, i, column])
     return hidden
+
+
+def _hides(number):
+    """Whether a number of a mask hides a key. A bias of positions does not, nor does a negative zero."""
+
+
+@overload(_hides)
+def _compiled_hides(number):
+    if number == types.int16:  # bfloat16: from -1e30 to minus infinity
+        return lambda number: -3766 <= number <= -128
+    return lambda number: number <= -1e30
 
 
 @numba.njit
