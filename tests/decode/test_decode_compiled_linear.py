@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from numba import types
 from torch.nn.functional import linear, rms_norm, silu
 
-from dare_job.decode.model import vectors
+from dare_job.decode.model import compiled_attention, compiled_linear, llama_forward, vectors
 from dare_job.decode.model.compiled_linear import CompiledLinear
+from pools.jit import _digest
 
 ROWS = (1, 2, 12, 13, 25)
 CASES = {"plain": {}, "norm": {"norm": True}, "gated": {"gated": True}, "added": {"add": True},
@@ -96,6 +99,14 @@ def test_it_is_used_on_one_thread_without_matrix_instructions(threads, amx, dtyp
     assert vectors.is_fast(dtype) == fast
     monkeypatch.setattr(vectors, "_FEATURES", {"avx2": True})
     assert not vectors.is_fast(dtype)
+
+
+def test_code_in_the_cache_is_not_used_after_a_change_of_the_vectors():
+    for function in (compiled_linear._multiply, compiled_attention._compile(types.float32),
+                     llama_forward._normalize, llama_forward._rotate):
+        own = Path(function.py_func.__code__.co_filename)
+        assert set(function.sources) == {own, Path(vectors.__file__)}
+        assert function._cache._cache_file._source_stamp == _digest(function.sources)
 
 
 AVX2 = """

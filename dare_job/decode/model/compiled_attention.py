@@ -6,6 +6,7 @@ numbers are transposed in registers. Values: the sums of up to twelve queries st
 """
 
 import functools
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -17,6 +18,7 @@ from numba.extending import intrinsic, overload
 from dare_job.decode.model import vectors
 from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.vectors import INDEX, LANES, TILE, WORDS, floats, load
+from pools.jit import cached
 
 _MAX_QUERIES = {torch.float32: 8, torch.bfloat16: 1 << 20}  # of a row; torch is faster for more
 _SUMS = 4 * TILE // 3  # vectors of sums that are added up at once
@@ -60,8 +62,10 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
 def _compile(dtype):
     """Compile ``_attend`` once for arrays of this type, whatever their strides."""
     arrays = {axes: types.Array(dtype, axes, "A") for axes in (3, 4)}
-    return numba.njit(types.void(arrays[3], arrays[4], arrays[4], arrays[3], types.float32, types.int64[:],
-                                 arrays[3]), cache=True)(_attend)
+    compiled = cached(_attend, (Path(__file__), Path(vectors.__file__)))
+    compiled.compile((arrays[3], arrays[4], arrays[4], arrays[3], types.float32, types.int64[:], arrays[3]))
+    compiled.disable_compile()
+    return compiled
 
 
 def _attend(query, keys, values, mask, scale, starts, out):

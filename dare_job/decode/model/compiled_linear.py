@@ -10,7 +10,8 @@ Root mean square norms before a layer, and the addition or the gate after it, ar
 transformers does.
 """
 
-import numba
+from functools import partial
+
 import numpy as np
 import torch
 from llvmlite import ir
@@ -20,6 +21,7 @@ from numba.extending import intrinsic
 from dare_job.decode.model import vectors
 from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.vectors import INDEX, LANES, SUMS, TILE, WORDS, floats, load, normalize
+from pools.jit import cached
 
 _BLOCK = 2 * LANES
 _AHEAD = 128  # vectors of weights that are prefetched
@@ -98,7 +100,7 @@ class CompiledLinear:
         return out if out.shape[1] == self.width else out[:, : self.width].contiguous()
 
 
-@numba.njit(cache=True, fastmath=SUMS)
+@partial(cached, fastmath=SUMS)
 def _multiply(packed, bias, weight, epsilon, values, extra, out):
     """Multiply ``values`` (T, K), normalized if there is a weight, with packed weights.
 

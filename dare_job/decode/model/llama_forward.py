@@ -8,8 +8,8 @@ Weights that are changed, moved or cast later need a new ``LlamaForward``.
 """
 
 from contextlib import contextmanager
+from functools import partial
 
-import numba
 import numpy as np
 import torch
 from torch.nn.functional import embedding
@@ -19,6 +19,7 @@ from dare_job.decode.model.cache import host_array
 from dare_job.decode.model.compiled_linear import CompiledLinear
 from dare_job.decode.model.prepacked import CACHED_BYTES, MAX_BYTES, OneDnnLinear
 from dare_job.decode.model.vectors import SUMS, is_fast, load, normalize, store
+from pools.jit import cached
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -224,7 +225,7 @@ def _children(module: torch.nn.Module) -> set[str]:
     return {name for name, _ in module.named_children()}
 
 
-@numba.njit(cache=True, fastmath=SUMS)
+@partial(cached, fastmath=SUMS)
 def _normalize(hidden, weight, epsilon, out):
     """Write the normalized rows of ``hidden`` (T, D) to ``out``."""
     values = np.empty(hidden.shape[1], np.float32)
@@ -233,7 +234,7 @@ def _normalize(hidden, weight, epsilon, out):
         normalize(values, weight, epsilon, out[t])
 
 
-@numba.njit(cache=True, fastmath=SUMS)
+@partial(cached, fastmath=SUMS)
 def _rotate(states, heads, groups, cosines, sines, weights, epsilon):
     """Normalize, if there are ``weights``, and rotate query heads and key groups in place.
 
