@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from torch.nn.functional import scaled_dot_product_attention
 
-from dare_job.decode.model import vectors
+from dare_job.decode.model import compiled_attention, vectors
 from dare_job.decode.model.compiled_attention import attend, supports
+from dare_job.decode.model.target import Target
 
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 4e-3}
 
@@ -72,6 +74,22 @@ def test_a_bias_does_not_hide_a_key_nor_does_a_negative_zero(first, last, dtype)
                                             values.double(), mask.double())[0].transpose(0, 1)
     result = attend(query, keys, values, mask, None, np.array([0, 2]))
     assert torch.allclose(result.double(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-window", "llama4"])
+def test_texts_are_those_of_generate(name, monkeypatch):
+    """In packed and in uniform passes, with windows and with chunks."""
+    calls = []
+    monkeypatch.setattr(vectors, "is_fast", lambda dtype: True)
+    monkeypatch.setattr(compiled_attention, "attend", lambda *inputs: calls.append(inputs) or attend(*inputs))
+    model, texts = tiny(name, head_dim=32), prompts()
+    expected = [generate(model, text) for text in texts]
+    for nodes in (0, 8):
+        target = Target(model)
+        calls.clear()
+        assert_written(write(target, texts, oracle(expected), nodes=nodes), expected)
+        assert calls
+    assert {len(mask) for *_, mask, _, _ in calls if mask is not None} > {1}
 
 
 def test_numbers_that_are_not_finite_stay_so():
