@@ -110,8 +110,6 @@ def test_code_in_the_cache_is_not_used_after_a_change_of_the_vectors():
 
 
 AVX2 = """
-from llvmlite import binding
-binding.get_host_cpu_features = lambda: {"avx2": True, "fma": True}
 import numpy as np, torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 from dare_job.decode.model import compiled_attention, compiled_linear, vectors
@@ -136,4 +134,14 @@ def test_processors_without_avx512_have_shorter_vectors(tmp_path):
     environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path),
                                 "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2"}
     done = subprocess.run([sys.executable, "-c", AVX2], env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_ENABLE_AVX": "0"}])
+def test_it_is_not_used_where_numba_compiles_without_vector_instructions(setting):
+    code = ("import torch; from dare_job.decode.model import vectors; torch.set_num_threads(1); "
+            "assert vectors.LANES == 8 and not vectors.is_fast(torch.float32)")
+    environment = os.environ | setting
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert not done.returncode, done.stderr

@@ -9,13 +9,15 @@ from collections.abc import Callable
 import numba
 import numpy as np
 import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, codegen
 from numba.extending import overload
 from numba.np.arrayobj import make_array
 
-_FEATURES = binding.get_host_cpu_features()
+# As numba compiles: its settings (NUMBA_CPU_NAME) may leave out instructions that the processor has.
+_TARGET = codegen.get_host_cpu_features() if numba.config.CPU_FEATURES is None else numba.config.CPU_FEATURES
+_FEATURES = {feature[1:]: feature[0] == "+" for feature in filter(None, _TARGET.split(","))}
 LANES, TILE = (16, 12) if _FEATURES.get("avx512f") else (8, 6)  # of a vector; rows whose sums fit registers
 FLOATS, WORDS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(32), LANES)
 SHORTS, INDEX = ir.VectorType(ir.IntType(16), LANES), ir.IntType(64)
