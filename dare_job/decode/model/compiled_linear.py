@@ -66,10 +66,6 @@ class CompiledLinear:
             return padded.view(2, -1, LANES, weight.shape[1]).transpose(0, 1)
         return padded.view(-1, 2, LANES, weight.shape[1])
 
-    def numel(self) -> int:
-        """Number of weights."""
-        return self._packed.numel()
-
     def to_dense(self) -> torch.Tensor:
         """Return the weight (N, K)."""
         blocks = self._packed.permute([self._order.index(axis) for axis in range(4)])

@@ -68,7 +68,8 @@ class LlamaForward:
     def release(self) -> None:
         """Free the model's own linear weights, which are the prepacked ones' copies.
 
-        The model then works within ``restored`` only. Small models stay, and so do weights of the embedding.
+        The model then works within ``restored`` only. Weights of the embedding stay, and those of a small
+        model whose single queries are left to torch.
         """
         self._released = True
         for part in self._linear_layers():

@@ -1,4 +1,4 @@
-"""Attention for token trees: torch's fused kernel without repeated key and value heads."""
+"""Attention for token trees: compiled for few queries, else torch's fused kernel without repeated heads."""
 
 import logging
 from collections.abc import Callable
