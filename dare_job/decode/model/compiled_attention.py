@@ -21,6 +21,7 @@ from dare_job.decode.model.vectors import INDEX, LANES, TILE, WORDS, floats, loa
 from pools.jit import cached
 
 _MAX_QUERIES = {torch.float32: 8, torch.bfloat16: 1 << 20}  # of a row; torch is faster for more
+_COUNTS = tuple(count for count in (1, 2, 3, 4, 6, 9, 12) if count <= TILE)  # of queries: less to compile
 _SUMS = 4 * TILE // 3  # vectors of sums that are added up at once
 _AHEAD = 32  # keys, or values, that are prefetched
 
@@ -81,6 +82,9 @@ def _attend(query, keys, values, mask, scale, starts, out):
         first, queries = starts[r], starts[r + 1] - starts[r]
         for begin in range(0, queries * times, TILE):
             count = min(TILE, queries * times - begin)
+            size = count  # of the tile: what it has beyond ``count`` is not read
+            while size not in _COUNTS:
+                size += 1
             top, bottom = begin // times, (begin + count - 1) // times
             start, end = _visible(mask, r, top, bottom, queries, longest)
             blocks = (end - start + LANES - 1) // LANES
@@ -90,13 +94,13 @@ def _attend(query, keys, values, mask, scale, starts, out):
                 for m in range(count):
                     load(query[first + (begin + m) // times, group * times + (begin + m) % times], read)
                     for d in range(dim):
-                        columns[d * count + m] = read[d]
-                _score(keys[r, group], start, end, last_keys, columns, count, scores)
+                        columns[d * size + m] = read[d]
+                _score(keys[r, group], start, end, last_keys, columns, size, scores)
                 for m in range(count):
                     own = added[(begin + m) // times - top]
                     inverse[m] = np.float32(1) / _weigh(scores[m], own, scale, blocks)
                 for d in range(0, dim, 2 * LANES):
-                    _mix_tile(values[r, group, start:], d, scores, inverse, count, end - start, result)
+                    _mix_tile(values[r, group, start:], d, scores, inverse, size, end - start, result)
                 for m in range(count):
                     target = out[first + (begin + m) // times, group * times + (begin + m) % times]
                     for d in range(dim):
@@ -199,7 +203,7 @@ def _score_tile(typing_context, keys, queries, rows, scores, column):
                 target, _ = vectors.address(context, builder, scores, arguments[3], INDEX(row), arguments[4])
                 vectors.Float32.store(builder, total, target)
 
-        vectors.for_each_count(builder, arguments[2], multiply)
+        vectors.for_each_count(builder, arguments[2], multiply, _COUNTS)
         return context.get_dummy_value()
 
     return types.void(keys, queries, rows, scores, column), generate
@@ -294,7 +298,7 @@ def _mix_tile(typing_context, values, feature, scores, inverse, rows, count, out
                     there = builder.bitcast(builder.gep(target, [INDEX(4 * LANES * at)]), WORDS.as_pointer())
                     builder.store(word, there, align=2)
 
-        vectors.for_each_count(builder, arguments[4], mix)
+        vectors.for_each_count(builder, arguments[4], mix, _COUNTS)
         return context.get_dummy_value()
 
     return types.void(values, feature, scores, inverse, rows, count, out), generate

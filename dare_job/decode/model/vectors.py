@@ -4,7 +4,7 @@ The second half has pieces of LLVM's code for intrinsic functions of numba: vect
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numba
 import numpy as np
@@ -159,11 +159,12 @@ def prefetch(builder, place) -> None:
     builder.call(function, (place, word(0), word(2), word(1)))
 
 
-def for_each_count(builder, count, generate: Callable[[int], None]) -> None:
-    """Emit code for each number of rows from 1 to ``TILE``, of which ``count`` is known later."""
+def for_each_count(builder, count, generate: Callable[[int], None],
+                   counts: Iterable[int] = range(1, TILE + 1)) -> None:
+    """Emit code for each of ``counts``, the possible numbers of rows; ``count`` is known later."""
     done = builder.append_basic_block()
     switch = builder.switch(count, done)
-    for number in range(1, TILE + 1):
+    for number in counts:
         case = builder.append_basic_block()
         switch.add_case(INDEX(number), case)
         builder.position_at_end(case)
