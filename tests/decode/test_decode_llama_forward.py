@@ -6,7 +6,7 @@ import torch
 from decode_models import assert_written, generate, oracle, prepacks, prompts, tiny, write
 from transformers import LlamaForCausalLM
 
-from dare_job.decode.model import llama_forward, prepacked
+from dare_job.decode.model import llama_forward, prepacked, selfcheck
 from dare_job.decode.model.llama_forward import LlamaForward, Unsupported
 from dare_job.decode.model.target import Target
 
@@ -87,6 +87,14 @@ def test_a_model_with_llamas_parts_that_computes_something_else_runs_its_own_cod
     model = tiny("llama")
     change(model)
     assert Target(model, check=False).llama is None
+
+
+@pytest.mark.parametrize(("equal", "used"), [([False, False, True], True), ([False] * 3, False)])
+def test_one_of_three_texts_must_have_the_models_logits(equal, used, monkeypatch, caplog):
+    target, answers = Target(tiny("llama"), check=False), iter(equal)
+    monkeypatch.setattr(selfcheck, "_equal_logits", lambda *args: next(answers))
+    assert (selfcheck.llama_forward(target) is not None) == used
+    assert ("continuing with its own code, slower" in caplog.text) != used
 
 
 def test_too_large_models_and_builds_without_the_operator_are_refused(monkeypatch):
