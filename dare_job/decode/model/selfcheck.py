@@ -237,7 +237,7 @@ def enable_paged(target, paged) -> None:
 def llama_forward(target) -> LlamaForward | None:
     """Return ``LlamaForward`` of a target if it gives the same logits as the model; else None.
 
-    In bfloat16 some texts turn a difference in rounding into other logits, so one of a few must have equal ones.
+    In bfloat16 some texts turn a difference in rounding into other logits, so one of a few must agree.
     """
     try:
         ours = LlamaForward(target.model)
