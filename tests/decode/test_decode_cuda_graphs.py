@@ -8,6 +8,7 @@ import torch
 from decode_models import VOCABULARY, assert_written, generate, oracle, prompts, tiny, write
 from tape import Recorder
 
+from dare_job.decode.model import prepacked
 from dare_job.decode.model.paged import forward
 from dare_job.decode.model.paged.forward import PagedForward
 from dare_job.decode.model.paged.pool import PAGE
@@ -18,6 +19,7 @@ from pools.tree import ROOT, DraftBatch
 
 @pytest.fixture
 def recorder(monkeypatch):
+    monkeypatch.setattr(prepacked, "is_fast", lambda dtype: False)  # compiled layers are on no tape
     return Recorder(monkeypatch)
 
 
