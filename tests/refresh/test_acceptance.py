@@ -1,10 +1,15 @@
 """Tokens per step of rows without a previous text: what a run records, and which rate a later plan uses."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dare_job.config.decoding import DecodeSettings
+from dare_job.config.settings import JobConfig
 from dare_job.refresh import acceptance
 from dare_job.refresh.acceptance import ENOUGH_STEPS, Rates
+from dare_job.stages import plan
+from pools import router
 
 FEW, MANY = ENOUGH_STEPS - 1, ENOUGH_STEPS
 SUMS = {("c-1", "collaborative"): (MANY, 5 * MANY), ("c-2", "collaborative"): (FEW, 2 * FEW),
@@ -57,3 +62,21 @@ def test_chunks_are_added_up_by_pool():
     ({}, 4.0), ({"nodes": 0}, 1.0), ({"mode": "autoregressive"}, 1.0), ({"mode": "beam"}, 4.0)])
 def test_without_any_measurement_a_step_emits_one_token_unless_drafts_are_verified(decode, rate):
     assert acceptance.default_rate(DecodeSettings(**decode)) == rate
+
+
+@pytest.mark.parametrize(("sections", "unlike"), [
+    ({}, {}), ({"router": {"min_interactions": 0, "user": "attribute"}}, {}),
+    ({"router": {"user": "global"}}, {}), ({"embed": {"vectors": {"item": "v.parquet"}}}, {"group": None}),
+    ({"decode": {"mode": "resd"}}, {"override": "global"})])
+def test_the_kind_of_pool_that_the_plan_expects_is_the_one_of_the_router(spark, sections, unlike):
+    config = JobConfig(**sections)
+    cases = [(count, attributes) for count in (0, 4, 5)
+             for attributes in (None, {}, {"traffic": "9"}, {"age": "30"}, {"age": "30", "traffic": "9"})]
+    rows = spark.createDataFrame([(place, *case) for place, case in enumerate(cases)],
+                                 "place int, interactions int, attributes map<string, string>")
+    kind = plan._pool_kind(SimpleNamespace(config=config), "user")
+    found = [row.kind for row in rows.select("place", kind.alias("kind")).orderBy("place").collect()]
+    assert found == [router.route(
+        "user", count, unlike.get("group", "g") if count else None,
+        "a" if attributes and "age" in attributes else None, config.router.min_interactions,
+        unlike.get("override", config.router.user)).pool_kind for count, attributes in cases]

@@ -2,27 +2,22 @@
 
 import hashlib
 import json
-from types import SimpleNamespace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
 from dare_job import schemas
-from dare_job.config.settings import JobConfig
 from dare_job.data.text_key import text_salt
 from dare_job.errors import ConfigError
-from dare_job.refresh import acceptance, chosen, learned
-from dare_job.refresh.choice import BY_VALUE, HASHES, NOT_SAMPLED, OVERDUE, Budget, choose, score_bin
+from dare_job.refresh import acceptance, learned
+from dare_job.refresh.choice import HASHES
 from dare_job.refresh.learned import Coefficients
 from dare_job.refresh.value import AGE_PART, RECENCY, STEP_COST, TOKENS_PER_STEP, aged, new_share, value
-from dare_job.refresh.worth import BINS_PER_TIER, FIRST_BIN
+from dare_job.refresh.worth import BINS_PER_TIER
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published, stage_inputs
 from dare_job.workspace import MANIFEST, done_record
-from pools import router
 
 pytestmark = pytest.mark.spark
 JAN_9 = 1_767_916_800  # 2026-01-09 00:00 UTC
@@ -125,24 +120,6 @@ def test_of_rows_without_a_text_those_come_first_whose_kind_of_pool_drafts_well(
         assert row["cost"] == row["tokens"] - longest + STEP_COST * steps
     assert not kinds or written(found) == {kinds[0]}
     assert planned(job)[1] == found
-
-
-@pytest.mark.parametrize(("sections", "unlike"), [
-    ({}, {}), ({"router": {"min_interactions": 0, "user": "attribute"}}, {}),
-    ({"router": {"user": "global"}}, {}), ({"embed": {"vectors": {"item": "v.parquet"}}}, {"group": None}),
-    ({"decode": {"mode": "resd"}}, {"override": "global"})])
-def test_the_kind_of_pool_that_the_plan_expects_is_the_one_of_the_router(spark, sections, unlike):
-    config = JobConfig(**sections)
-    cases = [(count, attributes) for count in (0, 4, 5)
-             for attributes in (None, {}, {"traffic": "9"}, {"age": "30"}, {"age": "30", "traffic": "9"})]
-    rows = spark.createDataFrame([(place, *case) for place, case in enumerate(cases)],
-                                 "place int, interactions int, attributes map<string, string>")
-    kind = plan._pool_kind(SimpleNamespace(config=config), "user")
-    found = [row.kind for row in rows.select("place", kind.alias("kind")).orderBy("place").collect()]
-    assert found == [router.route(
-        "user", count, unlike.get("group", "g") if count else None,
-        "a" if attributes and "age" in attributes else None, config.router.min_interactions,
-        unlike.get("override", config.router.user)).pool_kind for count, attributes in cases]
 
 
 @pytest.mark.slow
@@ -383,30 +360,6 @@ def test_the_sample_takes_its_share_of_a_budget_and_the_rest_of_it_waits(make_jo
     left = {rows[name]["carried_reason"] for name in sample - written(rows) if not rows[name]["text_of"]}
     assert left <= {"budget"} and record["refresh"]["sample_end"] > min(
         rows[name]["sample"] for name in sample)
-
-
-@pytest.mark.parametrize("budget", [Budget(), Budget(rows=0), Budget(rows=120), Budget(tokens=9000),
-                                    Budget(rows=250, tokens=9000)])
-def test_histograms_choose_the_rows_that_the_rule_chooses(spark, budget, monkeypatch):
-    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 10)
-    generator, n = np.random.default_rng(0), 500
-    tiers = np.where(generator.random(n) < 0.02, OVERDUE, generator.integers(OVERDUE + 1, BY_VALUE + 1, n))
-    hashes, keys = generator.integers(0, HASHES, (2, n))
-    sample = np.where((tiers == BY_VALUE) & (keys % 10 == 0), keys, NOT_SAMPLED)
-    scores, tokens = generator.lognormal(size=n), generator.integers(10, 90, n)
-    ranks = ((tiers * BINS_PER_TIER + FIRST_BIN + score_bin(scores)) * HASHES + hashes).tolist()
-    keys = [None if key == NOT_SAMPLED else key for key in sample.tolist()]
-    rows = spark.createDataFrame(
-        list(zip(ranks, keys, tokens.tolist(), tokens.tolist(), scores.tolist(), strict=True)),
-        "rank long, sample int, tokens long, cost long, value double")
-    rows = rows.withColumn("held", F.lit(False))
-    end, drawn = chosen._sample(rows, budget)
-    others = rows.where(~plan_table.is_sampled(F.col("sample"), end))
-    table = chosen._histogram(others, F.shiftright("rank", chosen._HASH_BITS))
-    cut = chosen._cut(table, others, budget.without(*drawn[:2]))
-    found = [(cut is None or rank < cut) or (key is not None and key < end)
-             for rank, key in zip(ranks, keys, strict=True)]
-    assert found == choose(tiers, scores, hashes, sample, tokens, budget).tolist()
 
 
 def test_a_text_of_the_input_whose_date_cannot_be_read_counts_as_one_without_a_date(

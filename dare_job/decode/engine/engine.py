@@ -260,10 +260,7 @@ class Engine:
 
     def _process_logits(self, rows: Rows, slots: np.ndarray, tree: Tree,
                         logits: torch.Tensor) -> tuple[torch.Tensor, PenaltyContext]:
-        """Apply the generation config: scores float32 (T, V), and the penalty that verification applies.
-
-        Grammars are left to verification where it visits one path.
-        """
+        """Return scores float32 (T, V) by the generation config, and the penalty for verification."""
         scores = logits if logits.dtype == torch.float32 else logits.float()
         if self._processor.idle(rows, slots):
             return scores, NO_PENALTY
@@ -271,7 +268,7 @@ class Engine:
         index = _slot_index(slots)
         scores, penalty = self._processor(scores, tree, rows.tokens[index], rows.length[index],
                                           rows.min_length[index], processors)
-        if rows.any_grammar and not self._visits_one_path:  # last, as generate applies what it is given
+        if rows.any_grammar and not self._visits_one_path:  # last, as in generate; else verification does
             forbid(scores, tree, rows.parsers(slots))
         return scores, penalty
 
@@ -294,9 +291,8 @@ class Engine:
         return past_limit + tree.host[2] > 0
 
     def _record_times(self, rows: Rows, drafts: DraftBatch, schedule_s: float, forward_s: float) -> None:
-        step_s, count = schedule_s + forward_s, rows.active
+        step_s, count, nodes = schedule_s + forward_s, rows.active, sum(drafts.sizes.tolist())
         rows.add_step_time(1e3 * schedule_s, 1e3 * step_s)
-        nodes = sum(drafts.sizes.tolist())
         self.reuse_estimator.record_step(step_s, count, nodes)
         self.clock_s += step_s
         if self.draft_budget:

@@ -1,4 +1,4 @@
-"""Attention of few queries on one thread of a CPU, compiled: each row reads its own keys and values once.
+"""Attention on one thread of a CPU, compiled; in float32 of few queries. A row reads its own columns once.
 
 torch's kernel pads rows to the longest text and the widest tree, and its products are made for many queries.
 Here the query heads of a group of heads are the rows of a product. Scores: a vector of keys at a time, whose

@@ -1,9 +1,9 @@
-"""Prepacked weights: linear layers on a CPU through oneDNN, with weights reordered once.
+"""Prepacked weights: linear layers on a CPU, compiled (``compiled_linear``) or through oneDNN.
 
-For a few queries, such as those of a token tree, this takes about half the time of torch's default. From two
-queries on, a query's result does not depend on the number of others. A single query of a model that fits into
-the processor's cache is left to torch, which is faster there. The model's own weights do not change;
-``generate`` and tied embeddings use them.
+For a few queries, such as those of a token tree, this takes about half the time of torch's default. A query's
+result does not depend on the number of others; through oneDNN, from two queries on. There a single query of a
+model that fits into the processor's cache is left to torch, which is faster. The model's own weights do not
+change; ``generate`` and tied embeddings use them.
 
 Weights that are changed, moved or cast later need a new ``PrepackedLayers``. A model with prepacked layers
 can be copied; the copy is prepacked on first use.
