@@ -29,7 +29,7 @@ def run(job_of, tmp_path_factory):
     with gateway() as (address, came), pytest.MonkeyPatch.context() as patch:
         for name, seconds in (("EVERY_S", 0.05), ("_SILENT_S", 0.01), ("_POLL_S", 0.02)):
             patch.setattr(progress, name, seconds)  # a line of progress for every step
-        job = job_of(out, NIGHT_2, limit=3, run_id="run-seen", baseline={"rows": 0},
+        job = job_of(out, NIGHT_2, limit=16, run_id="run-seen", baseline={"rows": 0},
                      decode={"batch_size": 1, "nodes": 0}, spark={"rows_per_commit": 1},
                      log={"format": "json"},
                      metrics={"file": str(out.parent / "dare.prom"), "push": f"http://{address}"})
