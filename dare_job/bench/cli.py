@@ -21,6 +21,7 @@ from dare_job.errors import ConfigError
 _MODULES = {
     "sample": "sampling.compare", "beam": "beam.compare", "recommend": "recommend.compare",
     "budget": "budget", "decode": "decode.compare", "dare": "dare.cells", "pools": "pools.compare",
+    "run-pools": "pools.of_run",
     "modes": "modes", "overhead": "overhead", "memory": "memory", "growth": "growth",
     "ctr-input": "ctr_input", "train-profiles": "profiles.train",
     "train-profiles-drafter": "profiles.drafter", "writer-texts": "profiles.writer_texts",

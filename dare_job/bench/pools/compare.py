@@ -27,8 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Options(two_dates.Options):
-    """Options of ``bench pools``."""
+class Cells:
+    """Options of ``bench pools`` and ``bench run-pools`` that choose what is measured."""
 
     sizes: tuple[int, ...] = option("Texts of a pool, below --pool.", (50, 100, 250, 500), parse=ints)
     group: int = option("Texts of the group that is blended with a row's own text and the others.", 250)
@@ -37,12 +37,27 @@ class Options(two_dates.Options):
     nodes: int = option("Draft tokens per forward pass.", 16)
     tokens: int = option("Maximum number of new tokens per row, so large that texts may run on.", 384)
 
-    def __post_init__(self):
-        self.check(rows=self.rows, repeats=self.repeats, nodes=self.nodes, tokens=self.tokens)
+    def check_sizes(self, pool: int) -> None:
+        """Check the sizes of pools.
+
+        Raises
+        ------
+        ConfigError
+            A size is not above 0 and below ``pool``.
+        """
         for name, values in (("sizes", self.sizes), ("group", (self.group,))):
             for value in values:
-                if not 0 < value < self.pool:
-                    raise ConfigError(f"--{name} {value} must be above 0 and below --pool {self.pool}")
+                if not 0 < value < pool:
+                    raise ConfigError(f"--{name} {value} must be above 0 and below --pool {pool}")
+
+
+@dataclass(frozen=True)
+class Options(Cells, two_dates.Options):
+    """Options of ``bench pools``."""
+
+    def __post_init__(self):
+        self.check(rows=self.rows, repeats=self.repeats, nodes=self.nodes, tokens=self.tokens)
+        self.check_sizes(self.pool)
 
 
 def run(options: Options) -> dict:
@@ -58,26 +73,33 @@ def run(options: Options) -> dict:
         dates = two_dates.prepare(options.data, work, options.model, options.pool, options.rows)
         likeness = two_dates.likeness(dates)
         by_kind = Pools(dates, user_vectors(data.load(options.data), work))
-        torch.set_num_threads(options.threads)
-        warm_up()
-        measured = _measure(dates, by_kind, options, work)
+        return compare(dates, by_kind, options, options.threads, work) | {"texts": likeness}
+
+
+def compare(dates: TwoDates, by_kind: Pools, options: Cells, threads: int, work: Path,
+            dtype: str = "float32") -> dict:
+    """Measure all blocks and print the tables. Returns the JSON object of the command."""
+    torch.set_num_threads(threads)
+    warm_up()
+    measured = _measure(dates, by_kind, options, work, dtype)
     rows, compared = figures.rows(measured), figures.comparisons(measured)
     figures.show(rows, compared)
-    return {"rows": rows, "comparisons": compared, "texts": likeness, "model": dates.model.name,
+    return {"rows": rows, "comparisons": compared, "model": dates.model.name, "dtype": dtype,
             "nodes": options.nodes, "rows_decoded": options.rows, "repeats": options.repeats,
-            "threads": options.threads, "machine": machine.describe(torch.device("cpu"))}
+            "threads": threads, "machine": machine.describe(torch.device("cpu"))}
 
 
-def _measure(dates: TwoDates, by_kind: Pools, options: Options, work: Path) -> figures.Repeats:
+def _measure(dates: TwoDates, by_kind: Pools, options: Cells, work: Path, dtype: str) -> figures.Repeats:
     """By block: of each repeat, the sums of its cells. A block that ``work`` holds is not measured again."""
-    target = Target.load(dates.model, device="cpu")
+    target = Target.load(dates.model, dtype=dtype, device="cpu")
     measurer = Bench(target, by_kind, dates.prompts, dates.texts, options.rows,
                      Budget(options.nodes, options.tokens))
     of_block = blocks(options.sizes, by_kind.largest, options.group)
     code = code_digest(*(Path(package.__file__).parent for package in (pools, decode, figures)),
                        Path(bench.__file__).with_name("measured.py"))
     made_of = digest([code, fingerprint(dates.model), list(dates.prompts), list(dates.pool), options.rows,
-                      options.nodes, options.tokens, options.threads, machine.describe(target.device)])
+                      options.nodes, options.tokens, torch.get_num_threads(), dtype,
+                      machine.describe(target.device)])
     measured: dict[str, list] = {block: [] for block in of_block}
     for repeat in range(options.repeats):
         for block, cells in of_block.items():

@@ -33,9 +33,22 @@ _LOG = logging.getLogger(__name__)
 
 
 def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """As ``generate_from_ids``, of prompts that are text."""
+    return generate_from_ids(model, work, encode(model, prompts))
+
+
+def generate_from_ids(model: Path, work: Path, prompts: Mapping[str, np.ndarray], dtype: str = "float32",
+                      max_new_tokens: int | None = None) -> dict[str, np.ndarray]:
     """Greedy text int32 (tokens,) of each prompt by its id, with its end of text; kept in ``work``.
 
-    Texts of earlier rows draft the later ones, which changes no text.
+    Texts of earlier rows draft the later ones, which changes no strict text.
+
+    Parameters
+    ----------
+    prompts
+        Token ids int32 (tokens,) by id.
+    max_new_tokens
+        Default: the model's own.
 
     Raises
     ------
@@ -43,12 +56,14 @@ def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, n
         A row fails.
     """
     def fill(folder: Path) -> dict:
-        texts = _generate(Target.load(model), encode(model, prompts))
+        texts = _generate(Target.load(model, dtype=dtype), prompts, max_new_tokens)
         table = {"id": list(prompts), "token_ids": [texts[key] for key in prompts]}
         parquet.write_table(pa.table(table), folder / _FILE)
         return {"model": model.name, "texts": len(prompts)}
 
-    folder = keep_named(work, "texts", [fingerprint(model), list(prompts.items())], fill)
+    made_of = [fingerprint(model), dtype, max_new_tokens,
+               [(key, ids.tolist()) for key, ids in prompts.items()]]
+    folder = keep_named(work, "texts", made_of, fill)
     table = parquet.read_table(folder / _FILE)
     return {key: np.asarray(ids, np.int32) for key, ids in
             zip(table["id"].to_pylist(), table["token_ids"].to_pylist(), strict=True)}
@@ -87,9 +102,10 @@ def accepted_per_step(texts: Sequence[np.ndarray], pool: Sequence[np.ndarray], n
     return replay([text for text in texts if text.size > 1], drafter, nodes)["accepted_per_step"]
 
 
-def _generate(target: Target, prompts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _generate(target: Target, prompts: Mapping[str, np.ndarray],
+              max_new_tokens: int | None) -> dict[str, np.ndarray]:
     """Texts by id, in rounds."""
-    settings = EngineSettings(max_new_tokens=None, batch_size=BATCH, nodes=NODES, score="never")
+    settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=BATCH, nodes=NODES, score="never")
     texts: dict[str, np.ndarray] = {}
     waiting, start, logged = list(prompts), time.monotonic(), time.monotonic()
     for size in (*_ROUNDS, len(waiting)):

@@ -65,15 +65,15 @@ class TwoDates:
     pool
         Texts of the earlier date of other users, whose profiles the model has learned from.
     recorded
-        The recorded profiles of the pool's users, and of the test users.
+        The recorded profiles of the pool's users, and of the test users; empty for texts of a run.
     """
 
     model: Path
     prompts: dict[str, np.ndarray]
     previous: dict[str, np.ndarray]
     pool: dict[str, np.ndarray]
-    recorded: tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
     texts: dict[str, np.ndarray]
+    recorded: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
 
     def requests(self, rows: int) -> list[Request]:
         """The first ``rows`` prompts with their pools; that of all users is the last one."""
@@ -113,8 +113,8 @@ def prepare(folder: Path, work: Path, settings: Settings, pool: int, rows: int) 
     prompts = {p.user: data.later(p) for p in test}
     return TwoDates(model, texts.encode(model, prompts), {p.user: previous[p.user] for p in test},
                     {p.user: previous[p.user] for p in learned},
-                    (texts.recorded(model, learned), texts.recorded(model, test)),
-                    texts.generate(model, work, prompts))
+                    texts.generate(model, work, prompts),
+                    (texts.recorded(model, learned), texts.recorded(model, test)))
 
 
 def _sample(profiles: Sequence[Profile]) -> list[Profile]:
