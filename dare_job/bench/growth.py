@@ -46,7 +46,7 @@ USERS_PER_ITEM = 10
 FIRST, SHARDS, REPORT = "plan of the first date", "shard plan", "report"
 STEPS = (FIRST, "plan", "embed", "group", "route", "pools", SHARDS, "generate", "gate", "publish", REPORT)
 _BLOCK_ROWS, _CENTRE_ROWS, _DAY_S = 200_000, 1000, 86_400
-_SAMPLE_S = 0.25  # between two samples of memory
+_SAMPLE_S = 0.25  # between two samples of memory, or 20 times as long as one takes if that is more
 _TEXT_TOKENS, _STEP_TOKENS = 60, 4
 _PLAN = ("entity_id", "prompt_sha256", "text_key")
 _CHUNK = ("entity", "shard", "chunk", "position")
@@ -132,6 +132,7 @@ def _cost(command: list[str], log: Path) -> dict[str, float]:
     with open(log, "ab") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         while process.poll() is None:
+            sampled = time.perf_counter()
             with suppress(psutil.Error, OSError):
                 memory = 0
                 for member in [process, *process.children(recursive=True)]:
@@ -140,7 +141,7 @@ def _cost(command: list[str], log: Path) -> dict[str, float]:
                         memory += member.memory_full_info().pss
                 peak = max(peak, memory >> 20)
             with suppress(psutil.TimeoutExpired):
-                process.wait(_SAMPLE_S)
+                process.wait(max(_SAMPLE_S, 20 * (time.perf_counter() - sampled)))
     if process.returncode:
         raise InfrastructureError(f"{' '.join(command[3:])} ended with {process.returncode}: see {log}")
     return {"seconds": round(time.perf_counter() - began, 2), "cpu_s": round(sum(cpu.values()), 2),
