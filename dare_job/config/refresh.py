@@ -27,8 +27,9 @@ class RefreshSettings(Section):
                                          "items together. null: no limit")
     max_share: float | None = Field(None, ge=0, le=1, description="Maximum share of the changed rows that a "
                                     "run writes. null: no limit")
-    max_tokens: NotNegative | None = Field(None, description="Maximum number of tokens of a run, prompts and "
-                                           "texts together, as estimated from earlier texts. null: no limit")
+    max_tokens: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
+        None, description="Maximum number of tokens of a run, prompts and texts together, as estimated from "
+        "earlier texts. null: no limit")
     max_worker_hours: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Approximate maximum hours of all workers together in the stage generate: the "
         "hours that are left, divided by the number of workers, after which no further chunk is started, and "

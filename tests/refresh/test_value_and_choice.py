@@ -110,6 +110,14 @@ def test_a_limit_of_time_beside_others_does_not_change_the_choice():
     assert choosing[2] == choosing[3] and choosing[0] != choosing[1] != choosing[2]
 
 
+def test_a_budget_of_tokens_may_be_that_of_ten_million_rows():
+    """Ten million texts of 600 tokens: more than 32 bits hold."""
+    tiers, rows, tokens = np.full(2, choice.BY_VALUE), np.full(2, 5_000_000), np.full(2, 3_000_000_000)
+    limit = RefreshSettings(max_tokens=5_999_999_999).max_tokens
+    assert choice.cut(tiers, np.arange(2), rows, tokens, Budget(tokens=limit)) == 1
+    assert choice.cut(tiers, np.arange(2), rows, tokens, Budget(tokens=limit + 1)) == 2
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({"deadline": "5 o'clock"}, "write a time and its time zone"),
     ({"deadline": "25:00 UTC"}, "not a valid time of day"),
