@@ -44,8 +44,8 @@ def test_every_block_is_measured_and_strict_texts_do_not_differ(config, tmp_path
     with pytest.raises(ConfigError, match="--sizes 20 must be above 0 and below --pool 20"):
         of_run.Options(config=[config], date=NIGHT_2, pool=20, sizes=(20,), group=5)
     done = CliRunner().invoke(app, [
-        "run-pools", "--config", str(config), "--date", NIGHT_2, "--rows", "2", "--pool", "20", "--sizes", "5",
-        "--group", "5", "--tokens", "12", "--nodes", "4", "--work", str(tmp_path)])
+        "run-pools", "--config", str(config), "--date", NIGHT_2, "--rows", "2", "--pool", "20",
+        "--sizes", "5", "--group", "5", "--tokens", "12", "--nodes", "4", "--work", str(tmp_path)])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert {row["block"] for row in found["rows"]} == {"size-5", "size-20", "sources", "rules"}
