@@ -77,6 +77,8 @@ def sample_end(keys: np.ndarray, rows: np.ndarray, others: tuple[int, int], over
                budget: Budget) -> int:
     """The key below which rows of the sample are written: one in SAMPLE_ONE_IN of those that a budget covers.
 
+    Without limits, all of them: also those that something else than the budget holds back.
+
     Parameters
     ----------
     keys, rows : (n,)
@@ -84,6 +86,8 @@ def sample_end(keys: np.ndarray, rows: np.ndarray, others: tuple[int, int], over
     others, overdue
         Rows and tokens of the tiers after OVERDUE, which have the sample, and of OVERDUE, which come first.
     """
+    if budget == Budget():
+        return HASHES
     covered, tokens_of_row = float(others[0]), others[1] / max(1, others[0])
     left = budget.without(*overdue)
     if left.rows is not None:

@@ -72,6 +72,13 @@ def test_rows_of_the_sample_that_it_does_not_write_compete_by_value(rows):
     assert (chosen & (scores < scores[best].min() / 1.02)).sum() >= 0.5 * drawn
 
 
+def test_without_a_limit_the_whole_sample_is_written_also_where_all_other_rows_are_held_back():
+    """Of 5,000 rows that ``min_days`` holds back, the 100 of the sample alone may be written."""
+    keys, rows, nothing = np.arange(0, 5000, choice.SAMPLE_ONE_IN), np.ones(100), (0, 0)
+    assert choice.sample_end(keys, rows, (100, 1000), nothing, Budget()) == choice.HASHES
+    assert choice.sample_end(keys, rows, (100, 1000), nothing, Budget(rows=5000)) == keys[2]
+
+
 def test_equal_scores_are_ordered_by_hash_and_the_choice_by_nothing_else():
     generator = np.random.default_rng(0)
     scores, hashes = np.ones(100), generator.permutation(100)

@@ -345,6 +345,18 @@ def test_sampled_rows_are_written_whatever_holds_others_back_and_tokens_are_coun
 
 
 @pytest.mark.slow
+def test_without_a_budget_the_whole_sample_is_written_whatever_holds_the_other_rows_back(
+        make_job, inputs, monkeypatch):
+    monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 2)
+    job = make_job({**inputs, "refresh": {"min_days": 9}}, day="2026-01-10")
+    publish_old(job, "2026-01-09", {name: {} for name in (*USERS, "twin-a", "twin-b")})
+    _, rows = planned(job)
+    sample = {name for name, row in rows.items() if row["sample"] is not None}
+    assert len(sample) > 1 and written(rows) == sample
+    assert {row["carried_reason"] for name, row in rows.items() if name not in sample} == {"written recently"}
+
+
+@pytest.mark.slow
 def test_the_sample_takes_its_share_of_a_budget_and_the_rest_of_it_waits(make_job, inputs, monkeypatch):
     """Every second row is in the sample, and one in two of the rows that the budget covers."""
     monkeypatch.setattr("dare_job.refresh.choice.SAMPLE_ONE_IN", 2)
