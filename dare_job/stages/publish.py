@@ -108,8 +108,10 @@ def _carried_over(job: Job, generated: dict, choice: dict, entity: str, files: l
     rows = rows.to_table(
         columns=["stale_since", "unseen_interactions"],
         filter=pc.field("carried_reason").is_valid())
-    return {**choice[entity], "curve": choice["curve"], "stopped": stopping.reason(job),
-            "one_more_hour": words.one_more_hour(choice["curve"], generated["busy_s"], workers),
+    curve, hour = choice["curve"], words.one_more_hour(choice["curve"], generated["busy_s"], workers)
+    if hour is None:  # nothing was written, so this run has no rate
+        hour = chosen.hour_at_previous_rate(job, curve)
+    return {**choice[entity], "curve": curve, "stopped": stopping.reason(job), "one_more_hour": hour,
             "oldest": pc.min(rows["stale_since"]).as_py(),
             "unseen_interactions": pc.sum(rows["unseen_interactions"]).as_py() or 0}
 

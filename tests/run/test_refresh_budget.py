@@ -114,6 +114,8 @@ def test_a_run_without_time_publishes_what_is_there_and_goes_on_where_it_stopped
     summary = pipeline.run(job_of(out, NIGHT_2, refresh={"max_worker_hours": 1e-9}, **UNTIMED))
     assert summary["stopped"] == "worker hours" and summary["written"] == 0 and summary["backlog"] > 0
     assert {*carried(out)} == {"worker hours", "failed before"}
+    record = published.read_manifest(out / f"knowledge/entity=user/dt={NIGHT_2}")["refresh"]
+    assert 0 < record["one_more_hour"] < 1  # at the rate of the run before, as this one has none
     resumed = pipeline.run(job_of(out, NIGHT_2, **UNTIMED))
     assert resumed["stopped"] is None and resumed["backlog"] == 1
     assert {*carried(out)["failed"]} == {("item", LONG_ITEM)}  # it was tried again, in vain
