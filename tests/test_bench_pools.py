@@ -131,7 +131,7 @@ def check_rows(rows):
 
 def check_comparisons(found):
     named = {(line["block"], line["of"], line["over"]) for line in found}
-    assert {("size-5", CRP, RRP), ("size-10", f"everybody's {GRP}", CRP), ("sources", BLEND, GLOBAL),
+    assert {("size-5", CRP, RRP), ("size-10", f"all users' {GRP}", CRP), ("sources", BLEND, GLOBAL),
             ("size-25", GRP, f"{GRP}, published rule")} <= named
     assert all(line["ratio_ci95"][0] <= line["ratio"] <= line["ratio_ci95"][1] for line in found)
 
