@@ -1,6 +1,7 @@
 """The bench of pools: from nothing to its tables on a few rows, and what they are made of."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import profile_files
@@ -9,17 +10,19 @@ import torch
 from typer.testing import CliRunner
 
 from dare_job.bench.cli import app
-from dare_job.bench.pools import figures
+from dare_job.bench.pools import compare, figures
 from dare_job.bench.pools import pools as pools_pools
 from dare_job.bench.pools.compare import Options
 from dare_job.bench.pools.measure import Bench, Budget, PublishedDrafter, along, distance
 from dare_job.bench.pools.pools import BLEND, CRP, GLOBAL, GROUP, GRP, OWN, PLAIN, RRP, Cell, Pools
 from dare_job.bench.profiles import data, train, two_dates
+from dare_job.bench.profiles.two_dates import TwoDates
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import EngineSettings
 from dare_job.errors import ConfigError
+from dare_job.models.files import resolve
 
 TEXT_TOKENS = 40
 SIZES = (5, 10)
@@ -207,6 +210,35 @@ def test_the_published_rule_drafts_each_row_from_its_own_pool(pools, dates):
     whole = along(PublishedDrafter(4, 12), requests, [dates.previous[user] for user in users], 4)
     assert all(accepted + steps in (len(dates.previous[user]) - 1, len(dates.previous[user]))
                for (accepted, steps), user in zip(whole["along"], users, strict=True))
+
+
+@pytest.mark.parametrize("changed", ["prompts", "previous", "pool", "texts", "vectors"])
+def test_kept_blocks_are_those_of_the_same_texts_and_vectors(changed, tmp_path, monkeypatch):
+    class Measurer:
+        calls = 0
+
+        def __init__(self, *_):
+            pass
+
+        def block(self, cells):
+            Measurer.calls += 1
+            return [{} for _ in cells]
+
+    def measure(**changes):
+        def ids(name, *users):
+            return {user: np.arange(changes.get(name, 3), dtype=np.int32) for user in users}
+
+        dates = TwoDates(resolve("embedded"), ids("prompts", "a"), ids("previous", "a"),
+                         ids("pool", "b", "c"), ids("texts", "a"))
+        vectors = {user: np.full(2, changes.get("vectors", 0), np.float32) for user in "abc"}
+        cells = compare.Cells(sizes=(1,), group=1)
+        compare._measure(dates, Pools(dates, vectors), cells, tmp_path, "float32")
+        return Measurer.calls
+
+    monkeypatch.setattr(compare, "Bench", Measurer)
+    monkeypatch.setattr(Target, "load", lambda *_, **__: SimpleNamespace(device=torch.device("cpu")))
+    assert measure() == measure() == 4
+    assert measure(**{changed: 4}) == 8
 
 
 def test_times_are_medians_and_ratios_of_the_same_repeat():

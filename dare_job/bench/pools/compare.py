@@ -97,7 +97,7 @@ def _measure(dates: TwoDates, by_kind: Pools, options: Cells, work: Path, dtype:
     of_block = blocks(options.sizes, by_kind.largest, options.group)
     code = code_digest(*(Path(package.__file__).parent for package in (pools, decode, figures)),
                        Path(bench.__file__).with_name("measured.py"))
-    made_of = digest([code, fingerprint(dates.model), list(dates.prompts), list(dates.pool), options.rows,
+    made_of = digest([code, fingerprint(dates.model), by_kind.fingerprint, options.rows,
                       options.nodes, options.tokens, torch.get_num_threads(), dtype,
                       machine.describe(target.device)])
     measured: dict[str, list] = {block: [] for block in of_block}

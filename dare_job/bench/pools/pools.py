@@ -21,6 +21,7 @@ from dare_job.bench.profiles.two_dates import TwoDates
 from dare_job.embed import kmeans, vectors
 from dare_job.embed.lightgcn import Pairs
 from dare_job.training import lightgcn
+from dare_job.workspace import digest
 from pools.index import Index
 
 _FILE = "vectors.parquet"
@@ -88,7 +89,13 @@ OWN, GROUP, GLOBAL, BLEND = "own", "group", "global", "own + group + global"
 
 
 class Pools:
-    """Pools of the rows by kind and size, built on first use."""
+    """Pools of the rows by kind and size, built on first use.
+
+    Attributes
+    ----------
+    fingerprint
+        Digest of the users with their prompts, texts and vectors: figures of others are measured again.
+    """
 
     def __init__(self, dates: TwoDates, vectors: Mapping[str, np.ndarray]):
         """vectors: float32 (d,) by user, of the pool and of the rows."""
@@ -97,6 +104,9 @@ class Pools:
         self.users = list(dates.prompts)
         self._members = np.stack([vectors[user] for user in dates.pool])  # (n, d)
         self._rows = np.stack([vectors[user] for user in self.users])
+        ids = [[[user, own.tolist()] for user, own in by_user.items()]
+               for by_user in (dates.prompts, dates.previous, dates.pool, dates.texts)]
+        self.fingerprint = digest([ids, self._members.tolist(), self._rows.tolist()])
         self.largest = len(self._texts)
         self.all_users, self._groups = cache(self._all_users), cache(self._grouped)
 
