@@ -212,8 +212,8 @@ def test_the_published_rule_drafts_each_row_from_its_own_pool(pools, dates):
                for (accepted, steps), user in zip(whole["along"], users, strict=True))
 
 
-@pytest.mark.parametrize("changed", ["prompts", "previous", "pool", "texts", "vectors"])
-def test_kept_blocks_are_those_of_the_same_texts_and_vectors(changed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("changed", ["prompts", "previous", "pool", "texts", "vectors", "penalty"])
+def test_kept_blocks_are_those_of_the_same_texts_vectors_and_penalty(changed, tmp_path, monkeypatch):
     class Measurer:
         calls = 0
 
@@ -232,7 +232,8 @@ def test_kept_blocks_are_those_of_the_same_texts_and_vectors(changed, tmp_path, 
                          ids("pool", "b", "c"), ids("texts", "a"))
         vectors = {user: np.full(2, changes.get("vectors", 0), np.float32) for user in "abc"}
         cells = compare.Cells(sizes=(1,), group=1)
-        compare._measure(dates, Pools(dates, vectors), cells, tmp_path, "float32")
+        budget = Budget(4, 8, changes.get("penalty"))
+        compare._measure(dates, Pools(dates, vectors), cells, tmp_path, "float32", budget)
         return Measurer.calls
 
     monkeypatch.setattr(compare, "Bench", Measurer)

@@ -36,6 +36,8 @@ def test_texts_of_both_dates_are_those_of_the_run(nights, job_of, tmp_path):
         user: before[user] for user in dates.previous | dates.pool}
     assert {user: text.tolist() for user, text in dates.texts.items()} == {
         user: today[user] for user in dates.texts}
+    penalized = of_run.read(job_of(nights.out, NIGHT_2, decode={"repetition_penalty": 1.5}), tmp_path, 3, 20)
+    assert any(text.tolist() != today[user] for user, text in penalized.texts.items())
     with pytest.raises(DataError, match="users"):
         of_run.read(job_of(nights.out, NIGHT_2), tmp_path, 3, 200)
 
@@ -45,11 +47,13 @@ def test_every_block_is_measured_and_strict_texts_do_not_differ(config, tmp_path
         of_run.Options(config=[config], date=NIGHT_2, pool=20, sizes=(20,), group=5)
     done = CliRunner().invoke(app, [
         "run-pools", "--config", str(config), "--date", NIGHT_2, "--rows", "2", "--pool", "20",
-        "--sizes", "5", "--group", "5", "--tokens", "12", "--nodes", "4", "--work", str(tmp_path)])
+        "--sizes", "5", "--group", "5", "--tokens", "12", "--nodes", "4", "--work", str(tmp_path),
+        "--set", "decode.repetition_penalty=1.5"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert {row["block"] for row in found["rows"]} == {"size-5", "size-20", "sources", "rules"}
     strict = [row for row in found["rows"] if row["rule"] == "strict"]
     assert strict and all(row["differ"] == 0 for row in strict)
     assert max(row["accepted_per_step"] for row in strict) > 0 and found["dtype"] == "float32"
+    assert found["repetition_penalty"] == 1.5
     assert "Rules of verification (figure 5, table 8)" in done.stdout

@@ -77,29 +77,30 @@ def run(options: Options) -> dict:
 
 
 def compare(dates: TwoDates, by_kind: Pools, options: Cells, threads: int, work: Path,
-            dtype: str = "float32") -> dict:
+            dtype: str = "float32", repetition_penalty: float | None = None) -> dict:
     """Measure all blocks and print the tables. Returns the JSON object of the command."""
     torch.set_num_threads(threads)
     warm_up()
-    measured = _measure(dates, by_kind, options, work, dtype)
+    budget = Budget(options.nodes, options.tokens, repetition_penalty)
+    measured = _measure(dates, by_kind, options, work, dtype, budget)
     rows, compared = figures.rows(measured), figures.comparisons(measured)
     figures.show(rows, compared)
     return {"rows": rows, "comparisons": compared, "model": dates.model.name, "dtype": dtype,
-            "nodes": options.nodes, "rows_decoded": options.rows, "repeats": options.repeats,
-            "threads": threads, "machine": machine.describe(torch.device("cpu"))}
+            "repetition_penalty": repetition_penalty, "nodes": options.nodes,
+            "rows_decoded": options.rows, "repeats": options.repeats, "threads": threads,
+            "machine": machine.describe(torch.device("cpu"))}
 
 
-def _measure(dates: TwoDates, by_kind: Pools, options: Cells, work: Path, dtype: str) -> figures.Repeats:
+def _measure(dates: TwoDates, by_kind: Pools, options: Cells, work: Path, dtype: str,
+             budget: Budget) -> figures.Repeats:
     """By block: of each repeat, the sums of its cells. A block that ``work`` holds is not measured again."""
     target = Target.load(dates.model, dtype=dtype, device="cpu")
-    measurer = Bench(target, by_kind, dates.prompts, dates.texts, options.rows,
-                     Budget(options.nodes, options.tokens))
+    measurer = Bench(target, by_kind, dates.prompts, dates.texts, options.rows, budget)
     of_block = blocks(options.sizes, by_kind.largest, options.group)
     code = code_digest(*(Path(package.__file__).parent for package in (pools, decode, figures)),
                        Path(bench.__file__).with_name("measured.py"))
-    made_of = digest([code, fingerprint(dates.model), by_kind.fingerprint, options.rows,
-                      options.nodes, options.tokens, torch.get_num_threads(), dtype,
-                      machine.describe(target.device)])
+    made_of = digest([code, fingerprint(dates.model), by_kind.fingerprint, options.rows, asdict(budget),
+                      torch.get_num_threads(), dtype, machine.describe(target.device)])
     measured: dict[str, list] = {block: [] for block in of_block}
     for repeat in range(options.repeats):
         for block, cells in of_block.items():

@@ -68,10 +68,17 @@ Texts = Mapping[str, np.ndarray]  # token ids by user
 
 @dataclass(frozen=True)
 class Budget:
-    """Draft tokens per row and forward pass, and maximum number of new tokens per row."""
+    """Draft tokens per row and forward pass, and maximum number of new tokens per row.
+
+    Attributes
+    ----------
+    repetition_penalty
+        As in ``EngineSettings``.
+    """
 
     nodes: int
     tokens: int
+    repetition_penalty: float | None = None
 
 
 class Bench:
@@ -134,7 +141,8 @@ class Bench:
     def _engine(self, cell: Cell, tokens: int) -> Engine:
         plain = cell.pool == NONE
         settings = EngineSettings(rule=cell.rule, k=cell.k, p=cell.p, max_new_tokens=tokens, batch_size=1,
-                                  nodes=0 if plain else self._budget.nodes, score="never")
+                                  nodes=0 if plain else self._budget.nodes, score="never",
+                                  repetition_penalty=self._budget.repetition_penalty)
         return Engine(self._target, settings, None if plain else self._drafter(cell))
 
     def _drafter(self, cell: Cell) -> Drafter:

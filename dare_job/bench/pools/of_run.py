@@ -50,7 +50,8 @@ def run(options: Options) -> dict:
     with work_folder(options.work) as work:
         dates = read(job, work, options.rows, options.pool)
         by_kind = Pools(dates, _vectors(job, [*dates.prompts, *dates.pool]))
-        return compare(dates, by_kind, options, options.threads, work, job.config.model.dtype)
+        return compare(dates, by_kind, options, options.threads, work, job.config.model.dtype,
+                       job.config.decode.repetition_penalty)
 
 
 def read(job: Job, work: Path, rows: int, pool: int) -> TwoDates:
@@ -70,7 +71,7 @@ def read(job: Job, work: Path, rows: int, pool: int) -> TwoDates:
     test, others = users[:rows], users[rows:]
     prompts = {user: found.prompts[user] for user in test}
     known = texts.generate_from_ids(job.model_path, work, prompts, job.config.model.dtype,
-                                    job.config.decode.max_new_tokens)
+                                    job.config.decode.max_new_tokens, job.config.decode.repetition_penalty)
     return TwoDates(job.model_path, prompts, {user: found.previous[user] for user in test},
                     {user: found.previous[user] for user in others}, known)
 

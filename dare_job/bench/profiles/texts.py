@@ -38,7 +38,8 @@ def generate(model: Path, work: Path, prompts: Mapping[str, str]) -> dict[str, n
 
 
 def generate_from_ids(model: Path, work: Path, prompts: Mapping[str, np.ndarray], dtype: str = "float32",
-                      max_new_tokens: int | None = None) -> dict[str, np.ndarray]:
+                      max_new_tokens: int | None = None,
+                      repetition_penalty: float | None = None) -> dict[str, np.ndarray]:
     """Greedy text int32 (tokens,) of each prompt by its id, with its end of text; kept in ``work``.
 
     Texts of earlier rows draft the later ones, which changes no strict text.
@@ -47,7 +48,7 @@ def generate_from_ids(model: Path, work: Path, prompts: Mapping[str, np.ndarray]
     ----------
     prompts
         Token ids int32 (tokens,) by id.
-    max_new_tokens
+    max_new_tokens, repetition_penalty
         Default: the model's own.
 
     Raises
@@ -56,12 +57,14 @@ def generate_from_ids(model: Path, work: Path, prompts: Mapping[str, np.ndarray]
         A row fails.
     """
     def fill(folder: Path) -> dict:
-        texts = _generate(Target.load(model, dtype=dtype), prompts, max_new_tokens)
+        settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=BATCH, nodes=NODES, score="never",
+                                  repetition_penalty=repetition_penalty)
+        texts = _generate(Target.load(model, dtype=dtype), prompts, settings)
         table = {"id": list(prompts), "token_ids": [texts[key] for key in prompts]}
         parquet.write_table(pa.table(table), folder / _FILE)
         return {"model": model.name, "texts": len(prompts)}
 
-    made_of = [fingerprint(model), dtype, max_new_tokens,
+    made_of = [fingerprint(model), dtype, max_new_tokens, repetition_penalty,
                [(key, ids.tolist()) for key, ids in prompts.items()]]
     folder = keep_named(work, "texts", made_of, fill)
     table = parquet.read_table(folder / _FILE)
@@ -103,9 +106,8 @@ def accepted_per_step(texts: Sequence[np.ndarray], pool: Sequence[np.ndarray], n
 
 
 def _generate(target: Target, prompts: Mapping[str, np.ndarray],
-              max_new_tokens: int | None) -> dict[str, np.ndarray]:
+              settings: EngineSettings) -> dict[str, np.ndarray]:
     """Texts by id, in rounds."""
-    settings = EngineSettings(max_new_tokens=max_new_tokens, batch_size=BATCH, nodes=NODES, score="never")
     texts: dict[str, np.ndarray] = {}
     waiting, start, logged = list(prompts), time.monotonic(), time.monotonic()
     for size in (*_ROUNDS, len(waiting)):
