@@ -45,6 +45,8 @@ def test_texts_of_both_dates_are_those_of_the_run(nights, job_of, tmp_path):
 def test_every_block_is_measured_and_strict_texts_do_not_differ(config, tmp_path):
     with pytest.raises(ConfigError, match="--sizes 20 must be above 0 and below --pool 20"):
         of_run.Options(config=[config], date=NIGHT_2, pool=20, sizes=(20,), group=5)
+    refused = CliRunner().invoke(app, ["run-pools", "--config", str(config), "--date", NIGHT_2, "--nodes=0"])
+    assert refused.exit_code == 2 and "--nodes" in refused.output
     done = CliRunner().invoke(app, [
         "run-pools", "--config", str(config), "--date", NIGHT_2, "--rows", "2", "--pool", "20",
         "--sizes", "5", "--group", "5", "--tokens", "12", "--nodes", "4", "--work", str(tmp_path),
@@ -55,5 +57,5 @@ def test_every_block_is_measured_and_strict_texts_do_not_differ(config, tmp_path
     strict = [row for row in found["rows"] if row["rule"] == "strict"]
     assert strict and all(row["differ"] == 0 for row in strict)
     assert max(row["accepted_per_step"] for row in strict) > 0 and found["dtype"] == "float32"
-    assert found["repetition_penalty"] == 1.5
+    assert found["repetition_penalty"] == 1.5 and 0 < found["copied_share"] < 1
     assert "Rules of verification (figure 5, table 8)" in done.stdout

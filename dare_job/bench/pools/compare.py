@@ -32,10 +32,10 @@ class Cells:
 
     sizes: tuple[int, ...] = option("Texts of a pool, below --pool.", (50, 100, 250, 500), parse=ints)
     group: int = option("Texts of the group that is blended with a row's own text and the others.", 250)
-    rows: int = option("Test users whose texts are decoded.", 20)
-    repeats: int = option("Times that each is decoded.", 1)
-    nodes: int = option("Draft tokens per forward pass.", 16)
-    tokens: int = option("Maximum number of new tokens per row, so large that texts may run on.", 384)
+    rows: int = option("Test users whose texts are decoded.", 20, min=1)
+    repeats: int = option("Times that each is decoded.", 1, min=1)
+    nodes: int = option("Draft tokens per forward pass.", 16, min=1)
+    tokens: int = option("Maximum number of new tokens per row, so large that texts may run on.", 384, min=1)
 
     def check_sizes(self, pool: int) -> None:
         """Check the sizes of pools.

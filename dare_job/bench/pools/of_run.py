@@ -29,7 +29,7 @@ class Options(Cells, night_options.Night):
     """Options of ``bench run-pools``: a date to write, whose output folder has the date before."""
 
     pool: int = option("Number of other users whose texts of the date before are drafts.", 1000)
-    threads: int = option("Number of torch threads while measuring.", 1)
+    threads: int = option("Number of torch threads while measuring.", 1, min=1)
     work: Path | None = option("Folder that keeps the texts of the date and each block that is measured, for "
                                "the next call. Default: a temporary folder.", None)
 
@@ -50,8 +50,12 @@ def run(options: Options) -> dict:
     with work_folder(options.work) as work:
         dates = read(job, work, options.rows, options.pool)
         by_kind = Pools(dates, _vectors(job, [*dates.prompts, *dates.pool]))
-        return compare(dates, by_kind, options, options.threads, work, job.config.model.dtype,
-                       job.config.decode.repetition_penalty)
+        figures = compare(dates, by_kind, options, options.threads, work, job.config.model.dtype,
+                          job.config.decode.repetition_penalty)
+    copied = float(np.mean([task.copied_share(dates.prompts[user].tolist(), text.tolist())
+                            for user, text in dates.texts.items()]))
+    print(f"{copied:.0%} of the tokens lie in four tokens in a row of their prompts")
+    return figures | {"copied_share": round(copied, 3)}
 
 
 def read(job: Job, work: Path, rows: int, pool: int) -> TwoDates:
