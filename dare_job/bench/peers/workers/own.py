@@ -33,6 +33,7 @@ class Engine:
         nodes = max_row_nodes(batch, self._target.paged is not None)
         budget = Budget(batch, nodes, max_new_tokens, self._task["threads"],
                         Path(self._task["work"]) / "latency", self._task["repetition_penalty"])
+        self._target.prefix_cache = type(self._target.prefix_cache)()  # earlier runs save nothing
         learned = self._learned.get(batch) or self._learned.setdefault(
             batch, Learned(self._method, self._target, budget))
         measured = methods.run_method(self._method, self._target, [self._requests[row["id"]] for row in rows],
