@@ -91,6 +91,28 @@ def test_on_cuda_vllm_is_that_of_an_environment_that_the_user_has(tmp_path, monk
     assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0" and "VLLM_CPU_KVCACHE_SPACE" not in variables
 
 
+def test_an_engine_forgets_prompts_and_texts_before_each_measured_call(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import harness
+    import own
+
+    prompts = {str(n): np.concatenate([np.arange(3, 103), [200 + n, 210]]) for n in range(6)}
+    content = task.content(task.Rows(prompts, {}, [np.arange(30)], (0,)), resolve("embedded"), tmp_path,
+                           threads=1, device="cpu", max_new_tokens=2, repetition_penalty=None, repeats=2)
+    engine, calls = own.Engine(content, "plain", "float32"), []
+    write = engine.write
+
+    def recorded(rows, batch, tokens):
+        cached = engine._target.prefix_cache.group(list(prompts.values()))[0][0]
+        calls.append((tokens, cached is not None))
+        return write(rows, batch, tokens)
+
+    engine.write = recorded
+    harness._measure(engine, content, 6, content["rows"])
+    assert calls == [(8, False)] + 2 * [(1, False), (2, False)]
+    assert engine._target.prefix_cache.group(list(prompts.values()))[0][0] is not None
+
+
 @pytest.mark.release
 def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
     rng, file, results = np.random.default_rng(0), tmp_path / "task.json", tmp_path / "results.jsonl"

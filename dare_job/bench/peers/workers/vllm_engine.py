@@ -14,13 +14,13 @@ _SPECULATION = {
 
 
 class Engine:
-    """One engine process; prefix caching is off, because repeated prompts would be free."""
+    """One engine process. Prefix caching is on, as is vLLM's default, and ``forget`` empties it."""
 
     def __init__(self, task: dict, method: str, dtype: str):
         self._task = task
         self._llm = LLM(
             task["model"], dtype=dtype, max_num_seqs=max(batch for batch, _ in task["batches"]),
-            max_model_len=_LENGTH, enable_prefix_caching=False, speculative_config=_SPECULATION[method],
+            max_model_len=_LENGTH, enable_prefix_caching=True, speculative_config=_SPECULATION[method],
             disable_log_stats=False, generation_config="vllm")
         self._core = self._llm.llm_engine.engine_core.engine_core
         self._drafts_from_texts = method == "suffix"
@@ -40,7 +40,8 @@ class Engine:
                    if metric.name == "vllm:spec_decode_num_accepted_tokens")
 
     def forget(self) -> None:
-        """Make a new suffix tree of the earlier texts, as if this engine had written them and no others."""
+        """Drop the prefixes, and make a suffix tree of the earlier texts, as if it had written no others."""
+        self._llm.reset_prefix_cache()
         if not self._drafts_from_texts:
             return
         drafter = self._core.model_executor.driver_worker.worker.model_runner.drafter
