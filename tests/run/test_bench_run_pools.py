@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from run_helpers import NIGHT_1, NIGHT_2, settings
@@ -40,6 +41,14 @@ def test_texts_of_both_dates_are_those_of_the_run(nights, job_of, tmp_path):
     assert any(text.tolist() != today[user] for user, text in penalized.texts.items())
     with pytest.raises(DataError, match="users"):
         of_run.read(job_of(nights.out, NIGHT_2), tmp_path, 3, 200)
+
+
+def test_users_are_as_near_as_the_vectors_of_the_earlier_date(nights, job_of, tmp_path):
+    folder = nights.out / "_work" / f"dt={NIGHT_1}" / "embed" / "entity=user"
+    known = {row["entity_id"]: row["vector"] for row in pq.read_table(folder).to_pylist()}
+    found = of_run._vectors(job_of(nights.out, NIGHT_2), [*known, "nobody"])
+    assert known and not found.pop("nobody").any()
+    assert {user: vector.tolist() for user, vector in found.items()} == known
 
 
 def test_every_block_is_measured_and_strict_texts_do_not_differ(config, tmp_path):
