@@ -19,9 +19,10 @@ from dare_job.cli import options as night_options
 from dare_job.config.options import option
 from dare_job.data.recorded_texts import by_digest
 from dare_job.embed import vectors
-from dare_job.errors import DataError
 from dare_job.job import Job
 from dare_job.workspace import Workspace
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def run(options: Options) -> dict:
     job = night_options.job(options, pick=False)
     with work_folder(options.work) as work:
         dates = read(job, work, options.rows, options.pool)
+        options.check_sizes(len(dates.pool))
         by_kind = Pools(dates, _vectors(job, [*dates.prompts, *dates.pool]))
         figures = compare(dates, by_kind, options, options.threads, work, job.config.model.dtype,
                           job.config.decode.repetition_penalty)
@@ -61,17 +63,18 @@ def run(options: Options) -> dict:
 def read(job: Job, work: Path, rows: int, pool: int) -> TwoDates:
     """Texts of both dates: those of the earlier one as published, those of ``rows`` users generated here.
 
+    Of ``rows + pool`` users, those without an earlier text are left out, which makes the pool smaller.
+
     Raises
     ------
     DataError
-        The output folder has no earlier date, or too few users have a prompt and an earlier text.
+        The output folder has no earlier date, or the input too few users with a prompt.
     """
     found = task.read(job, rows + pool, 1)
     users = [user for user in found.prompts if user in found.previous]
     users = [users[number] for number in by_digest(users)]
     if len(users) < rows + pool:
-        raise DataError(f"out = {job.config.out} has earlier texts of {len(users)} of {rows + pool} users: "
-                        "name fewer with --pool")
+        _LOG.info("%d of %d users have no earlier text", rows + pool - len(users), rows + pool)
     test, others = users[:rows], users[rows:]
     prompts = {user: found.prompts[user] for user in test}
     known = texts.generate_from_ids(job.model_path, work, prompts, job.config.model.dtype,
