@@ -83,7 +83,8 @@ def _read(job: Job, entity: str, folder: AnyPath, *columns: str) -> DataFrame:
 def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
     """Write and read COPIES: rows to write with the text key of another row.
 
-    That row is the one of lowest rank that nothing holds back, or one whose text is not stale.
+    That row is one whose text is not stale, or the one of lowest rank that nothing holds back; if all are
+    held back, the first one of the sample.
     None, and no folder, if texts cannot be shared, or if in a plan of at most ROWS_IN_MEMORY rows none are.
     """
     if not equal_prompts_give_equal_texts(job.config) or not _keys_repeat(folder / f"entity={entity}"):
@@ -93,6 +94,7 @@ def _write_copies(job: Job, entity: str, folder: AnyPath) -> DataFrame | None:
                  "age_days")
     to_write, current = F.col("rank").isNotNull(), ~F.col("stale") & F.col("age_days").isNotNull()
     rank = F.when(current, plan_table.CURRENT).when(F.col("carried_reason").isNull(), F.col("rank"))
+    rank = rank.otherwise(F.lit(plan_table.HELD) + F.col("sample"))
     free = F.when(rank.isNotNull(), F.struct(rank.alias("written_rank"), F.col("entity_id").alias("text_of"),
                                              F.col("sample").alias("written_sample")))
     rows = rows.where(to_write | current)

@@ -18,6 +18,7 @@ from dare_job.tables import published, stage_inputs
 
 BUDGET = "budget"  # the reason of rows from the cut on
 CURRENT = -1  # ``written_rank`` of a copy of a text that is there already
+HELD = 2**62  # plus the key of the sample: ``written_rank`` of a copy of a row that only the sample can write
 
 
 def read(job: Job, entity: str) -> DataFrame:
@@ -48,10 +49,10 @@ def decided(rows: DataFrame, copies: DataFrame | None, cut: int | None, sample_e
     else:
         rows = rows.join(copies.select(*COPIES.names), "entity_id", "left")
     alone = F.col("written_rank").isNull()
-    sampled, late = alone & is_sampled(F.col("sample"), sample_end), F.lit(False)
-    if cut is not None:  # a copy waits for the row that has the text
-        late = F.when(alone, (F.col("rank") >= cut) & ~sampled).otherwise(
-            (F.col("written_rank") >= cut) & ~is_sampled(F.col("written_sample"), sample_end))
+    sampled, cut = alone & is_sampled(F.col("sample"), sample_end), HELD if cut is None else cut
+    # a copy waits for the row that has the text
+    late = F.when(alone, F.coalesce(F.col("rank") >= cut, F.lit(False)) & ~sampled).otherwise(
+        (F.col("written_rank") >= cut) & ~is_sampled(F.col("written_sample"), sample_end))
     rows = rows.withColumns({"text_of": F.when(~late, F.col("text_of")), "late": late, "sampled": sampled})
     held = F.coalesce(F.when(~F.col("sampled"), F.col("carried_reason")), F.when(F.col("late"), BUDGET))
     return rows.withColumn("carried_reason", F.when(F.col("text_of").isNull(), held)).drop(

@@ -25,7 +25,6 @@ from dare_job.models.files import fingerprint
 from dare_job.workspace import digest
 
 _LOG = logging.getLogger(__name__)
-_SCRIPTS = Path(__file__).parent / "workers"
 GENERATE = "generate"
 _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
@@ -102,8 +101,8 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: st
                 rows, job.model_path, work, batches=sizes, repeats=options.repeats, device=device,
                 threads=options.threads, max_new_tokens=job.config.decode.max_new_tokens,
                 repetition_penalty=job.config.decode.repetition_penalty)
-            script = [python, _SCRIPTS / _SCRIPT[engine], work / "task.json", work / "results.jsonl", method,
-                      dtype]
+            script = [python, environments.SCRIPTS / _SCRIPT[engine], work / "task.json",
+                      work / "results.jsonl", method, dtype]
             known = content if method in _WITH_EARLIER_TEXTS else task.alone(content)
             made_of = [engine, method, dtype, known, fingerprint(job.model_path),
                        environments.version(engine), _processor()]

