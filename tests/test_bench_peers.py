@@ -31,6 +31,7 @@ def test_options_that_do_not_fit_are_named():
         options(batch=(1, 8), rows=(4,))
     with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
         task.chosen(compare_engines._METHODS)("--engines", "dare-job,tgi")
+    assert options().types[0] == "float32" and options(dtypes=("bfloat16",)).types == ("bfloat16",)
     with pytest.raises(ConfigError, match="--dtypes int8 is not one of float32, bfloat16"):
         task.chosen(task._DTYPES)("--dtypes", "int8")
 
@@ -111,6 +112,25 @@ def test_an_engine_forgets_prompts_and_texts_before_each_measured_call(tmp_path,
     harness._measure(engine, content, 6, content["rows"])
     assert calls == [(8, False)] + 2 * [(1, False), (2, False)]
     assert engine._target.prefix_cache.group(list(prompts.values()))[0][0] is not None
+
+
+def test_tokens_reused_with_the_prompt_count_neither_as_steps_nor_as_accepted_by_one(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import harness
+
+    class Engine:
+        accepted, reused = 0, 0
+
+        def forget(self):
+            pass
+
+        def write(self, rows, batch, tokens):
+            self.accepted, self.reused = self.accepted + 4, self.reused + 6
+            return [[1] * 10 for _ in rows]
+
+    found = harness._measure(Engine(), {"repeats": 2, "max_new_tokens": 10}, 2, ["a", "b"])
+    assert (found["tokens"], found["reused_share"]) == (20, 0.3)
+    assert found["accepted_per_step"] == 4 / (20 - 2 - 4 - 6)
 
 
 @pytest.mark.release

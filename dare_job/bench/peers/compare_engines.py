@@ -34,7 +34,7 @@ _SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers"
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _WITH_EARLIER_TEXTS = {"suffix", "resd", "dare strict", "dare relaxed"}
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
-            "equal_to_generate", "changed_by_batch", "rows", "tokens")
+            "reused_share", "equal_to_generate", "changed_by_batch", "rows", "tokens")
 _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
     ((1, 8), "dare strict", ("vllm", "n-gram"), 1.5), ((1, 8), "dare strict", ("vllm", "suffix"), 1.2),
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
@@ -55,9 +55,11 @@ def run(options: Options) -> dict:
 
     Runs each engine in an environment of its own, which the first call installs, with the same prompts,
     limits and number of threads. vLLM's suffix drafts, resd and dare are given the texts of the date before.
-    Speeds include the prompts. changed_by_batch counts texts that differ from the method's at the smallest
-    batch size. The last line is one JSON object. With model.device=cuda, vLLM is the one of
-    this environment, or of the interpreter that DARE_VLLM_PYTHON names, and llama.cpp is left out.
+    Speeds include the prompts. reused_share: share of the tokens that are accepted from the row's previous
+    text with its prompt, which count neither as steps nor as accepted by one. changed_by_batch counts texts
+    that differ from the method's at the smallest batch size. The last line is one JSON object. With
+    model.device=cuda, vLLM is the one of this environment, or of the interpreter that DARE_VLLM_PYTHON
+    names, and llama.cpp is left out.
     """
     job = night_options.job(options, pick=False)
     with work_folder(options.work) as work:
@@ -66,7 +68,7 @@ def run(options: Options) -> dict:
         place = loading.device(job.config.model.device)
         measured = _measure(job, rows, options, work, place.type)
     table = [_row(each, measured) for each in measured]
-    texts = _reference(measured, options.dtypes[0])
+    texts = _reference(measured, options.types[0])
     copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
     changed = sum(name in rows.previous and rows.previous[name].tolist() != text
                   for name, text in texts.items())
@@ -92,7 +94,7 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: st
             _LOG.warning("%s is measured on a CPU only", engine)
             continue
         python = environments.python_of(engine, work, device)
-        for dtype, method in product(options.dtypes, _METHODS[engine]):
+        for dtype, method in product(options.types, _METHODS[engine]):
             sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
                      if batch == 1 or (engine, method) not in _SINGLE]
             if not sizes or method not in (options.methods or [method]):
@@ -148,7 +150,7 @@ def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:
 def _row(each: dict, measured: list[dict]) -> dict:
     expected = _reference(measured, each["dtype"])
     equal = sum(text == expected.get(name) for name, text in each["texts"].items())
-    rounded = {name: round(each[name], 2) for name in ("tokens_per_s", "prompt_s", "accepted_per_step")}
+    rounded = {name: round(each[name], 2) for name in _COLUMNS if isinstance(each.get(name), float)}
     return {name: each[name] for name in _COLUMNS if name in each} | rounded | {
         "equal_to_generate": equal, "changed_by_batch": _changed_by_batch(each, measured)}
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from dare_job.bench.cli import ints
 from dare_job.cli import options as night_options
@@ -48,13 +49,20 @@ class Options(night_options.Night):
     pool: int = option("Maximum number of texts of the previous date that are offered as drafts.", 2000)
     threads: int = option("Threads and processors of each engine, on a CPU.", 1)
     dtypes: tuple[str, ...] = option(
-        "Floating-point types of the weights.", ("float32",), parse=chosen(_DTYPES))
+        "Floating-point types of the weights. Default: float32, and bfloat16 if there are instructions for "
+        "it.", (), parse=chosen(_DTYPES))
     work: Path | None = option("Folder that keeps environments, converted models and latency curves. "
                                "Default: a temporary folder.", None)
 
     def __post_init__(self):
         if len(self.rows) != len(self.batch) or not self.batch:
             raise ConfigError(f"--rows must have a number for each of the {len(self.batch)} batch sizes")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The floating-point types to measure: the chosen ones, or those of this machine."""
+        bfloat16 = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
+        return self.dtypes or _DTYPES[:1 + bfloat16]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ def run(make_engine) -> None:
     """Measure the engine ``make_engine(task, method, dtype)``.
 
     It has ``write(rows, batch, max_new_tokens)``, which returns the token ids of each row's text,
-    ``forget()``, after which it knows none of the prompts and texts of earlier calls, and ``accepted``, the
-    number of draft tokens accepted so far.
+    ``forget()``, after which it knows none of the prompts and texts of earlier calls, and the numbers of
+    tokens so far that were ``accepted`` from drafts, and ``reused`` from the row's previous text with its
+    prompt.
     """
     task_file, results, method, dtype = sys.argv[1:]
     with open(task_file, encoding="utf-8") as file:
@@ -31,20 +32,19 @@ def run(make_engine) -> None:
 
 def _measure(engine, task: dict, batch: int, rows: list) -> dict:
     engine.write(rows[:WARM_UP], batch, 8)
-    seconds, prompt_s, accepted, texts = [], [], 0, []
+    seconds, prompt_s = [], []
     for _ in range(task["repeats"]):
         engine.forget()
         prompt_s.append(_timed(lambda: engine.write(rows, batch, 1))[1])
         engine.forget()
-        before = engine.accepted
+        accepted, reused = engine.accepted, engine.reused
         texts, took = _timed(lambda: engine.write(rows, batch, task["max_new_tokens"]))
         seconds.append(took)
-        accepted = engine.accepted - before
-    tokens = sum(map(len, texts))
-    steps = tokens - len(rows) - accepted  # the first token of a text comes with its prompt
+    accepted, reused, tokens = engine.accepted - accepted, engine.reused - reused, sum(map(len, texts))
+    steps = tokens - len(rows) - accepted - reused  # the first token of a text comes with its prompt
     return {"rows": len(rows), "tokens": tokens, "tokens_per_s": tokens / statistics.median(seconds),
             "prompt_s": statistics.median(prompt_s), "seconds": seconds,
-            "accepted_per_step": accepted / max(1, steps), "texts": texts}
+            "accepted_per_step": accepted / max(1, steps), "reused_share": reused / tokens, "texts": texts}
 
 
 def _timed(call):

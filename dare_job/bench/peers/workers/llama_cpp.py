@@ -26,23 +26,27 @@ class Engine:
         self._task, self._method = task, method
         self._file = convert(task["model"], task["work"], dtype)
         self._server, self._slots = None, 0
-        self.accepted = 0
+        self.accepted = self.reused = 0
 
     def write(self, rows: list, batch: int, max_new_tokens: int) -> list:
         if self._slots != batch:
-            self._server, self._slots = None, batch  # frees the server before
-            self._server = xllamacpp.Server(self._params(batch))
+            self._start(batch)
         with ThreadPoolExecutor(batch) as pool:
             answers = list(pool.map(lambda row: self._complete(row["prompt"], max_new_tokens), rows))
         self.accepted += sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers)
         return [answer["tokens"] for answer in answers]
 
     def forget(self) -> None:
-        """Do nothing: drafts come from a row's own prompt and text."""
+        """Start again with empty caches."""
+        self._start(self._slots)
+
+    def _start(self, slots: int) -> None:
+        self._server, self._slots = None, slots  # frees the server before
+        self._server = xllamacpp.Server(self._params(slots))
 
     def _complete(self, prompt: list, max_new_tokens: int) -> dict:
         penalty = self._task["repetition_penalty"] or 1.0
-        body = {"prompt": prompt, "n_predict": max_new_tokens, "temperature": 0, "cache_prompt": False,
+        body = {"prompt": prompt, "n_predict": max_new_tokens, "temperature": 0, "cache_prompt": True,
                 "return_tokens": True, "repeat_penalty": penalty, "repeat_last_n": -1 if penalty != 1 else 0,
                 "samplers": ["penalties", "temperature"] if penalty != 1 else ["temperature"]}
         request = urllib.request.Request(f"{self._server.listening_address}/completion",

@@ -27,7 +27,7 @@ class Engine:
         pool = Index.build([np.array(text, np.int32) for text in task["pool"]])
         self._requests = {row["id"]: self._request(row, pool) for row in task["rows"]}
         self._learned: dict[int, Learned] = {}
-        self.accepted = 0
+        self.accepted = self.reused = 0
 
     def write(self, rows: list, batch: int, max_new_tokens: int) -> list:
         nodes = max_row_nodes(batch, self._target.paged is not None)
@@ -37,7 +37,8 @@ class Engine:
             batch, Learned(self._method, self._target, budget))
         measured = methods.run_method(self._method, self._target, [self._requests[row["id"]] for row in rows],
                                       budget, learned)
-        self.accepted += measured.accepted + measured.scored
+        self.accepted += measured.accepted
+        self.reused += measured.scored
         texts = measured.texts[0]
         return [texts[row["id"]].tolist() for row in rows]
 

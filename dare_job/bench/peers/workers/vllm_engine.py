@@ -16,6 +16,8 @@ _SPECULATION = {
 class Engine:
     """One engine process. Prefix caching is on, as is vLLM's default, and ``forget`` empties it."""
 
+    reused = 0
+
     def __init__(self, task: dict, method: str, dtype: str):
         self._task = task
         self._llm = LLM(
