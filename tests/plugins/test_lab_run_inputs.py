@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from dare_job import schemas
 from dare_job.cli import app
+from dare_job.config import settings
 from dare_job.errors import ConfigError, DataError
-from dare_job.evaluate.methods import published_inputs
+from dare_job.evaluate.methods import inputs, published_inputs
+from dare_job.evaluate.methods.options import DARE, Options
 from dare_job.models import embedded_path
 from dare_job.models.files import tokenizer_hash
 from dare_job.workspace import MANIFEST
@@ -132,6 +134,23 @@ def test_decode_drafts_from_the_texts_of_a_run(out, module, tmp_path):
     assert {name: previous for name, previous in seen} == {
         prompt(name): [text(name, BEFORE), len(NAMES) - 1] if name != "item:i3" else [None, len(NAMES) - 1]
         for name in GENERATED}
+
+
+def test_pools_can_have_fewer_texts_of_other_rows_and_none_of_their_own(out):
+    publish(out, DT, GENERATED)
+    options = Options(model="embedded", prompts=out, rows=2, pool_texts=[0, 3])
+    found = inputs.read(options, TOKENIZER, settings.load([], []), embedded_path())
+    own = {text.tobytes() for text in found.previous}
+    for request in found.requests(settings.load([], []), DARE, 3):
+        assert [pool.kind for pool in request.pools] == ["own", "global"] and request.pools[1].texts == 3
+    assert len(found.pool) == len(NAMES) - 1 and {text.tobytes() for text in found.pool[-2:]} == own
+    assert all(len(request.pools) == 1 for request in found.requests(settings.load([], []), DARE, 0))
+    done = decode(out, "--methods", "autoregressive,dare", "--pool-texts", "0,3", "--json")
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert [row["method"] for row in rows] == ["autoregressive", "dare", "dare, 0 texts", "dare, 3 texts"]
+    assert all(row["rows_that_differ"] == 0 for row in rows)
+    with pytest.raises(ConfigError, match="--pool-texts 3,-1: each must be at least 0"):
+        Options(model="embedded", prompts=out, pool_texts=[3, -1])
 
 
 PREVIOUS = """

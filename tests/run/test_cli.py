@@ -199,7 +199,7 @@ def _commands(group, words=()):
 @pytest.mark.parametrize("words", _commands(get_command(cli.app)), ids=" ".join)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_of_every_command_fits_two_screens(words, option):
-    shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    shown = CliRunner().invoke(cli.app, [*words, option], env={"COLUMNS": "80"})
     assert shown.exit_code == 0 and len(shown.stdout.splitlines()) <= 56
     assert not [line for line in shown.stdout.splitlines() if "<list" in line and "--" in line]
     assert all("--help" in line for line in shown.stdout.splitlines() if "<bool>" in line)
@@ -209,7 +209,7 @@ def test_help_of_every_command_fits_two_screens(words, option):
     ("run", "Stages, in order: plan, embed, group, route, pools,"),
     ("clean", "previous texts for a date that is not published yet, and for running the newest date again.")])
 def test_help_wraps_paragraphs_to_the_terminal(words, sentence):
-    shown = CliRunner().invoke(cli.app, [words, "-h"], env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"})
+    shown = CliRunner().invoke(cli.app, [words, "-h"], env={"COLUMNS": "160"})
     assert sentence in shown.stdout
 
 

@@ -93,7 +93,7 @@ def run(options: Options) -> dict:
         loaded = model.load(str(folder), options.dtype, options.device, first.model.trust_remote_code,
                             model_format(first))
     found = inputs.read(options, loaded.tokenizer, first, folder)
-    measured = _measure(configs, loaded, found, options.repeats)
+    measured = _measure(configs, loaded, found, options)
     rows = [_row(measured, *key) for key in configs]
     print(f"{options.model} in {options.dtype} on {loaded.target.device.type}, {len(found.prompts)} prompts, "
           f"at most {options.max_new_tokens} new tokens, medians of {options.repeats} runs")
@@ -113,7 +113,12 @@ def _methods(options: Options) -> dict[str, Flags]:
         if flags:
             methods[" + ".join(text for _, text in flags.values())] = flags
     methods |= {text: {"decode.nodes": ("--draft-budget", text)} for text in options.draft_budget}
-    return methods
+    return methods | {_limited(count): {} for count in options.pool_texts}
+
+
+def _limited(count: int) -> str:
+    """Name of the method ``dare`` with so many texts of other rows."""
+    return f"{DARE}, {count} texts"
 
 
 def _config(options: Options, flags: Flags, batch: int) -> JobConfig:
@@ -130,12 +135,13 @@ def _folder(name: str, config: JobConfig, setting: str) -> Path:
 
 
 def _measure(configs: Mapping[tuple[str, int], JobConfig], loaded: LoadedModel, found: Inputs,
-             repeats: int) -> dict[tuple[str, int], Measured]:
-    cells = {}
+             options: Options) -> dict[tuple[str, int], Measured]:
+    limits, repeats, cells = {_limited(count): count for count in options.pool_texts}, options.repeats, {}
     for (name, batch), config in configs.items():
         source = name if name in METHODS else DARE
         # what engines learn of drafts is each cell's own
-        cells[name, batch] = Cell(name, config, replace(loaded, learned={}), found.requests(config, source))
+        requests = found.requests(config, source, limits.get(name))
+        cells[name, batch] = Cell(name, config, replace(loaded, learned={}), requests)
     with progress.counting("decoding", (repeats + 1) * len(cells), unit="runs") as counter:
         for cell in cells.values():
             cell.warm_up()

@@ -26,24 +26,32 @@ class Inputs:
     ----------
     previous
         The previous text of each row, int32 (tokens,); None: it has none.
-    shared
-        The pool of further texts, if there are any.
+    pool
+        Further texts to draft from: those of other rows in a random order, and of a run also the rows' own.
     origin
         Where prompts are from: a file, or the dates of a run.
     """
 
     prompts: list[np.ndarray]
     previous: list[np.ndarray | None]
-    shared: tuple[Index, ...]
+    pool: list[np.ndarray]
     origin: str
 
-    def requests(self, config: JobConfig, method: str = DARE) -> list[Request]:
-        """The requests of all rows with what a method drafts from, short prompts first."""
+    def requests(self, config: JobConfig, method: str = DARE, max_texts: int | None = None) -> list[Request]:
+        """The requests of all rows with what a method drafts from, short prompts first.
+
+        Parameters
+        ----------
+        max_texts
+            Limit of the pool.
+        """
         drafted, requests = method in (DARE, RELAXED), []
+        texts = self.pool[:max_texts] if drafted else []
+        shared = (Index.build(texts),) if texts else ()
         for row, (prompt, previous) in enumerate(zip(self.prompts, self.previous, strict=True)):
             previous = previous if drafted else None
             own = () if previous is None else (Index.build([previous], kind="own"),)
-            pools = (*own, *self.shared) if drafted else ()
+            pools = (*own, *shared)
             requests.append(Request(row, prompt, pools, previous_ids=previous,
                                     max_relaxed_tokens=engines.length_limit(pools, config)))
         return sorted(requests, key=lambda request: len(request.prompt_ids))
@@ -74,7 +82,8 @@ def read(options: Options, tokenizer, config: JobConfig, model: Path) -> Inputs:
     prompts = _prompts(options.prompts, [row[0] for row in table], tokenizer, config)
     previous = _texts(options.prompts, [row[1] if len(row) > 1 else "" for row in table], tokenizer)
     return Inputs(prompts, [text if text.size else None for text in previous],
-                  (Index.build(more),) if more else (), str(options.prompts))
+                  [more[place] for place in recorded_texts.by_digest([str(n) for n in range(len(more))])],
+                  str(options.prompts))
 
 
 def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) -> Inputs:
@@ -82,11 +91,13 @@ def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) ->
         raise ConfigError(f"--previous-column {options.previous_column}: --prompts {options.prompts} is the "
                           "output folder of a run, which has the previous texts; leave the option out")
     rows, earlier, origin = published_inputs.read(options.prompts, options.rows, tokenizer, model)
-    pool = [text.astype(np.int32) for text in earlier.values()] + more
-    previous = [earlier.get(name) for name, _ in rows]
+    previous = [earlier.pop(name, None) for name, _ in rows]
+    names = list(earlier)
+    others = [earlier[names[place]] for place in recorded_texts.by_digest(names)]
+    pool = [text.astype(np.int32) for text in [*others, *more, *previous] if text is not None]
     return Inputs([prompt.astype(np.int32) for _, prompt in rows],
                   [None if text is None else text.astype(np.int32) for text in previous],
-                  (Index.build(pool),) if pool else (), f"{origin} ({len(pool)} in the pool)")
+                  pool, f"{origin} ({len(pool)} in the pool)")
 
 
 def _read(file: Path, columns: Sequence[str]) -> list[tuple]:

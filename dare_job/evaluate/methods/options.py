@@ -45,9 +45,11 @@ class Options:
     pool: Sequence[Path] = option("Further texts to draft from: a jsonl, csv or Parquet file; repeatable.",
                                   (), parse=paths, repeatable=True, panel=_TEXTS)
     column: str = option("Column of the texts of --pool.", "text", panel=_TEXTS)
+    pool_texts: Sequence[int] = option("dare also with so few texts: 24,100.", (),
+                                       parse=numbers, panel=_TEXTS)
     methods: Sequence[str] = option(
-        "Built-in methods; the others are compared with the first. generate: of transformers; lookup: its "
-        "prompt lookup, batch 1; prompt: drafts from prompt and text; relaxed: dare's rule.",
+        "Methods, compared with the first; generate and lookup (batch 1) are of transformers; prompt: drafts "
+        "from prompt and text; relaxed: dare's rule.",
         (GENERATE, AUTOREGRESSIVE, PROMPT, DARE), parse=_methods)
     drafter: Sequence[str] = option("A drafter; repeatable.", (), repeatable=True, parse=as_given,
                                     metavar=PLUG_IN, panel=_PLUG_INS)
@@ -68,5 +70,7 @@ class Options:
     def __post_init__(self):
         if not self.batch or min(self.batch) < 1:
             raise ConfigError(f"--batch {','.join(map(str, self.batch))}: each must be at least 1")
+        if any(count < 0 for count in self.pool_texts):
+            raise ConfigError(f"--pool-texts {','.join(map(str, self.pool_texts))}: each must be at least 0")
         if LOOKUP in self.methods and 1 not in self.batch:
             raise ConfigError(f"--methods {LOOKUP} takes one row at a time: add 1 to --batch")
