@@ -2,11 +2,12 @@
 
 Rates are new tokens per second of *one worker's* decoding time (prompts, retrieval and steps, without
 loading and writing files), summed over workers. The baseline runs in Spark tasks like the run's own: same
-threads, same batch size, and as many concurrent workers as the run had, each with a full batch. If the sample
-is too small for that, workers on CPUs would share the machine with fewer others than in the run, so the rates
-are not comparable. The baseline is the faster of transformers' ``generate`` (left-padded batches, sorted by
-length) and the engine without drafts; both include the prompts. In mode sample both sample with the same
-settings.
+threads, same batch size, and as many concurrent workers as the run had, each with a full batch, and with
+several if the run has so many rows: the slots of a last batch become empty one after the other, and the run
+has few last batches. If the sample has no full batch for each worker, the rates are not comparable, except
+that workers with a GPU of their own may be fewer. The baseline is the faster of transformers' ``generate``
+(left-padded batches, sorted by length) and the engine without drafts; both include the prompts. In mode
+sample both sample with the same settings.
 
 The baseline is measured after all texts are generated, so a failure loses only the baseline.
 """
@@ -49,13 +50,13 @@ _LOG = logging.getLogger("dare_job")
 ENGINE, GENERATE = "engine", "generate"  # the two methods
 GREEDY = {"do_sample": False, "num_beams": 1}
 _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
-_USUAL_ROWS = 32
+_USUAL_ROWS, _USUAL_BATCHES = 32, 4  # batches of each worker
 _STATS = pa.schema([("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Baseline rows, and the workers that decode them at the same time in batches of ``batch_size``."""
+    """Rows, and the workers that decode them at the same time in batches of ``batch_size``."""
 
     rows: int
     workers: int
@@ -76,8 +77,8 @@ def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict:
         None if there are no rows or the measurement failed; a warning gives the reason of a failure. Else
 
         - ``rows, workers, batch_size`` of the sample
-        - ``run_workers, comparable``: concurrent workers of the run, and whether its rate may be divided by
-          this one
+        - ``run_workers, run_batch_size, comparable``: concurrent workers of the run, rows that each decoded
+          at the same time, and whether its rate may be divided by this one
         - ``rates, method, tokens_per_s`` of each method, the faster method, its rate
     span
         Start and end, in seconds since 1970.
@@ -151,9 +152,22 @@ def _measure(job: Job, plan, run_workers: int) -> dict | None:
     if not rates:
         return None
     own_device = float(job.spark.conf.get("spark.task.resource.gpu.amount", "0")) >= 1
-    fewer_workers = size.workers < run_workers and not own_device
-    return {**asdict(size), "run_workers": run_workers, "comparable": not fewer_workers, "rates": rates,
+    run = Sample(plan.rows, run_workers, run_batch_size(plan.rows, job.config.decode.batch_size, run_workers))
+    return {**asdict(size), "run_workers": run_workers, "run_batch_size": run.batch_size,
+            "comparable": is_comparable(size, run, own_device), "rates": rates,
             "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}
+
+
+def is_comparable(sample: Sample, run: Sample, own_device: bool) -> bool:
+    """Whether the rate of the run may be divided by that of the sample: its batches are as large, and it had
+    as many workers, unless each has a device of its own.
+    """
+    return sample.batch_size == run.batch_size and (own_device or sample.workers == run.workers)
+
+
+def run_batch_size(rows: int, batch: int, run_workers: int) -> int:
+    """Rows that a worker of the run decodes at the same time; fewer than ``batch`` if it has too few rows."""
+    return min(batch, -(-rows // run_workers))
 
 
 def sample_size(requested: int | str, rows: int, batch: int, run_workers: int) -> Sample:
@@ -161,11 +175,13 @@ def sample_size(requested: int | str, rows: int, batch: int, run_workers: int) -
 
     A batch that is not full would make autoregressive decoding look slower than it is. A run with fewer rows
     than batch slots has smaller batches, and so has its sample. If the requested rows do not fill the batches
-    of all workers, fewer workers decode them. "auto": 32 rows, or more if the batches of all workers need it.
+    of all workers, fewer workers decode them. "auto": 32 rows, or four batches for each worker if that is
+    more.
     """
-    batch = min(batch, -(-rows // run_workers))
+    batch = run_batch_size(rows, batch, run_workers)
     full = min(rows, run_workers * batch)
-    size = min(max(_USUAL_ROWS, full) if requested == "auto" else requested, max(rows // 4, full))
+    usual = max(_USUAL_ROWS, _USUAL_BATCHES * full)
+    size = min(usual if requested == "auto" else requested, max(rows // 4, full))
     workers = run_workers if size >= full else max(1, size // batch)
     return Sample(size, workers, min(batch, -(-size // workers)))
 

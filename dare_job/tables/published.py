@@ -94,7 +94,8 @@ def previous_manifest(job: Job, entity: str) -> dict:
 def baseline_rate(record: dict) -> float | None:
     """Tokens per second of the baseline in a manifest or in the record of the stage generate.
 
-    None without a baseline, and if it had fewer concurrent workers than the run, which cannot be compared.
+    None without a baseline, and if it had fewer concurrent workers or smaller batches than the run, which
+    cannot be compared.
     """
     baseline = record.get("baseline") or {}
     return baseline.get("tokens_per_s") if baseline.get("comparable", True) else None

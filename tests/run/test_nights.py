@@ -139,11 +139,21 @@ def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
 @pytest.mark.parametrize(("asked", "rows", "batch", "workers", "found"), [
     (32, 360, 8, 2, (32, 2, 8)), (32, 50, 8, 1, (12, 1, 8)), (32, 32, 8, 2, (16, 2, 8)),
     (32, 9, 8, 2, (9, 2, 5)), (32, 1, 8, 1, (1, 1, 1)), (64, 200, 32, 1, (50, 1, 32)),
-    ("auto", 360, 8, 2, (32, 2, 8)), ("auto", 100_000, 32, 8, (256, 8, 32)), ("auto", 20, 32, 2, (20, 2, 10)),
+    ("auto", 360, 8, 2, (64, 2, 8)), ("auto", 200, 8, 2, (50, 2, 8)), ("auto", 100_000, 32, 8, (1024, 8, 32)),
+    ("auto", 20, 32, 2, (20, 2, 10)),
     (4, 60, 8, 1, (4, 1, 4)), (32, 100_000, 32, 8, (32, 1, 32)), (32, 60, 8, 6, (32, 4, 8))])
 def test_a_baseline_has_the_workers_and_batches_of_the_run(asked, rows, batch, workers, found):
     """Except with too few requested rows (the last line): fewer workers with full batches."""
     assert baseline.sample_size(asked, rows, batch, workers) == baseline.Sample(*found)
+
+
+@pytest.mark.parametrize(("asked", "workers", "own_device", "comparable"), [
+    ("auto", 2, False, True), (64, 2, False, True), (32, 2, False, False), (32, 2, True, True),
+    (16, 1, False, False), (16, 1, True, False)])
+def test_speeds_are_compared_with_batches_as_large_as_those_of_the_run(
+        asked, workers, own_device, comparable):
+    sample = baseline.sample_size(asked, 1000, 32, workers)
+    assert baseline.is_comparable(sample, baseline.Sample(1000, workers, 32), own_device) is comparable
 
 
 @pytest.mark.slow

@@ -81,8 +81,8 @@ def _cost(night: Night) -> Iterator[Point]:
     elif night.total("counts", "written") and not night.baseline:
         yield Point("note", "This run measured no baseline, so its cost cannot be compared.", "cost")
     elif night.baseline and not night.baseline_rate:
-        yield Point("note", "The baseline had fewer workers than the run, so the cost cannot be "
-                            "compared.", "cost")
+        yield Point("note", "The baseline had fewer workers or smaller batches than the run, so the cost "
+                            "cannot be compared.", "cost")
     if line := uneven(night.first("workers")):
         yield Point("warn", f"{line}.", "timeline")
 
