@@ -31,9 +31,16 @@ def test_options_that_do_not_fit_are_named():
         options(batch=(1, 8), rows=(4,))
     with pytest.raises(ConfigError, match="--engines tgi is not one of vllm, llama.cpp, transformers"):
         task.chosen(compare_engines._METHODS)("--engines", "dare-job,tgi")
-    assert options().types[0] == "float32" and options(dtypes=("bfloat16",)).types == ("bfloat16",)
     with pytest.raises(ConfigError, match="--dtypes int8 is not one of float32, bfloat16"):
         task.chosen(task._DTYPES)("--dtypes", "int8")
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_bfloat16_is_measured_where_there_are_instructions_for_it(monkeypatch, has_instructions):
+    monkeypatch.setattr(task.torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    assert options().types() == ("float32", "bfloat16")[:1 + has_instructions]
+    assert options().types("cuda") == ("float32", "bfloat16")
+    assert options(dtypes=("bfloat16",)).types() == ("bfloat16",)
 
 
 @pytest.mark.parametrize(("text", "share"), [

@@ -206,9 +206,9 @@ class BaselineSettings(Section):
 
     rows: NotNegative | Literal["auto"] = Field(
         "auto", description="Rows that are also decoded autoregressively, to measure the speed-up: at most a "
-        "quarter of the run's rows, or one batch for each worker if that is more. auto: 32, or four batches "
-        "for each worker if that is more. The speed is compared only if each worker has a full batch; of "
-        "workers with a GPU, some are enough. 0: no measurement")
+        "quarter of the run's rows, or one batch for each worker if that is more. auto: 32, or one batch for "
+        "each worker and in large runs four if that is more. The speed-up is shown only if each worker has a "
+        "full batch, of workers with a GPU of their own at least one. 0: no measurement")
 
 
 class LimitSettings(Section):

@@ -2,9 +2,9 @@
 
 Rates are new tokens per second of *one worker's* decoding time (prompts, retrieval and steps, without
 loading and writing files), summed over workers. The baseline runs in Spark tasks like the run's own: same
-threads, same batch size, and as many concurrent workers as the run had, each with a full batch, and with
-several if the run has so many rows: the slots of a last batch become empty one after the other, and the run
-has few last batches. If the sample has no full batch for each worker, the rates are not comparable, except
+threads, same batch size, and as many concurrent workers as the run had, each with a full batch, and with up
+to four if the run has many: the slots of a last batch become empty one after the other, and the run has few
+last batches. If the sample has no full batch for each worker, the rates are not comparable, except
 that workers with a GPU of their own may be fewer. The baseline is the faster of transformers' ``generate``
 (left-padded batches, sorted by length) and the engine without drafts; both include the prompts. In mode
 sample both sample with the same settings.
@@ -50,7 +50,8 @@ _LOG = logging.getLogger("dare_job")
 ENGINE, GENERATE = "engine", "generate"  # the two methods
 GREEDY = {"do_sample": False, "num_beams": 1}
 _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
-_USUAL_ROWS, _USUAL_BATCHES = 32, 4  # batches of each worker
+_USUAL_ROWS = 32
+_USUAL_BATCHES, _USUAL_PART = 4, 16  # batches of each worker; the run has at least so many times their rows
 _STATS = pa.schema([("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])
 
 
@@ -111,13 +112,20 @@ def expected_seconds(job: Job, totals: Totals, run_workers: int | None = None) -
 
     A row without drafts takes as many times as long as a decoding step of the run yields tokens.
     """
-    rows = job.config.baseline.rows
-    if not (rows and totals.rows and totals.target_steps):
+    if not (totals.rows and totals.target_steps):
+        return 0.0
+    row_s = totals.busy_s / totals.rows * max(1.0, totals.tokens / totals.target_steps)
+    return 2 * rows_per_worker(job, totals.rows, run_workers) * row_s  # of two methods
+
+
+def rows_per_worker(job: Job, rows: int, run_workers: int | None = None) -> float:
+    """Baseline rows of each worker, for a run of so many ``rows``."""
+    if not (rows and job.config.baseline.rows):
         return 0.0
     slots = task_slots(job.spark)
-    size = sample_size(rows, totals.rows, job.config.decode.batch_size, min(slots, run_workers or slots))
-    row_s = totals.busy_s / totals.rows * max(1.0, totals.tokens / totals.target_steps)
-    return 2 * size.rows * row_s / size.workers  # of two methods
+    size = sample_size(job.config.baseline.rows, rows, job.config.decode.batch_size,
+                       min(slots, run_workers or slots))
+    return size.rows / size.workers
 
 
 def _try_measure(job: Job, plan, run_workers: int) -> dict | None:
@@ -166,7 +174,7 @@ def is_comparable(sample: Sample, run: Sample, own_device: bool) -> bool:
 
 
 def run_batch_size(rows: int, batch: int, run_workers: int) -> int:
-    """Rows that a worker of the run decodes at the same time; fewer than ``batch`` if it has too few rows."""
+    """Slots of a worker: ``batch``, or fewer if it has too few rows. Lack of memory may have halved them."""
     return min(batch, -(-rows // run_workers))
 
 
@@ -175,12 +183,12 @@ def sample_size(requested: int | str, rows: int, batch: int, run_workers: int) -
 
     A batch that is not full would make autoregressive decoding look slower than it is. A run with fewer rows
     than batch slots has smaller batches, and so has its sample. If the requested rows do not fill the batches
-    of all workers, fewer workers decode them. "auto": 32 rows, or four batches for each worker if that is
-    more.
+    of all workers, fewer workers decode them. "auto": 32 rows; a 16th of the run, up to four batches for each
+    worker; or one batch for each; whichever is most.
     """
     batch = run_batch_size(rows, batch, run_workers)
     full = min(rows, run_workers * batch)
-    usual = max(_USUAL_ROWS, _USUAL_BATCHES * full)
+    usual = max(_USUAL_ROWS, min(_USUAL_BATCHES * full, rows // _USUAL_PART), full)
     size = min(usual if requested == "auto" else requested, max(rows // 4, full))
     workers = run_workers if size >= full else max(1, size // batch)
     return Sample(size, workers, min(batch, -(-size // workers)))

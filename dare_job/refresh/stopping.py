@@ -174,21 +174,25 @@ def _earlier_manifests(job: Job) -> Iterator[dict]:
             yield published.read_manifest(job.space.knowledge(entity, dt))
 
 
-def has_time_for_baseline(job: Job, expected_s: float) -> bool:
+def has_time_for_baseline(job: Job, expected_s: float, rows: float) -> bool:
     """Whether the baseline can be measured before the time at which decoding has to stop.
 
     Parameters
     ----------
     expected_s
         Seconds that it takes, judging by this run; it counts where the previous run has not measured one.
+    rows
+        Rows that each worker decodes for it.
     """
     if not job.config.refresh.deadline:
         return True
     manifest = published.previous_manifest(job, ENTITIES[0])
-    span = manifest.get("baseline_span") if manifest.get("baseline") else None
-    began, ended = span or (0.0, expected_s)
+    previous, span = manifest.get("baseline"), manifest.get("baseline_span")
+    if previous and span:
+        before = previous.get("rows", rows) / previous.get("workers", 1)  # older versions had none
+        expected_s = (span[1] - span[0]) * max(1.0, rows / max(1.0, before))
     left_s = _deadline(job) - datetime.now(UTC).timestamp()
-    return _SPARE * (ended - began) < left_s - _time_after(job, max(0.0, left_s))
+    return _SPARE * expected_s < left_s - _time_after(job, max(0.0, left_s))
 
 
 def record_stop(folder: AnyPath, why: str) -> None:

@@ -101,7 +101,8 @@ def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None, tot
     from dare_job.generate import baseline  # imports torch, which a run without rows does not need
 
     expected_s = baseline.expected_seconds(job, totals, run_workers)
-    if not (baseline.is_measured(job, work) or stopping.has_time_for_baseline(job, expected_s)):
+    rows = baseline.rows_per_worker(job, totals.rows, run_workers)
+    if not (baseline.is_measured(job, work) or stopping.has_time_for_baseline(job, expected_s, rows)):
         return {}
     return baseline.measure_baseline(job, work, run_workers)
 

@@ -15,7 +15,7 @@ from dare_job.cli import app
 from dare_job.config import settings
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.methods import inputs, published_inputs
-from dare_job.evaluate.methods.options import DARE, Options
+from dare_job.evaluate.methods.options import Options
 from dare_job.models import embedded_path
 from dare_job.models.files import tokenizer_hash
 from dare_job.workspace import MANIFEST
@@ -140,11 +140,15 @@ def test_pools_can_have_fewer_texts_of_other_rows_and_none_of_their_own(out):
     publish(out, DT, GENERATED)
     options = Options(model="embedded", prompts=out, rows=2, pool_texts=[0, 3])
     found = inputs.read(options, TOKENIZER, settings.load([], []), embedded_path())
-    own = {text.tobytes() for text in found.previous}
-    for request in found.requests(settings.load([], []), DARE, 3):
+    own, config = {text.tobytes() for text in found.previous}, settings.load([], [])
+    assert (len(found.pool), found.others) == (len(NAMES) - 1, len(NAMES) - 3)
+    assert {text.tobytes() for text in found.pool[-2:]} == own
+    for request in found.requests(config, found.shared(3)):
         assert [pool.kind for pool in request.pools] == ["own", "global"] and request.pools[1].texts == 3
-    assert len(found.pool) == len(NAMES) - 1 and {text.tobytes() for text in found.pool[-2:]} == own
-    assert all(len(request.pools) == 1 for request in found.requests(settings.load([], []), DARE, 0))
+    assert all(len(request.pools) == 1 for request in found.requests(config, found.shared(0)))
+    assert all(not request.pools for request in found.requests(config, found.shared(), "prompt"))
+    with pytest.raises(ConfigError, match="--pool-texts 8: there are 7 texts of other rows"):
+        found.shared(8)
     done = decode(out, "--methods", "autoregressive,dare", "--pool-texts", "0,3", "--json")
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert [row["method"] for row in rows] == ["autoregressive", "dare", "dare, 0 texts", "dare, 3 texts"]

@@ -104,7 +104,7 @@ def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at)
     """Encode and recommend end after the manifest is written; the log folder of their date has their time."""
     now = at(3)
     publish(job, seconds={"gate": 60, "publish": 120, "generate": 7000},
-            baseline={"rates": {}}, baseline_span=[100.0, 500.0],
+            baseline={"rows": 16, "workers": 2}, baseline_span=[100.0, 500.0],
             settings={"encode": {"model": "e5"}, "recommend": {"model": None}})
     logs = job.space.work.parent / f"dt={BEFORE}" / "logs"
     logs.mkdir(parents=True)
@@ -112,9 +112,11 @@ def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at)
     stopping.fix_deadline(job)
     stop = stopping.set_stop(job, job.space.stage("generate"), 2, 0.0)
     assert stop.at == pytest.approx(now + 2 * 3600 - 1.2 * (60 + 120 + 3600))
-    assert stopping.has_time_for_baseline(job, 9000.0)  # 480 of 2,664 seconds
+    assert stopping.has_time_for_baseline(job, 9000.0, 4)  # 480 of 2,664 seconds
+    assert stopping.has_time_for_baseline(job, 0.0, 8 * 5)  # five times as many rows: 2,400 seconds
+    assert not stopping.has_time_for_baseline(job, 0.0, 8 * 6)
     at(3, 40)
-    assert not stopping.has_time_for_baseline(job, 0.0)
+    assert not stopping.has_time_for_baseline(job, 0.0, 4)
 
 
 def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_rows_of_this_one(
@@ -128,9 +130,9 @@ def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_r
     assert seconds == pytest.approx(2 * 32 * 4.0 / 2)  # two methods, 32 rows, four tokens a step, two workers
     stopping.fix_deadline(job)
     at(4, 57)
-    assert stopping.has_time_for_baseline(job, seconds)
+    assert stopping.has_time_for_baseline(job, seconds, 16)
     at(4, 58)
-    assert not stopping.has_time_for_baseline(job, seconds)
+    assert not stopping.has_time_for_baseline(job, seconds, 16)
     assert baseline.expected_seconds(make_job({"baseline": {"rows": 0}}), totals) == 0
     assert baseline.expected_seconds(job, Totals(rows=3, errors=3)) == 0
 

@@ -197,13 +197,14 @@ def test_the_command_takes_the_newest_date_and_names_those_there_are(tmp_path, c
         report.write_again(tmp_path / "empty", None)
 
 
-@pytest.mark.parametrize(("batch", "rows"), [({}, 32), ({"run_batch_size": 16}, 64)])
-def test_a_baseline_with_fewer_workers_or_smaller_batches_is_not_compared(tmp_path, batch, rows):
+@pytest.mark.parametrize(("batch", "rows", "of_run"), [
+    ({}, 32, "4: 200"), ({"run_batch_size": 16}, 64, "4 with batches of 16: 200")])
+def test_a_baseline_with_fewer_workers_or_smaller_batches_is_not_compared(tmp_path, batch, rows, of_run):
     measured = {"rows": 8, "workers": 1, "batch_size": 8, "run_workers": 4, "comparable": False, **batch,
                 "tokens_per_s": 200.0, "method": "engine", "rates": {"engine": 200.0}}
     published.publish(tmp_path, [published.text("a")], [], baseline=measured)
     seen = words(written(tmp_path))
-    assert f"The baseline had 1 worker with batches of 8 and the run 4 with batches of {rows // 4}" in seen
+    assert f"The baseline had 1 worker with batches of 8 and the run {of_run}" in seen
     assert f"to at least {rows}." in seen
     assert "the baseline had too few rows" in seen and "no baseline" not in seen
     (line,) = history.history(tmp_path)

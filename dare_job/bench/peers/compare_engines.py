@@ -68,7 +68,7 @@ def run(options: Options) -> dict:
         place = loading.device(job.config.model.device)
         measured = _measure(job, rows, options, work, place.type)
     table = [_row(each, measured) for each in measured]
-    texts = _reference(measured, options.types[0])
+    texts = _reference(measured, options.types(place.type)[0])
     copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
     changed = sum(name in rows.previous and rows.previous[name].tolist() != text
                   for name, text in texts.items())
@@ -94,7 +94,7 @@ def _measure(job: Job, rows: task.Rows, options: Options, work: Path, device: st
             _LOG.warning("%s is measured on a CPU only", engine)
             continue
         python = environments.python_of(engine, work, device)
-        for dtype, method in product(options.types, _METHODS[engine]):
+        for dtype, method in product(options.types(device), _METHODS[engine]):
             sizes = [(batch, count) for batch, count in zip(options.batch, options.rows, strict=True)
                      if batch == 1 or (engine, method) not in _SINGLE]
             if not sizes or method not in (options.methods or [method]):

@@ -58,10 +58,9 @@ class Options(night_options.Night):
         if len(self.rows) != len(self.batch) or not self.batch:
             raise ConfigError(f"--rows must have a number for each of the {len(self.batch)} batch sizes")
 
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The floating-point types to measure: the chosen ones, or those of this machine."""
-        bfloat16 = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
+    def types(self, device: str = "cpu") -> tuple[str, ...]:
+        """The floating-point types to measure: the chosen ones, or those of the device."""
+        bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         return self.dtypes or _DTYPES[:1 + bfloat16]
 
 

@@ -172,7 +172,7 @@ def main(options: Options) -> dict:
                 for name, prompt in rows.prompts.items()]
     lines, limits, decode = [], ceilings(), job.config.decode
     with work_folder(options.work) as work:
-        for dtype in options.types:
+        for dtype in options.types():
             target = Target.load(job.model_path, dtype, "cpu")
             target.release_weights()
             for batch, count in zip(options.batch, options.rows, strict=True):

@@ -136,11 +136,12 @@ def _folder(name: str, config: JobConfig, setting: str) -> Path:
 
 def _measure(configs: Mapping[tuple[str, int], JobConfig], loaded: LoadedModel, found: Inputs,
              options: Options) -> dict[tuple[str, int], Measured]:
-    limits, repeats, cells = {_limited(count): count for count in options.pool_texts}, options.repeats, {}
+    pools, repeats, cells = {_limited(n): found.shared(n) for n in options.pool_texts}, options.repeats, {}
+    all_texts = found.shared()
     for (name, batch), config in configs.items():
         source = name if name in METHODS else DARE
         # what engines learn of drafts is each cell's own
-        requests = found.requests(config, source, limits.get(name))
+        requests = found.requests(config, pools.get(name, all_texts), source)
         cells[name, batch] = Cell(name, config, replace(loaded, learned={}), requests)
     with progress.counting("decoding", (repeats + 1) * len(cells), unit="runs") as counter:
         for cell in cells.values():

@@ -26,8 +26,9 @@ class Inputs:
     ----------
     previous
         The previous text of each row, int32 (tokens,); None: it has none.
-    pool
-        Further texts to draft from: those of other rows in a random order, and of a run also the rows' own.
+    pool, others
+        Further texts to draft from, of which the first are ``others`` texts of other rows in a random order;
+        then, of a run, the rows' own.
     origin
         Where prompts are from: a file, or the dates of a run.
     """
@@ -35,23 +36,35 @@ class Inputs:
     prompts: list[np.ndarray]
     previous: list[np.ndarray | None]
     pool: list[np.ndarray]
+    others: int
     origin: str
 
-    def requests(self, config: JobConfig, method: str = DARE, max_texts: int | None = None) -> list[Request]:
+    def shared(self, count: int | None = None) -> tuple[Index, ...]:
+        """The pool of further texts, if there are any: all, or so many texts of other rows.
+
+        Raises
+        ------
+        ConfigError
+            There are fewer.
+        """
+        if count is not None and count > self.others:
+            raise ConfigError(f"--pool-texts {count}: there are {self.others} texts of other rows")
+        texts = self.pool[:count]
+        return (Index.build(texts),) if texts else ()
+
+    def requests(self, config: JobConfig, shared: tuple[Index, ...], method: str = DARE) -> list[Request]:
         """The requests of all rows with what a method drafts from, short prompts first.
 
         Parameters
         ----------
-        max_texts
-            Limit of the pool.
+        shared
+            The pool of further texts, as ``shared`` returns it.
         """
         drafted, requests = method in (DARE, RELAXED), []
-        texts = self.pool[:max_texts] if drafted else []
-        shared = (Index.build(texts),) if texts else ()
         for row, (prompt, previous) in enumerate(zip(self.prompts, self.previous, strict=True)):
             previous = previous if drafted else None
             own = () if previous is None else (Index.build([previous], kind="own"),)
-            pools = (*own, *shared)
+            pools = (*own, *shared) if drafted else ()
             requests.append(Request(row, prompt, pools, previous_ids=previous,
                                     max_relaxed_tokens=engines.length_limit(pools, config)))
         return sorted(requests, key=lambda request: len(request.prompt_ids))
@@ -83,7 +96,7 @@ def read(options: Options, tokenizer, config: JobConfig, model: Path) -> Inputs:
     previous = _texts(options.prompts, [row[1] if len(row) > 1 else "" for row in table], tokenizer)
     return Inputs(prompts, [text if text.size else None for text in previous],
                   [more[place] for place in recorded_texts.by_digest([str(n) for n in range(len(more))])],
-                  str(options.prompts))
+                  len(more), str(options.prompts))
 
 
 def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) -> Inputs:
@@ -97,7 +110,7 @@ def _of_run(options: Options, tokenizer, model: Path, more: list[np.ndarray]) ->
     pool = [text.astype(np.int32) for text in [*others, *more, *previous] if text is not None]
     return Inputs([prompt.astype(np.int32) for _, prompt in rows],
                   [None if text is None else text.astype(np.int32) for text in previous],
-                  pool, f"{origin} ({len(pool)} in the pool)")
+                  pool, len(others) + len(more), f"{origin} ({len(pool)} in the pool)")
 
 
 def _read(file: Path, columns: Sequence[str]) -> list[tuple]:

@@ -45,7 +45,7 @@ class Options:
     pool: Sequence[Path] = option("Further texts to draft from: a jsonl, csv or Parquet file; repeatable.",
                                   (), parse=paths, repeatable=True, panel=_TEXTS)
     column: str = option("Column of the texts of --pool.", "text", panel=_TEXTS)
-    pool_texts: Sequence[int] = option("dare also with so few texts: 24,100.", (),
+    pool_texts: Sequence[int] = option("dare with so many texts of other rows.", (),
                                        parse=numbers, panel=_TEXTS)
     methods: Sequence[str] = option(
         "Methods, compared with the first; generate and lookup (batch 1) are of transformers; prompt: drafts "
