@@ -92,6 +92,39 @@ def test_texts_are_those_of_generate(name, monkeypatch):
     assert {len(mask) for *_, mask, _, _ in calls if mask is not None} > {1}
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_query_is_computed_alike_to_the_last_bit_beside_other_queries_and_between_hidden_keys(dtype):
+    torch.manual_seed(0)
+    for trial in range(30):
+        length, hidden, others = (int(torch.randint(*bounds, ())) for bounds in ((2, 500), (1, 40), (0, 9)))
+        query = torch.randn(1, 9, 64).to(dtype) * 2
+        keys, values = torch.randn(2, 1, 3, length, 64).to(dtype)
+        alone = attend(query, keys, values, None, None, np.arange(2))
+        last = min(length, 4) if trial % 2 else length  # keys with hidden ones between, as in a tree
+        places = torch.randperm(last + hidden)[:last].sort()[0] + length - last
+        places = torch.cat([torch.arange(length - last), places])
+        more_keys, more_values = torch.randn(2, 1, 3, length + hidden, 64).to(dtype)
+        more_keys[:, :, places], more_values[:, :, places] = keys, values
+        queries, place = torch.randn(others + 1, 9, 64).to(dtype), others // 2
+        queries[place] = query[0]
+        mask = torch.zeros(1, 1, others + 1, length + hidden, dtype=dtype)
+        mask[0, 0, place] = torch.finfo(dtype).min
+        mask[0, 0, place, places] = 0
+        among = attend(queries, more_keys, more_values, mask, None, np.array([0, others + 1]))
+        assert torch.equal(among[place], alone[0]), (length, hidden, others)
+
+
+def test_texts_in_bfloat16_depend_neither_on_drafts_nor_on_the_batch(monkeypatch):
+    monkeypatch.setattr(vectors, "is_fast", lambda dtype: True)
+    target, texts = Target(tiny("llama", head_dim=32, dtype=torch.bfloat16)), prompts()
+    options = {"max_new_tokens": 120, "repetition_penalty": 1.2}
+    alone = write(target, texts, batch_size=1, nodes=0, **options)
+    expected = [alone[row].token_ids for row in range(len(texts))]
+    for batch, nodes in ((7, 0), (1, 8), (3, 8), (7, 5)):
+        drafter = oracle(expected, error_rate=0.3)
+        assert_written(write(target, texts, drafter, batch_size=batch, nodes=nodes, **options), expected)
+
+
 def test_numbers_that_are_not_finite_stay_so():
     query, states = torch.full((1, 2, 32), torch.nan), torch.ones(1, 1, 3, 32)
     assert attend(query, states, states, None, None, np.arange(2)).isnan().all()

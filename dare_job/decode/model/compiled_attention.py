@@ -3,6 +3,11 @@
 torch's kernel pads rows to the longest text and the widest tree, and its products are made for many queries.
 Here the query heads of a group of heads are the rows of a product. Scores: a vector of keys at a time, whose
 numbers are transposed in registers. Values: the sums of up to twelve queries stay in registers.
+
+A query's result is the same to the last bit whatever other queries there are, and whatever keys that it does
+not see lie between those that it sees: products are added up in the order of features, values in the order of
+keys, where hidden ones have the weight 0, and weights in float64. So texts depend neither on draft trees nor
+on the batch.
 """
 
 import functools
@@ -22,7 +27,6 @@ from pools.jit import cached
 
 _MAX_QUERIES = {torch.float32: 8, torch.bfloat16: 1 << 20}  # of a row; torch is faster for more
 _COUNTS = tuple(count for count in (1, 2, 3, 4, 6, 9, 12) if count <= TILE)  # of queries: less to compile
-_SUMS = 4 * TILE // 3  # vectors of sums that are added up at once
 _AHEAD = 32  # keys, or values, that are prefetched
 
 
@@ -176,8 +180,6 @@ def _score_tile(typing_context, keys, queries, rows, scores, column):
         chunks = builder.sdiv(dim, INDEX(LANES * number.numbers))
 
         def multiply(rows: int) -> None:
-            ways = max(1, min(4, _SUMS // rows))  # sums of a query: products do not wait for one another
-
             def add(chunk, totals):
                 totals, offset = list(totals), builder.mul(chunk, INDEX(4 * LANES))
                 lines = []
@@ -190,16 +192,12 @@ def _score_tile(typing_context, keys, queries, rows, scores, column):
                 for turn, part in enumerate(parts):
                     for row in range(rows):
                         value = builder.load(builder.gep(read, [builder.add(at, INDEX(turn * rows + row))]))
-                        index = row * ways + turn % ways
-                        totals[index] = vectors.call(builder, "fma", vectors.repeat(builder, value), part,
-                                                     totals[index])
+                        totals[row] = vectors.call(builder, "fma", vectors.repeat(builder, value), part,
+                                                   totals[row])
                 return totals
 
-            sums = vectors.accumulate(builder, chunks, [floats(0)] * (rows * ways), add)
-            for row in range(rows):
-                total = sums[row * ways]
-                for way in range(1, ways):
-                    total = builder.fadd(total, sums[row * ways + way])
+            sums = vectors.accumulate(builder, chunks, [floats(0)] * rows, add)
+            for row, total in enumerate(sums):
                 target, _ = vectors.address(context, builder, scores, arguments[3], INDEX(row), arguments[4])
                 vectors.Float32.store(builder, total, target)
 
@@ -250,13 +248,18 @@ def _weigh(typing_context, scores, added, scale, count):
             less = builder.fsub(vectors.Float32.load(builder, at(places[0], k)), highest)
             result = vectors.exponential(builder, less)
             vectors.Float32.store(builder, result, at(places[0], k))
-            return [builder.fadd(totals[0], result)]
+            halves = vectors.doubles(builder, result)
+            return [builder.fadd(total, half) for total, half in zip(totals, halves, strict=True)]
 
         highest = vectors.accumulate(builder, arguments[3], [lowest], add_mask)[0]
         highest = vectors.reduce(builder, highest, lambda one, other: builder.select(
             builder.fcmp_ordered(">", one, other), one, other))
-        totals = vectors.accumulate(builder, arguments[3], [floats(0)], exponentials)
-        return builder.extract_element(vectors.reduce(builder, totals[0], builder.fadd), ir.IntType(32)(0))
+        zero = vectors.DOUBLES([0.0] * (LANES // 2))
+        totals = builder.fadd(*vectors.accumulate(builder, arguments[3], [zero, zero], exponentials))
+        total = ir.DoubleType()(0)
+        for lane in range(LANES // 2):
+            total = builder.fadd(total, builder.extract_element(totals, ir.IntType(32)(lane)))
+        return builder.fptrunc(total, ir.FloatType())
 
     return types.float32(scores, added, scale, count), generate
 

@@ -20,6 +20,7 @@ _TARGET = codegen.get_host_cpu_features() if numba.config.CPU_FEATURES is None e
 _FEATURES = {feature[1:]: feature[0] == "+" for feature in filter(None, _TARGET.split(","))}
 LANES, TILE = (16, 12) if _FEATURES.get("avx512f") else (8, 6)  # of a vector; rows whose sums fit registers
 FLOATS, WORDS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(32), LANES)
+DOUBLES = ir.VectorType(ir.DoubleType(), LANES // 2)
 SHORTS, INDEX = ir.VectorType(ir.IntType(16), LANES), ir.IntType(64)
 BYTE = ir.IntType(8)
 
@@ -125,6 +126,13 @@ def exponential(builder, x):
     return builder.select(builder.fcmp_ordered("<", x, floats(-87)), floats(0), result)
 
 
+def doubles(builder, vector) -> list:
+    """Return the lower and the upper half of a vector as float64."""
+    halves = [[lane + upper for lane in range(LANES // 2)] for upper in (0, LANES // 2)]
+    kind = ir.VectorType(ir.IntType(32), LANES // 2)
+    return [builder.fpext(builder.shuffle_vector(vector, vector, kind(half)), DOUBLES) for half in halves]
+
+
 def address(context, builder, kind, array, *index):
     """Return the address (of bytes) of an element of an array of this type, and its strides."""
     data = make_array(kind)(context, builder, array)
@@ -178,7 +186,7 @@ def accumulate(builder, count, first: list, add: Callable) -> list:
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
-    k, totals = builder.phi(INDEX), [builder.phi(FLOATS) for _ in first]
+    k, totals = builder.phi(INDEX), [builder.phi(start.type) for start in first]
     results = add(k, totals)
     following = builder.add(k, INDEX(1))
     builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
