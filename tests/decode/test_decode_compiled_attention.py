@@ -116,11 +116,11 @@ def test_a_query_is_computed_alike_to_the_last_bit_beside_other_queries_and_betw
 
 def test_texts_in_bfloat16_depend_neither_on_drafts_nor_on_the_batch(monkeypatch):
     monkeypatch.setattr(vectors, "is_fast", lambda dtype: True)
-    target, texts = Target(tiny("llama", head_dim=32, dtype=torch.bfloat16)), prompts()
-    options = {"max_new_tokens": 120, "repetition_penalty": 1.2}
+    target, texts = Target(tiny("llama", head_dim=32, dtype=torch.bfloat16)), prompts()[:4]
+    options = {"max_new_tokens": 200, "repetition_penalty": 1.2}
     alone = write(target, texts, batch_size=1, nodes=0, **options)
     expected = [alone[row].token_ids for row in range(len(texts))]
-    for batch, nodes in ((7, 0), (1, 8), (3, 8), (7, 5)):
+    for batch, nodes in ((4, 0), (1, 8), (3, 5)):
         drafter = oracle(expected, error_rate=0.3)
         assert_written(write(target, texts, drafter, batch_size=batch, nodes=nodes, **options), expected)
 
