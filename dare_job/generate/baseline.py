@@ -51,7 +51,7 @@ ENGINE, GENERATE = "engine", "generate"  # the two methods
 GREEDY = {"do_sample": False, "num_beams": 1}
 _ACTIVITY = "all rows are generated; measuring autoregressive decoding on some of them for comparison"
 _USUAL_ROWS = 32
-_USUAL_BATCHES, _USUAL_PART = 4, 16  # batches of each worker; the run has at least so many times their rows
+_USUAL_BATCHES, _USUAL_PART = 4, 16  # batches of each worker; if several, at most this part of the run
 _STATS = pa.schema([("method", pa.string()), ("tokens", pa.int64()), ("seconds", pa.float64())])
 
 
@@ -183,12 +183,13 @@ def sample_size(requested: int | str, rows: int, batch: int, run_workers: int) -
 
     A batch that is not full would make autoregressive decoding look slower than it is. A run with fewer rows
     than batch slots has smaller batches, and so has its sample. If the requested rows do not fill the batches
-    of all workers, fewer workers decode them. "auto": 32 rows; a 16th of the run, up to four batches for each
-    worker; or one batch for each; whichever is most.
+    of all workers, fewer workers decode them. "auto": 32 rows, or if that is more one batch for each worker,
+    and up to four within a 16th of the run.
     """
     batch = run_batch_size(rows, batch, run_workers)
     full = min(rows, run_workers * batch)
-    usual = max(_USUAL_ROWS, min(_USUAL_BATCHES * full, rows // _USUAL_PART), full)
+    batches = max(1, min(_USUAL_BATCHES, rows // _USUAL_PART // max(1, full)))
+    usual = max(_USUAL_ROWS, batches * full)
     size = min(usual if requested == "auto" else requested, max(rows // 4, full))
     workers = run_workers if size >= full else max(1, size // batch)
     return Sample(size, workers, min(batch, -(-size // workers)))

@@ -190,7 +190,7 @@ def has_time_for_baseline(job: Job, expected_s: float, rows: float) -> bool:
     previous, span = manifest.get("baseline"), manifest.get("baseline_span")
     if previous and span:
         before = previous.get("rows", rows) / previous.get("workers", 1)  # older versions had none
-        expected_s = (span[1] - span[0]) * max(1.0, rows / max(1.0, before))
+        expected_s = (span[1] - span[0]) * max(0.25, rows / max(1.0, before))
     left_s = _deadline(job) - datetime.now(UTC).timestamp()
     return _SPARE * expected_s < left_s - _time_after(job, max(0.0, left_s))
 

@@ -6,7 +6,7 @@ import torch
 from decode_models import assert_written, generate, oracle, prompts, tiny, write
 from torch.nn.functional import scaled_dot_product_attention
 
-from dare_job.decode.model import compiled_attention, vectors
+from dare_job.decode.model import compiled_attention, llama_forward, prepacked, vectors
 from dare_job.decode.model.compiled_attention import attend, supports
 from dare_job.decode.model.target import Target
 
@@ -115,8 +115,10 @@ def test_a_query_is_computed_alike_to_the_last_bit_beside_other_queries_and_betw
 
 
 def test_texts_in_bfloat16_depend_neither_on_drafts_nor_on_the_batch(monkeypatch):
-    monkeypatch.setattr(vectors, "is_fast", lambda dtype: True)
+    for module in (vectors, llama_forward, prepacked):
+        monkeypatch.setattr(module, "is_fast", lambda dtype: True)
     target, texts = Target(tiny("llama", head_dim=32, dtype=torch.bfloat16)), prompts()[:4]
+    assert target.llama is not None
     options = {"max_new_tokens": 200, "repetition_penalty": 1.2}
     alone = write(target, texts, batch_size=1, nodes=0, **options)
     expected = [alone[row].token_ids for row in range(len(texts))]

@@ -112,11 +112,12 @@ def test_time_for_the_stages_after_decoding_is_that_of_the_previous_run(job, at)
     stopping.fix_deadline(job)
     stop = stopping.set_stop(job, job.space.stage("generate"), 2, 0.0)
     assert stop.at == pytest.approx(now + 2 * 3600 - 1.2 * (60 + 120 + 3600))
-    assert stopping.has_time_for_baseline(job, 9000.0, 4)  # 480 of 2,664 seconds
+    assert stopping.has_time_for_baseline(job, 9000.0, 8)  # 480 of 2,664 seconds
     assert stopping.has_time_for_baseline(job, 0.0, 8 * 5)  # five times as many rows: 2,400 seconds
     assert not stopping.has_time_for_baseline(job, 0.0, 8 * 6)
-    at(3, 40)
-    assert not stopping.has_time_for_baseline(job, 0.0, 4)
+    at(3, 40)  # 264 seconds
+    assert not stopping.has_time_for_baseline(job, 0.0, 8)
+    assert stopping.has_time_for_baseline(job, 0.0, 4)
 
 
 def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_rows_of_this_one(

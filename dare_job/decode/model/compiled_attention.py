@@ -6,8 +6,8 @@ numbers are transposed in registers. Values: the sums of up to twelve queries st
 
 A query's result is the same to the last bit whatever other queries there are, and whatever keys that it does
 not see lie between those that it sees: products are added up in the order of features, values in the order of
-keys, where hidden ones have the weight 0, and weights in float64. So texts depend neither on draft trees nor
-on the batch.
+keys, where hidden (finite) ones have the weight 0, and weights in exact sums. With ``compiled_linear`` strict
+greedy texts depend neither on draft trees nor on the batch.
 """
 
 import functools
@@ -28,6 +28,7 @@ from pools.jit import cached
 _MAX_QUERIES = {torch.float32: 8, torch.bfloat16: 1 << 20}  # of a row; torch is faster for more
 _COUNTS = tuple(count for count in (1, 2, 3, 4, 6, 9, 12) if count <= TILE)  # of queries: less to compile
 _AHEAD = 32  # keys, or values, that are prefetched
+_ROUNDING = 1.5 * 2**16  # added and taken away, it leaves multiples of 2**-36: their float64 sums are exact
 
 
 def supports(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
@@ -248,13 +249,14 @@ def _weigh(typing_context, scores, added, scale, count):
             less = builder.fsub(vectors.Float32.load(builder, at(places[0], k)), highest)
             result = vectors.exponential(builder, less)
             vectors.Float32.store(builder, result, at(places[0], k))
-            halves = vectors.doubles(builder, result)
+            halves = [builder.fsub(builder.fadd(half, rounding), rounding)
+                      for half in vectors.doubles(builder, result)]
             return [builder.fadd(total, half) for total, half in zip(totals, halves, strict=True)]
 
         highest = vectors.accumulate(builder, arguments[3], [lowest], add_mask)[0]
         highest = vectors.reduce(builder, highest, lambda one, other: builder.select(
             builder.fcmp_ordered(">", one, other), one, other))
-        zero = vectors.DOUBLES([0.0] * (LANES // 2))
+        zero, rounding = (vectors.DOUBLES([number] * (LANES // 2)) for number in (0.0, _ROUNDING))
         totals = builder.fadd(*vectors.accumulate(builder, arguments[3], [zero, zero], exponentials))
         total = ir.DoubleType()(0)
         for lane in range(LANES // 2):
