@@ -140,8 +140,7 @@ def test_a_baseline_that_cannot_be_measured_costs_its_figure_and_not_the_night(
     (32, 360, 8, 2, (32, 2, 8)), (32, 50, 8, 1, (12, 1, 8)), (32, 32, 8, 2, (16, 2, 8)),
     (32, 9, 8, 2, (9, 2, 5)), (32, 1, 8, 1, (1, 1, 1)), (64, 200, 32, 1, (50, 1, 32)),
     ("auto", 360, 8, 2, (32, 2, 8)), ("auto", 800, 8, 2, (48, 2, 8)), ("auto", 100_000, 32, 8, (1024, 8, 32)),
-    ("auto", 4096, 32, 8, (256, 8, 32)),
-    ("auto", 20, 32, 2, (20, 2, 10)),
+    ("auto", 4096, 32, 8, (256, 8, 32)), ("auto", 20, 32, 2, (20, 2, 10)),
     (4, 60, 8, 1, (4, 1, 4)), (32, 100_000, 32, 8, (32, 1, 32)), (32, 60, 8, 6, (32, 4, 8))])
 def test_a_baseline_has_the_workers_and_batches_of_the_run(asked, rows, batch, workers, found):
     """Except with too few requested rows (the last line): fewer workers with full batches."""

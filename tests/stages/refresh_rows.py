@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 from dare_job import schemas
 from dare_job.data.text_key import text_salt
 from dare_job.refresh import acceptance
-from dare_job.refresh.choice import HASHES
-from dare_job.refresh.worth import BINS_PER_TIER
 from dare_job.stages import plan
 from dare_job.tables import plan_table, published
 from dare_job.workspace import MANIFEST
@@ -57,10 +55,6 @@ def planned(job):
     rows = {row["entity_id"]: row.asDict() for row in plan_table.read(job, "user").collect()}
     assert set(plan_table.rows_to_generate(job, "user")["entity_id"].to_pylist()) == written(rows)
     return record, rows
-
-
-def score_of(row):
-    return row["rank"] // HASHES % BINS_PER_TIER
 
 
 def written(rows):
