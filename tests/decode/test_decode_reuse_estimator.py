@@ -18,12 +18,32 @@ def timed(step_s: float, prompt_s: float, nodes: int = 0) -> ReuseEstimator:
 
 def test_a_fixed_number_is_verified_before_measurements():
     estimator = ReuseEstimator()
-    assert estimator.tokens(300, 12) == 32
+    assert [estimator.tokens(300, 12, rows) for rows in (1, 10, 64)] == [32, 3, 1]
     for _ in range(50):
         estimator.record_row(0, True)
     estimator.record_step(1.0, 10, 0)
     estimator.record_prefill(1.0, 10)  # the first of each includes setup
-    assert estimator.tokens(300, 12) == 32 and estimator.tokens(0, 12) == 0
+    assert estimator.tokens(300, 12, 10) == 3 and estimator.tokens(0, 12, 10) == 0
+
+
+def test_steps_of_few_rows_say_nothing_about_those_of_many():
+    """A row's share of a step is far less with many rows, and so is what a verified token saves."""
+    estimator = timed(1e-2, 1e-3)
+    for _ in range(200):
+        estimator.record_row(150, False)
+    assert estimator.tokens(150, 0, 10) == estimator.tokens(150, 0, 8) == 150
+    assert estimator.tokens(150, 0, 64) == 1
+    for _ in range(3):
+        estimator.record_step(64 * 1e-4, 64, 0)
+    assert estimator.tokens(150, 0, 64) == 0 and estimator.tokens(150, 0, 10) == 150
+
+
+def test_logits_count():
+    """A verified token needs them; one of a prompt does not."""
+    estimator = timed(1.5e-3, 1e-3)
+    for _ in range(200):
+        estimator.record_row(150, False)
+    assert estimator.tokens(150, 0, 10, 1.2) == 150 and estimator.tokens(150, 0, 10, 1.6) == 0
 
 
 def test_survival_equals_that_of_recorded_texts():
@@ -46,11 +66,11 @@ def test_unchanged_texts_are_verified_and_quickly_changing_ones_are_not():
             estimator.record_row(150, False)
         for estimator in changes:
             estimator.record_row(3, True)
-    assert stays[0].tokens(150, 32) == 150
-    assert 3 <= changes[0].tokens(150, 32) <= 8
-    assert changes[1].tokens(150, 32) <= 3  # drafts save these steps as well
-    assert stays[2].tokens(150, 32) == 0
-    assert stays[2].tokens(150, 5) == stays[1].tokens(150, 32) > 0  # only five of them on one path
+    assert stays[0].tokens(150, 32, 10) == 150
+    assert 3 <= changes[0].tokens(150, 32, 10) <= 8
+    assert changes[1].tokens(150, 32, 10) <= 3  # drafts save these steps as well
+    assert stays[2].tokens(150, 32, 10) == 0
+    assert stays[2].tokens(150, 5, 10) == stays[1].tokens(150, 32, 10) > 0  # only five of them on one path
 
 
 def test_drafts_that_are_not_kept_save_no_steps():
@@ -59,18 +79,18 @@ def test_drafts_that_are_not_kept_save_no_steps():
     for _ in range(200):
         estimator.record_row(150, False)
         estimator.record_step(10 * 1e-3, 10, 20)
-    assert estimator.tokens(150, 32) == 150
+    assert estimator.tokens(150, 32, 10) == 150
 
 
 def test_nothing_is_verified_while_steps_are_as_cheap():
     estimator = timed(1e-4, 1e-4)
     for _ in range(100):
         estimator.record_row(5, True)
-    assert estimator.tokens(100, 0) == 0
+    assert estimator.tokens(100, 0, 10) == 0
     for _ in range(300):  # unverified rows contribute too
         estimator.record_row(100, False)
         estimator.record_step(10 * 1e-3, 10, 0)
-    assert estimator.tokens(100, 0) == 100
+    assert estimator.tokens(100, 0, 10) == 100
 
 
 @pytest.mark.parametrize(("text", "old", "length"), [

@@ -178,8 +178,7 @@ class Engine:
 
     def _plan(self, rows: Rows) -> StepPlan:
         nodes = self.settings.nodes
-        if self.draft_budget:
-            nodes = min(self.draft_budget.row_nodes, nodes)
+        nodes = min(self.draft_budget.row_nodes, nodes) if self.draft_budget else nodes
         return rows.plan(self.settings.depth, nodes, self.target.traits.max_columns)
 
     def _draft(self, rows: Rows, plan: StepPlan) -> DraftBatch:
@@ -361,23 +360,23 @@ class Engine:
         if self.settings.row_timeout_s is not None:
             rows.admitted_s[slots] = self.clock_s
             self._next_timeout_s = min(self._next_timeout_s, self.clock_s + self.settings.row_timeout_s)
-        result, tokens_read = self._verify_prefill(rows, cache, slots, prefix)
+        result, cost = self._verify_prefill(rows, cache, slots, prefix)
         if not result.all_finite:
             for slot in slots[~result.tree_finite]:
                 cache.clear(slot)
                 rows.submitted[slot] = 0
-            result, tokens_read = self._verify_prefill(rows, cache, slots, prefix)
+            result, cost = self._verify_prefill(rows, cache, slots, prefix)
         self.target.commit_prefill(cache, result.counts)
         ending, ends = rows.append_prefilled(slots, result, self._is_eos)
         seconds = time.perf_counter() - started
-        self.reuse_estimator.record_prefill(seconds, tokens_read)
+        self.reuse_estimator.record_prefill(seconds, cost)
         self.clock_s += seconds
         rows.add_prompt_time(slots, seconds)
         return self._finish(rows, cache, slots, ends) if ending else []
 
     def _verify_prefill(self, rows: Rows, cache: TreeCache, slots: np.ndarray,
-                        prefix: Prefix | None) -> tuple[VerificationResult, int]:
-        """Run one forward pass over prompts and previous texts; return its result and the tokens read."""
+                        prefix: Prefix | None) -> tuple[VerificationResult, float]:
+        """Run one forward pass over prompts and previous texts; return its result and its cost in tokens."""
         lengths, submitted = rows.length[slots], rows.submitted[slots]
         previous = [rows.previous[slot][:n] for slot, n in zip(slots, submitted, strict=True)]
         chains = prefill.chain_drafts(previous)
@@ -385,8 +384,9 @@ class Engine:
         logits = self.target.prefill(cache, slots, ids, lengths, submitted, prefix)
         tree = build(rows.tokens[slots, lengths - 1], chains, submitted)
         result = self._verify_logits(rows, slots, tree.to(self.target.device), logits)
-        read = ids.size if self.target.paged is None else int((lengths + submitted).sum())
-        return result, read - (len(slots) * len(prefix) if prefix else 0)
+        cost = ids.size if self.target.paged is None else int((lengths + submitted).sum())
+        cost += (self.target.traits.logit_cost - 1) * int(submitted.sum())
+        return result, cost - (len(slots) * len(prefix) if prefix else 0)
 
 
 @lru_cache(maxsize=256)

@@ -1,20 +1,23 @@
 """Prefill of new rows: prompts, each followed by part of the row's previous text, in shared forward passes.
 
 The prefill verifies the previous text like a draft (prefix verification). Verifying a token costs its share
-of the prompt's forward pass. It saves the cost of generating the token in a step if all tokens before it
-and the token itself are accepted. So the first n tokens are verified as long as
+of the prompt's forward pass, and logits, which a prompt's token does not need. It saves the cost of
+generating the token in a step if all tokens before it and the token itself are accepted. So the first n
+tokens are verified as long as
 
-    survival(n) * seconds of a row's step / tokens that the step would generate >= seconds of a prompt token
+    survival(n) * seconds of a row's step / tokens that the step would generate >= seconds of a verified token
 
 While the previous text still matches, the row's own pool drafts it, so a step would generate its whole
-draft path and one more token. Both times are measured in the running engine. ``survival`` is estimated from
-the previous texts of finished rows by a life table: for each bucket of positions, the share of rows
-accepted up to its start that were accepted up to its end. A row whose comparison ends within a bucket
-counts in part. Rows contribute whether or not their previous text was verified, because the generated text
-shows how far it matches. Before there are measurements, a fixed number of tokens is verified. Strict text
+draft path and one more token. Times are measured in the running engine, those of steps by the number of
+rows. ``survival`` is estimated from the previous texts of finished rows by a life table: for each bucket of
+positions, the share of rows accepted up to its start that were accepted up to its end. A row whose
+comparison ends within a bucket counts in part. Rows contribute whether or not their previous text was
+verified, because the generated text shows how far it matches. Before there are measurements, a fixed number
+of tokens is verified, of all rows together: with many rows a step's share of a row costs little. Strict text
 is unaffected.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numba
@@ -95,6 +98,8 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     needed, columns = int(submitted.sum()) + rows, longest
     if target.paged is not None:  # nothing is padded, and long passes are divided
         return needed <= _max_logit_positions(target)
+    if target.llama is not None:
+        return rows * longest <= target.max_prefill_tokens and needed <= _max_logit_positions(target)
     limit = target.max_submitted(int(prompts[0]))
     if limit is not None and rows * int(submitted.max()) > limit:
         return False
@@ -139,7 +144,7 @@ def padded_ids(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> n
 _BUCKET_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # positions 0, 1, 2-3, 4-7, ...
 _BUCKET_WIDTHS = np.diff(_BUCKET_STARTS, append=2**15)
 _PRIOR = (0.5, 4.0)  # pseudo-counts of each bucket: texts rejected in it, texts that reached it
-_INITIAL_TOKENS = 32  # tokens verified before there are measurements
+_INITIAL_TOKENS = 32  # of all rows together that are verified before there are measurements
 _ROW_DECAY = 0.99  # of the life table, per row: runs change, and users differ from items
 _TIME_DECAY = 0.95  # of times, per forward pass
 
@@ -152,19 +157,22 @@ class ReuseEstimator:
 
     def __init__(self):
         self._rejected, self._reached = np.zeros(len(_BUCKET_STARTS)), np.zeros(len(_BUCKET_STARTS))
-        self._step = _MovingRate()  # per row and step
-        self._prompt = _MovingRate()  # per token of a prefill
-        self._nodes = _MovingRate()  # drafted per row and step
+        self._steps = defaultdict(_MovingRate)  # seconds per row and step, by octave of rows
+        self._nodes = defaultdict(_MovingRate)  # drafted per row and step, likewise
+        self._prompt = _MovingRate()  # seconds per token of a prompt
 
-    def tokens(self, max_tokens: int, depth: int) -> int:
-        """Return how many of the first ``max_tokens`` to verify if steps draft up to ``depth`` tokens deep.
+    def tokens(self, max_tokens: int, depth: int, rows: int, logit_cost: float = 1.0) -> int:
+        """Return how many of the first ``max_tokens`` to verify before steps of so many rows.
 
-        What the prefill does not verify is drafted, and a step accepts at most as many tokens as it drafts.
+        What the prefill does not verify is drafted, up to ``depth`` tokens deep, and a step accepts at most
+        as many tokens as it drafts. ``logit_cost`` as in ``Traits``.
         """
-        step_s, prompt_s, nodes = self._step.mean, self._prompt.mean, self._nodes.mean
+        octave, prompt_s = rows.bit_length(), self._prompt.mean
+        step_s, nodes = self._steps[octave].mean, self._nodes[octave].mean
         if step_s is None or prompt_s is None:
-            return min(max_tokens, _INITIAL_TOKENS)
-        return int(np.count_nonzero(self.survival(max_tokens) * step_s / (min(nodes, depth) + 1) >= prompt_s))
+            return min(max_tokens, max(1, _INITIAL_TOKENS // rows))
+        saved_s = self.survival(max_tokens) * step_s / (min(nodes, depth) + 1)
+        return int(np.count_nonzero(saved_s >= logit_cost * prompt_s))
 
     def survival(self, max_tokens: int) -> np.ndarray:
         """Return the probability (max_tokens,) that the first n + 1 tokens of a text are all accepted."""
@@ -177,11 +185,14 @@ class ReuseEstimator:
 
     def record_step(self, seconds: float, rows: int, nodes: int) -> None:
         """Record the time of a decoding step, and its draft nodes in all."""
-        self._step.add(seconds, rows)
-        self._nodes.add(nodes, rows)
+        self._steps[rows.bit_length()].add(seconds, rows)
+        self._nodes[rows.bit_length()].add(nodes, rows)
 
-    def record_prefill(self, seconds: float, tokens: int) -> None:
-        """Record the time of a prefill forward pass over ``tokens`` tokens, padding included."""
+    def record_prefill(self, seconds: float, tokens: float) -> None:
+        """Record the time of a prefill forward pass over ``tokens`` tokens of prompts, padding included.
+
+        A verified token counts as ``logit_cost`` tokens.
+        """
         self._prompt.add(seconds, tokens)
 
 
@@ -191,7 +202,7 @@ class _MovingRate:
     def __init__(self):
         self._sum, self._count = None, 0.0
 
-    def add(self, quantity: float, count: int) -> None:
+    def add(self, quantity: float, count: float) -> None:
         first = self._sum is None
         self._sum = 0.0 if first else _TIME_DECAY * self._sum + quantity
         self._count = 0.0 if first else _TIME_DECAY * self._count + count

@@ -71,9 +71,10 @@ class RequestScheduler:
             return []
         order = sorted(range(len(admitted)), key=lambda place: len(admitted[place].request.prompt_ids))
         free, admitted = free[order], [admitted[place] for place in order]
+        decoded = rows.active + len(admitted)
         for slot, row in zip(free, admitted, strict=True):
             rows.admit(slot, row)
-            rows.submitted[slot] = self._submitted_tokens(row)
+            rows.submitted[slot] = self._submitted_tokens(row, decoded)
         forwards = []
         for prefix, members in self._target.prefix_cache.group([row.request.prompt_ids for row in admitted]):
             slots = free[members]
@@ -144,15 +145,15 @@ class RequestScheduler:
         """Return the cache columns that a row may need."""
         return row.max_length + self._settings.nodes
 
-    def _submitted_tokens(self, row: Admission) -> int:
-        """Return how many tokens of a row's previous text the prefill verifies."""
+    def _submitted_tokens(self, row: Admission, rows: int) -> int:
+        """Return how many tokens of a row's previous text to verify before steps of so many rows."""
         if not len(row.previous) or self._settings.score == "never":
             return 0
         limit = prefill.max_reused_tokens(len(row.request.prompt_ids), self._target)
         limit = min(len(row.previous), limit)
         if self._settings.score == "always":
             return limit
-        return self._reuse_estimator.tokens(limit, self._settings.depth)
+        return self._reuse_estimator.tokens(limit, self._settings.depth, rows, self._target.traits.logit_cost)
 
 
 def _expected_length(row: Admission) -> int:

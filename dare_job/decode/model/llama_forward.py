@@ -94,7 +94,7 @@ class LlamaForward:
 
     def __call__(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache,
                  logits_to_keep: torch.Tensor | None = None) -> torch.Tensor:
-        """Run tokens int64 (R, Q), or packed (1, T), through the model; return logits (R, Q, V).
+        """Run tokens int64 (R, Q), or packed (1, T), through the model; return logits (R, Q, V) or (1, W, V).
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class LlamaForward:
         cache : TreeCache
             Prepared for this pass.
         logits_to_keep : int64 (W,), optional
-            Columns whose logits are returned.
+            Tokens, counted row by row, whose logits are returned.
         """
         shape = ids.shape
         hidden = embedding(ids.reshape(-1), self._embedding)
@@ -114,8 +114,8 @@ class LlamaForward:
         for number, layer in enumerate(self._layers):
             hidden = layer(hidden, shape, rotation, mask, cache, number)
         if logits_to_keep is not None:
-            hidden = hidden.view(*shape, -1)[:, logits_to_keep].flatten(0, 1)
-        return self._head(hidden).view(shape[0], -1, self._head.width)
+            return self._head(hidden[logits_to_keep])[None]
+        return self._head(hidden).view(*shape, self._head.width)
 
 
 class _Layer:

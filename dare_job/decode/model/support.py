@@ -70,6 +70,8 @@ class Traits:
         only an index allows, are read alone. None: unlimited.
     packs : bool
         Whether rows may be packed: not where the model's code counts queries of one row.
+    logit_cost : float
+        Cost of a token with its logits, relative to one without.
     """
 
     kinds: tuple[str, ...]
@@ -79,6 +81,7 @@ class Traits:
     max_length: int | None
     max_columns: int | None = None
     packs: bool = True
+    logit_cost: float = 1.0
 
 
 def traits(model: PreTrainedModel) -> Traits:
@@ -121,7 +124,7 @@ def traits(model: PreTrainedModel) -> Traits:
     columns = context if own_mask else None
     if INDEXED in kinds:
         columns = min(config.index_topk, columns or config.index_topk)
-    return Traits(kinds, window, context, reason, longest, columns, packs=by_column is None)
+    return Traits(kinds, window, context, reason, longest, columns, by_column is None, _logit_cost(model))
 
 
 def undrafted_traits(model: PreTrainedModel) -> Traits:
@@ -134,7 +137,7 @@ def undrafted_traits(model: PreTrainedModel) -> Traits:
     """
     _require_causal(model)
     context, reason, longest = _lengths(model, model.config.get_text_config(decoder=True))
-    return Traits((), None, context, reason, longest)
+    return Traits((), None, context, reason, longest, logit_cost=_logit_cost(model))
 
 
 def reads_whole_prompts(model: PreTrainedModel) -> bool:
@@ -302,3 +305,12 @@ def _has_table(model: PreTrainedModel, context: int) -> bool:
     sizes = {module.weight.shape[0] for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     sizes.update(size for buffer in model.buffers() for size in buffer.shape[:-1])
     return any(context <= size <= context + 2 for size in sizes - {vocabulary})
+
+
+def _logit_cost(model: PreTrainedModel) -> float:
+    """Return the cost of a token with its logits, relative to one without, by the numbers of weights."""
+    sizes = {id(weight): weight.numel() for weight in model.parameters()}  # shared ones count once
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    outer = {id(part.weight): part.weight.numel() for part in (head, embeddings) if part is not None}
+    layers = sum(sizes.values()) - sum(outer.values())
+    return 1.0 if head is None else 1 + head.weight.numel() / max(layers, 1)

@@ -223,14 +223,14 @@ class Target:
         counts = np.ones(rows, np.int64) if submitted is None else submitted + 1
         row = np.repeat(np.arange(rows), counts)
         wanted = (lengths - start - 1 - np.cumsum(counts) + counts)[row] + np.arange(len(row))  # (T,) columns
-        needed, columns = np.unique(wanted, return_inverse=True)
-        options = {}
-        if self.supports_logits_to_keep:
-            options["logits_to_keep"] = torch.from_numpy(needed).to(self.device)
         uncached = torch.from_numpy(ids[:, start:]).to(self.device)
+        if self.llama is not None:
+            kept = torch.from_numpy(row * (longest - start) + wanted)
+            return self.llama(uncached, positions, mask, cache, kept)[0]
+        needed, columns = np.unique(wanted, return_inverse=True)
+        needed = torch.from_numpy(needed).to(self.device)
+        options = {"logits_to_keep": needed} if self.supports_logits_to_keep else {}
         logits = self._forward(uncached, positions, mask, cache, **options)
-        if rows == 1 and options:  # every computed column is needed
-            return logits[0]
         return logits[torch.from_numpy(row), torch.from_numpy(columns if options else wanted)]
 
     def _prefill_alone(self, cache: TreeCache, slots: np.ndarray, ids: np.ndarray, lengths: np.ndarray,
