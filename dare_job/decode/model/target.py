@@ -226,7 +226,7 @@ class Target:
         uncached = torch.from_numpy(ids[:, start:]).to(self.device)
         if self.llama is not None:
             kept = torch.from_numpy(row * (longest - start) + wanted)
-            return self.llama(uncached, positions, mask, cache, kept)[0]
+            return self._forward(uncached, positions, mask, cache, logits_to_keep=kept)[0]
         needed, columns = np.unique(wanted, return_inverse=True)
         needed = torch.from_numpy(needed).to(self.device)
         options = {"logits_to_keep": needed} if self.supports_logits_to_keep else {}
