@@ -71,6 +71,10 @@ def test_texts_that_a_batch_changes_are_counted_against_the_smallest_batch_of_th
     other = of(1, {"a": [9], "b": [3]}, "generate")
     measured = [eight, other, one]
     assert [compare_engines._changed_by_batch(each, measured) for each in measured] == [1, 0, 0]
+    rows = [compare_engines._row(each, measured) for each in measured]
+    assert [row["equal_to_generate"] for row in rows] == [1, 2, 0]
+    assert [row["equal_to_first"] for row in rows] == [2, 0, 2]
+    assert compare_engines._row(eight, [eight, one])["equal_to_generate"] is None  # it is not measured
 
 
 def test_figures_of_methods_without_earlier_texts_do_not_depend_on_them(tmp_path):

@@ -9,6 +9,7 @@ from transformers import GenerationConfig
 from dare_job.decode.draft.retrieval import RetrievalDrafter
 from dare_job.decode.engine import prefill
 from dare_job.decode.engine.engine import Engine
+from dare_job.decode.engine.prefill import ReuseEstimator
 from dare_job.decode.model.target import Target
 from dare_job.decode.request import Request
 from dare_job.decode.settings import RULES, EngineSettings
@@ -171,6 +172,34 @@ def test_logit_memory_limits_reused_tokens_and_forward_sizes(own, monkeypatch):
     part = write(target, TEXTS, expected, batch_size=7)
     assert_written(part, expected)
     assert {result.reused_tokens for result in part.values()} == {20}
+
+
+def test_rows_of_a_pass_need_little_padding():
+    """A row that verifies a long previous text is not read with rows that verify none."""
+    target, prompt = Target(tiny("llama"), check=False), np.full(5, 100)
+    for submitted, passes in (([0] * 5, 1), ([0, 0, 0, 0, 20], 1), ([0, 0, 0, 0, 90], 2)):
+        parts = list(prefill.split_forwards(prompt, np.array(submitted), target))
+        assert len(parts) == passes and [row for part in parts for row in range(5)[part]] == list(range(5))
+
+
+def test_the_estimator_learns_the_cost_of_a_pass_and_of_steps_of_so_many_rows():
+    asked, passes = [], []
+
+    class Recorded(ReuseEstimator):
+        def tokens(self, *arguments):
+            asked.append(arguments)
+            return 10
+
+        def record_prefill(self, seconds, tokens):
+            passes.append(tokens)
+
+    target = Target(tiny("llama"), check=False)
+    requests = [Request(row, text, previous_ids=text) for row, text in enumerate(prompts([30] * 4))]
+    settings = EngineSettings(batch_size=4, max_new_tokens=20)
+    list(Engine(target, settings, reuse_estimator=Recorded()).run(requests))
+    cost = target.traits.logit_cost
+    assert [arguments[2:] for arguments in asked] == [(4, cost)] * 4 and cost > 1
+    assert passes == [4 * (30 + cost * 10)]
 
 
 @pytest.mark.parametrize("kind", ["insertion", "deletion", "several"])

@@ -300,3 +300,21 @@ def test_nan_weights_are_reported_as_damage_not_as_architecture(tmp_path):
     model.save_pretrained(tmp_path / "damaged")
     with pytest.raises(ModelError, match="damaged: Llama.* gives NaN logits"):
         Target.load(tmp_path / "damaged", device="cpu")
+
+
+def test_a_token_with_logits_costs_more_by_the_weights_of_the_head():
+    model = tiny("llama")
+    head = model.lm_head.weight.numel()
+    layers = sum(weight.numel() for weight in model.model.parameters()) - head  # the embedding has its size
+    assert support.traits(model).logit_cost == 1 + head / layers
+    assert support.traits(tiny("llama", tie_word_embeddings=True)).logit_cost == 1 + head / layers
+    model.is_quantized = True  # its weights are packed, or no parameters
+    assert support.traits(model).logit_cost == 1
+
+
+def test_where_all_tokens_of_a_prompt_have_logits_one_costs_no_more():
+    model = tiny("llama")
+    forward = model.forward
+    model.forward = lambda input_ids, position_ids, attention_mask, past_key_values, use_cache: forward(
+        input_ids, position_ids, attention_mask, past_key_values, use_cache)
+    assert support.traits(model).logit_cost == 1

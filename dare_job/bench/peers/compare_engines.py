@@ -34,7 +34,7 @@ _SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers"
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
 _WITH_EARLIER_TEXTS = {"suffix", "resd", "dare strict", "dare relaxed"}
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
-            "reused_share", "equal_to_generate", "changed_by_batch", "rows", "tokens")
+            "reused_share", "equal_to_generate", "equal_to_first", "changed_by_batch", "rows", "tokens")
 _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
     ((1, 8), "dare strict", ("vllm", "n-gram"), 1.5), ((1, 8), "dare strict", ("vllm", "suffix"), 1.2),
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
@@ -56,8 +56,11 @@ def run(options: Options) -> dict:
     Runs each engine in an environment of its own, which the first call installs, with the same prompts,
     limits and number of threads. vLLM's suffix drafts, resd and dare are given the texts of the date before.
     Speeds include the prompts. reused_share: share of the tokens that are accepted from the row's previous
-    text with its prompt, which count neither as steps nor as accepted by one. changed_by_batch counts texts
-    that differ from the method's at the smallest batch size. The last line is one JSON object. With
+    text with its prompt, which count neither as steps nor as accepted by one. equal_to_generate and
+    equal_to_first count texts that are those of generate, if it is measured, and of the first engine and
+    method in the same type; changed_by_batch those that differ from the method's at the smallest batch size.
+    Engines can be measured in several calls with the same --work; a last call with all puts them in one
+    table. The last line is one JSON object. With
     model.device=cuda, vLLM is the one of this environment, or of the interpreter that DARE_VLLM_PYTHON
     names, and llama.cpp is left out.
     """
@@ -68,7 +71,7 @@ def run(options: Options) -> dict:
         place = loading.device(job.config.model.device)
         measured = _measure(job, rows, options, work, place.type)
     table = [_row(each, measured) for each in measured]
-    texts = _reference(measured, options.types(place.type)[0])
+    texts = _texts(_same(measured, measured[0], "engine", "method", "dtype"))
     copied = np.mean([task.copied_share(rows.prompts[name].tolist(), text) for name, text in texts.items()])
     changed = sum(name in rows.previous and rows.previous[name].tolist() != text
                   for name, text in texts.items())
@@ -137,28 +140,36 @@ def _run(script: list, content: dict, variables: dict[str, str], cpus: list[int]
     return measured
 
 
-def _reference(measured: list[dict], dtype: str) -> dict[str, list[int]]:
-    """Texts of ``generate``, of each row at the smallest batch size that has it; else of the first engine."""
-    rows = [each for each in measured if each["dtype"] == dtype]
-    rows = [each for each in rows if each["method"] == GENERATE] or rows
+def _texts(measured: list[dict]) -> dict[str, list[int]]:
+    """Texts of each row at the smallest batch size that has it."""
     texts: dict[str, list[int]] = {}
-    for each in sorted(rows, key=lambda each: each["batch"]):
+    for each in sorted(measured, key=lambda each: each["batch"]):
         texts = each["texts"] | texts
     return texts
 
 
+def _same(measured: list[dict], each: dict, *names: str) -> list[dict]:
+    """What was measured with the same values of these names."""
+    return [other for other in measured if all(other[name] == each[name] for name in names)]
+
+
 def _row(each: dict, measured: list[dict]) -> dict:
-    expected = _reference(measured, each["dtype"])
-    equal = sum(text == expected.get(name) for name, text in each["texts"].items())
+    alike = _same(measured, each, "dtype")
+    first = _texts(_same(alike, alike[0], "engine", "method"))
+    generated = _texts([other for other in alike if other["method"] == GENERATE])
     rounded = {name: round(each[name], 2) for name in _COLUMNS if isinstance(each.get(name), float)}
     return {name: each[name] for name in _COLUMNS if name in each} | rounded | {
-        "equal_to_generate": equal, "changed_by_batch": _changed_by_batch(each, measured)}
+        "equal_to_generate": _equal(each, generated) if generated else None,
+        "equal_to_first": _equal(each, first), "changed_by_batch": _changed_by_batch(each, measured)}
+
+
+def _equal(each: dict, texts: dict[str, list[int]]) -> int:
+    return sum(text == texts.get(name) for name, text in each["texts"].items())
 
 
 def _changed_by_batch(each: dict, measured: list[dict]) -> int:
     """Number of texts that differ from those of the same engine and method at its smallest batch size."""
-    own = ("engine", "method", "dtype")
-    same = [other for other in measured if all(other[name] == each[name] for name in own)]
+    same = _same(measured, each, "engine", "method", "dtype")
     first = min(same, key=lambda other: other["batch"])["texts"]
     return sum(first.get(name, text) != text for name, text in each["texts"].items())
 

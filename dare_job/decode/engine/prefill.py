@@ -28,6 +28,7 @@ from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
 _LOGIT_BYTES = 2**28  # of one forward pass; a row that needs more alone verifies less of its previous text
 _MAX_LOGIT_OVERHEAD = 1.5  # computed logits per needed logit
+_MAX_PADDING = 1.25  # computed tokens per token
 _MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that a forward pass may generate, counted in int16
 
 
@@ -70,9 +71,10 @@ def max_reused_tokens(prompt: int, target: Target) -> int:
 def split_forwards(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> Iterator[slice]:
     """Split rows into forward passes of at most ``max_prefill_tokens`` tokens and ``_LOGIT_BYTES`` of logits.
 
-    Padding counts, and so do logits that only some rows need: a model computes the same columns for all rows.
-    With previous texts, these are limited to ``_MAX_LOGIT_OVERHEAD`` times the needed ones. A single row may
-    exceed either limit.
+    Padding counts, and so do logits that only some rows need: models of transformers compute the same columns
+    for all rows. With previous texts, these are limited to ``_MAX_LOGIT_OVERHEAD`` times the needed ones;
+    where only needed ones are computed, tokens to ``_MAX_PADDING`` times those without padding. A single row
+    may exceed any limit.
 
     Parameters
     ----------
@@ -99,7 +101,8 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     if target.paged is not None:  # nothing is padded, and long passes are divided
         return needed <= _max_logit_positions(target)
     if target.llama is not None:
-        return rows * longest <= target.max_prefill_tokens and needed <= _max_logit_positions(target)
+        most = min(target.max_prefill_tokens, _MAX_PADDING * (prompts + submitted).sum())
+        return rows * longest <= most and needed <= _max_logit_positions(target)
     limit = target.max_submitted(int(prompts[0]))
     if limit is not None and rows * int(submitted.max()) > limit:
         return False
@@ -144,7 +147,7 @@ def padded_ids(tokens: np.ndarray, lengths: np.ndarray, drafts: DraftBatch) -> n
 _BUCKET_STARTS = np.array([0, 1, *2 ** np.arange(1, 15)])  # positions 0, 1, 2-3, 4-7, ...
 _BUCKET_WIDTHS = np.diff(_BUCKET_STARTS, append=2**15)
 _PRIOR = (0.5, 4.0)  # pseudo-counts of each bucket: texts rejected in it, texts that reached it
-_INITIAL_TOKENS = 32  # of all rows together that are verified before there are measurements
+_INITIAL_TOKENS = 32  # verified of all rows together, but at least one a row, before there are measurements
 _ROW_DECAY = 0.99  # of the life table, per row: runs change, and users differ from items
 _TIME_DECAY = 0.95  # of times, per forward pass
 

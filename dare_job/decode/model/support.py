@@ -1,12 +1,13 @@
 """Supported architectures, recognized by their configuration."""
 
+import inspect
 import re
 from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from dare_job.decode.model import alibi
+from dare_job.decode.model import alibi, quantized
 from dare_job.errors import ModelError
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -71,7 +72,7 @@ class Traits:
     packs : bool
         Whether rows may be packed: not where the model's code counts queries of one row.
     logit_cost : float
-        Cost of a token with its logits, relative to one without.
+        Cost of a token with its logits, relative to a prompt's token.
     """
 
     kinds: tuple[str, ...]
@@ -308,9 +309,14 @@ def _has_table(model: PreTrainedModel, context: int) -> bool:
 
 
 def _logit_cost(model: PreTrainedModel) -> float:
-    """Return the cost of a token with its logits, relative to one without, by the numbers of weights."""
-    sizes = {id(weight): weight.numel() for weight in model.parameters()}  # shared ones count once
+    """Return the cost of a token with its logits, relative to one without, by the numbers of weights.
+
+    1 where every token of a prompt gets logits, or weights are packed so that they cannot be counted.
+    """
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    outer = {id(part.weight): part.weight.numel() for part in (head, embeddings) if part is not None}
-    layers = sum(sizes.values()) - sum(outer.values())
-    return 1.0 if head is None else 1 + head.weight.numel() / max(layers, 1)
+    selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+    if not selects or not hasattr(head, "weight") or quantized.runs_quantized(model):
+        return 1.0
+    sizes = {id(weight): weight.numel() for weight in model.parameters()}  # shared ones count once
+    outer = {id(part.weight): part.weight.numel() for part in (head, embeddings)}
+    return 1 + head.weight.numel() / max(sum(sizes.values()) - sum(outer.values()), 1)
