@@ -18,4 +18,4 @@ def test_each_capacity_is_measured_in_its_own_process():
     for each in found:
         assert 0 < each["before_mib"] < each["loaded_mib"] and 0 < each["weights_mib"] < each["loaded_mib"]
         assert len(each["decoding_mib"]) == 4 and min(each["decoding_mib"]) > each["before_mib"]
-        assert each["tokens_per_cpu_s"] > 0
+        assert each["tokens_per_cpu_s"] > 0 and 0 <= each["cache_mib"] < each["weights_mib"]

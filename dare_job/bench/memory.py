@@ -64,7 +64,8 @@ def _in_process(options: Options, capacity: int) -> dict:
 
 
 def measure(options: Options) -> dict:
-    """MiB of this process before the model, with it, and while it decodes; tokens per second of CPU time.
+    """MiB of this process before the model, with it, and while it decodes, and of its keys and values; tokens
+    per second of CPU time.
 
     Memory is that of the process itself, without files that the kernel can read again (``RssAnon``).
     """
@@ -92,9 +93,11 @@ def measure(options: Options) -> dict:
         tokens += len(result.token_ids)
         if number * _TIMES // options.rows > (number - 1) * _TIMES // options.rows:
             decoding.append(_own_mib())
-    seconds = time.process_time() - began
+    seconds, cache = time.process_time() - began, target.spare_cache
+    keys_and_values = cache.slots * cache.capacity * target.cache_bytes[0]
     return {"before_mib": before, "weights_mib": weights >> 20, "loaded_mib": loaded,
-            "decoding_mib": decoding, "tokens_per_cpu_s": round(tokens / seconds, 1)}
+            "decoding_mib": decoding, "cache_mib": keys_and_values >> 20,
+            "tokens_per_cpu_s": round(tokens / seconds, 1)}
 
 
 def _own_mib() -> int:
