@@ -24,14 +24,15 @@ def headed(seeds=(7, 8)) -> list[np.ndarray]:
 
 
 def watched(target: Target) -> list[tuple[int, int]]:
-    """Return a list that collects (rows, tokens read) of each prefill."""
+    """Return a list that collects (rows, tokens read, without padding) of each prefill."""
     calls, prefill = [], target.prefill
 
-    def read(cache, slots, ids, lengths, scored=None, prefix=None):
-        calls.append((len(slots), ids[:, len(prefix) if prefix else 0:].size))
+    def watch(cache, slots, ids, lengths, scored=None, prefix=None):
+        read = lengths + (0 if scored is None else scored) - (len(prefix) if prefix else 0)
+        calls.append((len(slots), int(read.sum())))
         return prefill(cache, slots, ids, lengths, scored, prefix)
 
-    target.prefill = read
+    target.prefill = watch
     return calls
 
 

@@ -28,7 +28,8 @@ from pools.tree import ROOT, SOURCE_OWN, DraftBatch
 
 _LOGIT_BYTES = 2**28  # of one forward pass; a row that needs more alone verifies less of its previous text
 _MAX_LOGIT_OVERHEAD = 1.5  # computed logits per needed logit
-_MAX_PADDING = 1.25  # computed tokens per token
+_MAX_PADDING = 1.25  # computed tokens per token, or
+_FREE_PADDING = 32  # tokens of padding: a further pass, which reads all weights, costs about as much
 _MAX_FORWARD_TOKENS = 2**15 - 2  # tokens that a forward pass may generate, counted in int16
 
 
@@ -101,7 +102,8 @@ def _fits(prompts: np.ndarray, submitted: np.ndarray, target: Target) -> bool:
     if target.paged is not None:  # nothing is padded, and long passes are divided
         return needed <= _max_logit_positions(target)
     if target.llama is not None:
-        most = min(target.max_prefill_tokens, _MAX_PADDING * (prompts + submitted).sum())
+        tokens = int((prompts + submitted).sum())
+        most = min(target.max_prefill_tokens, max(_MAX_PADDING * tokens, tokens + _FREE_PADDING))
         return rows * longest <= most and needed <= _max_logit_positions(target)
     limit = target.max_submitted(int(prompts[0]))
     if limit is not None and rows * int(submitted.max()) > limit:
