@@ -63,6 +63,17 @@ def test_targets_compare_with_each_peer():
         (1.5, True), (round(60 / 55, 5), False), (round(30 / 33, 5), False), (round(200 / 150, 5), True)]
 
 
+def test_strict_texts_in_float32_have_to_be_those_of_generate():
+    def of(method, equal, dtype="float32"):
+        return {"engine": "dare-job", "method": method, "dtype": dtype, "batch": 1, "tokens_per_s": 1.0,
+                "rows": 4, "equal_to_generate": equal}
+
+    table = [of("plain", 4), of("dare strict", 3), of("dare relaxed", 0), of("dare strict", 0, "bfloat16")]
+    assert [(each["measured"], each["met"]) for each in compare_engines._targets(table)] == [(1, False)]
+    assert [each["met"] for each in compare_engines._targets([of("plain", 4)])] == [True]
+    assert compare_engines._targets([of("plain", None)]) == []
+
+
 def test_texts_that_a_batch_changes_are_counted_against_the_smallest_batch_of_the_same_method():
     def of(batch, texts, method="plain"):
         return {"engine": "dare-job", "method": method, "dtype": "bfloat16", "batch": batch, "texts": texts}
@@ -152,12 +163,12 @@ def test_each_method_of_ours_writes_the_texts_of_generate(tmp_path):
     file.write_text(json.dumps(task.content(
         rows, resolve("embedded"), tmp_path, batches=[(2, 4)], repeats=1, threads=1, device="cpu",
         max_new_tokens=12, repetition_penalty=None)))
-    for method in ("generate", "plain", "resd", "dare strict"):
+    for method in ("generate", "plain", "prompt drafts", "resd", "dare strict"):
         done = subprocess.run([sys.executable, SCRIPT, file, results, method, "float32"], capture_output=True,
                               text=True, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
         assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in results.read_text().splitlines()]
-    assert len(found) == 4 and all(each["texts"] == found[0]["texts"] for each in found)
+    assert len(found) == 5 and all(each["texts"] == found[0]["texts"] for each in found)
     assert all(each["batch"] == 2 and each["tokens_per_s"] > 0 and len(each["texts"]) == 4 for each in found)
 
 

@@ -1,4 +1,7 @@
-"""llama.cpp: without drafts, and its drafts from the prompt and the text so far (``ngram-simple``).
+"""llama.cpp: without drafts, and its drafts from the prompt and the text so far.
+
+``ngram-simple`` has the lengths of vLLM's n-gram drafts here: the tokens that followed the last two. With its
+defaults it drafts 48 tokens where the last twelve occur before, which they hardly do in texts of this kind.
 
 The server runs in this process and decodes ``batch`` rows at the same time. It reads the model from a GGUF
 file with unquantized weights, which this script makes of a Llama model's folder.
@@ -18,7 +21,8 @@ import xllamacpp
 from safetensors import safe_open
 
 _LENGTH = 2048  # tokens of a prompt and its text
-_DRAFTS = {"plain": None, "lookup": xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE}
+_KIND = xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
+_MATCH, _DRAFT = 2, 5  # tokens that have to occur before, and tokens of a draft
 
 
 class Engine:
@@ -46,8 +50,9 @@ class Engine:
 
     def _complete(self, prompt: list, max_new_tokens: int) -> dict:
         penalty = self._task["repetition_penalty"] or 1.0
+        penalized = _LENGTH if penalty != 1 else 0
         body = {"prompt": prompt, "n_predict": max_new_tokens, "temperature": 0, "cache_prompt": True,
-                "return_tokens": True, "repeat_penalty": penalty, "repeat_last_n": -1 if penalty != 1 else 0,
+                "return_tokens": True, "repeat_penalty": penalty, "repeat_last_n": penalized,
                 "samplers": ["penalties", "temperature"] if penalty != 1 else ["temperature"]}
         request = urllib.request.Request(f"{self._server.listening_address}/completion",
                                          json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -59,8 +64,10 @@ class Engine:
         params.model.path, params.n_parallel, params.n_ctx = str(self._file), batch, batch * _LENGTH
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._task["threads"]
         params.cache_ram_mib, params.verbosity, params.warmup = 0, -1, True
-        if _DRAFTS[self._method] is not None:
-            params.speculative.types = [_DRAFTS[self._method]]
+        if self._method == "lookup":
+            params.speculative.types = [_KIND]
+            params.speculative.ngram_simple.size_n = _MATCH
+            params.speculative.ngram_simple.size_m = _DRAFT
         return params
 
 

@@ -15,7 +15,8 @@ from dare_job.decode.request import Request
 from pools.draft import warm_up
 from pools.index import Index
 
-_NAMES = {"plain": methods.AUTOREGRESSIVE, "prompt lookup": methods.LOOKUP}
+_NAMES = {"plain": methods.AUTOREGRESSIVE, "prompt lookup": methods.LOOKUP,
+          "prompt drafts": methods.OWN_LOOKUP}
 
 
 class Engine:
