@@ -64,11 +64,13 @@ class Sample:
     batch_size: int
 
 
-def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict:
+def measure_baseline(job: Job, plan, texts: int, run_workers: int | None = None) -> dict:
     """Rates by method and ``tokens_per_s`` of the faster one. Measured once per shard plan and settings.
 
     Parameters
     ----------
+    texts
+        Number of the plan's rows that have a text: a row without a prompt takes no slot of a batch.
     run_workers
         Number of the run's workers; None: one for each task slot.
 
@@ -88,8 +90,7 @@ def measure_baseline(job: Job, plan, run_workers: int | None = None) -> dict:
     if not is_done(folder, fingerprint):
         slots, began = task_slots(job.spark), time.time()
         run_workers = min(slots, run_workers or slots)
-        rows = job.config.baseline.rows and plan.rows
-        measured = _try_measure(job, plan, run_workers) if rows else None
+        measured = _try_measure(job, plan, texts, run_workers) if job.config.baseline.rows and texts else None
         span = [round(began, 3), round(time.time(), 3)]
         with committing(folder, fingerprint, {"measured": measured, "span": span}):
             pass
@@ -112,26 +113,27 @@ def expected_seconds(job: Job, totals: Totals, run_workers: int | None = None) -
 
     A row without drafts takes as many times as long as a decoding step of the run yields tokens.
     """
-    if not (totals.rows and totals.target_steps):
+    texts = totals.rows - totals.errors
+    if not (texts and totals.target_steps):
         return 0.0
-    row_s = totals.busy_s / totals.rows * max(1.0, totals.tokens / totals.target_steps)
-    return 2 * rows_per_worker(job, totals.rows, run_workers) * row_s  # of two methods
+    row_s = totals.busy_s / texts * max(1.0, totals.tokens / totals.target_steps)
+    return 2 * rows_per_worker(job, texts, run_workers) * row_s  # of two methods
 
 
-def rows_per_worker(job: Job, rows: int, run_workers: int | None = None) -> float:
-    """Baseline rows of each worker, for a run of so many ``rows``."""
-    if not (rows and job.config.baseline.rows):
+def rows_per_worker(job: Job, texts: int, run_workers: int | None = None) -> float:
+    """Baseline rows of each worker, for a run that wrote so many ``texts``."""
+    if not (texts and job.config.baseline.rows):
         return 0.0
     slots = task_slots(job.spark)
-    size = sample_size(job.config.baseline.rows, rows, job.config.decode.batch_size,
+    size = sample_size(job.config.baseline.rows, texts, job.config.decode.batch_size,
                        min(slots, run_workers or slots))
     return size.rows / size.workers
 
 
-def _try_measure(job: Job, plan, run_workers: int) -> dict | None:
+def _try_measure(job: Job, plan, texts: int, run_workers: int) -> dict | None:
     try:
         with executors.one_line_errors(), progress.doing(_ACTIVITY):
-            return _measure(job, plan, run_workers)
+            return _measure(job, plan, texts, run_workers)
     except Exception as error:
         expected = isinstance(error, DareJobError)
         _LOG.warning("autoregressive decoding could not be measured, so this run has no baseline (its texts "
@@ -140,10 +142,10 @@ def _try_measure(job: Job, plan, run_workers: int) -> dict | None:
         return None
 
 
-def _measure(job: Job, plan, run_workers: int) -> dict | None:
+def _measure(job: Job, plan, texts: int, run_workers: int) -> dict | None:
     # with a token of its own, so that hangs on the baseline do not count as hangs of the run's rows
     task = Task.of(job, plan_token=f"baseline-{secrets.token_hex(4)}")
-    size = sample_size(job.config.baseline.rows, plan.rows, job.config.decode.batch_size, run_workers)
+    size = sample_size(job.config.baseline.rows, texts, job.config.decode.batch_size, run_workers)
     order = F.xxhash64(F.lit(job.config.seed), "entity", "entity_id")
     sample = _generated(job, plan).orderBy(order, "entity_id").limit(size.rows)
 
@@ -160,7 +162,7 @@ def _measure(job: Job, plan, run_workers: int) -> dict | None:
     if not rates:
         return None
     own_device = float(job.spark.conf.get("spark.task.resource.gpu.amount", "0")) >= 1
-    run = Sample(plan.rows, run_workers, run_batch_size(plan.rows, job.config.decode.batch_size, run_workers))
+    run = Sample(texts, run_workers, run_batch_size(texts, job.config.decode.batch_size, run_workers))
     return {**asdict(size), "run_workers": run_workers, "run_batch_size": run.batch_size,
             "comparable": is_comparable(size, run, own_device), "rates": rates,
             "method": max(rates, key=rates.get), "tokens_per_s": max(rates.values())}

@@ -1,6 +1,7 @@
 """The deadline of a run: fixed when it first starts, with time for what comes after decoding."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -135,21 +136,24 @@ def test_a_baseline_that_the_previous_run_did_not_measure_takes_as_long_as_the_r
     at(4, 58)
     assert not stopping.has_time_for_baseline(job, seconds, 16)
     assert baseline.expected_seconds(make_job({"baseline": {"rows": 0}}), totals) == 0
+    without_prompt = replace(totals, rows=500, errors=300)  # they take no time and no slot
+    assert baseline.expected_seconds(job, without_prompt, 2) == seconds
     assert baseline.expected_seconds(job, Totals(rows=3, errors=3)) == 0
 
 
 def test_a_baseline_that_is_measured_is_kept_by_a_run_that_is_resumed_near_its_deadline(
         job, at, monkeypatch):
     work = shard_plan.ShardPlan(job.space.stage("generate"), "f", 1, 8, 0)
-    monkeypatch.setattr(baseline, "_try_measure", lambda job, plan, run_workers: {"tokens_per_s": 5.0})
+    monkeypatch.setattr(baseline, "_try_measure", lambda job, plan, texts, run_workers: {"rows": texts})
     at(3)
     stopping.fix_deadline(job)
-    first = generate._baseline(job, work, 1, Totals())
-    assert first["measured"] == {"tokens_per_s": 5.0}
+    totals = Totals(rows=8, errors=3)
+    first = generate._baseline(job, work, 1, totals)
+    assert first["measured"] == {"rows": 5}
     at(5)
-    assert generate._baseline(job, work, 1, Totals()) == first
+    assert generate._baseline(job, work, 1, totals) == first
     other = shard_plan.ShardPlan(job.space.stage("generate"), "g", 1, 8, 0)
-    assert generate._baseline(job, other, 1, Totals()) == {}
+    assert generate._baseline(job, other, 1, totals) == {}
 
 
 def test_a_first_row_takes_as_long_as_those_that_are_there_or_as_an_earlier_run_says(job):
