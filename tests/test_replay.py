@@ -169,7 +169,7 @@ def test_peers_are_compared_in_pairs(corpus):
 @pytest.mark.parametrize("change, message", [
     ({"pool": ("near",)}, "--pool near: choose from own, group, global"),
     ({"pool": ("group",)}, "needs --groups"), ({"pool": ("own",)}, "needs --old"),
-    ({"against": ("best",)}, "choose from published, arctic"), ({"pool_texts": (-1,)}, "at least 0"),
+    ({"against": ("best",)}, "choose from published, arctic, n-gram"), ({"pool_texts": (-1,)}, "at least 0"),
     ({"nodes": (0,)}, "from 1 to 512"),
     ({"held_out": 40}, "below 40"), ({"column": "words"}, "no column words: use one of user, text"),
     ({"tokenizer": ["nowhere"]}, "neither tokenizer.json"), ({"text": ["nowhere.csv"]}, "cannot be read"),

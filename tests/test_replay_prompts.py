@@ -15,6 +15,7 @@ from dare_job.cli import app
 from dare_job.data import recorded_texts as texts
 from dare_job.errors import ConfigError, DataError
 from dare_job.evaluate.replay import specdecode
+from dare_job.evaluate.replay.drafters import NGram
 from dare_job.evaluate.replay.measure import replay
 from dare_job.evaluate.replay.replay_texts import Options, run
 
@@ -48,6 +49,21 @@ def test_prompts_are_drafted_from(rows, tmp_path):
     assert found["steps"] * found["tokens_per_step"] == pytest.approx(8 * 13, rel=1e-3)
     assert without["steps"] * without["tokens_per_step"] == pytest.approx(8 * 12, rel=1e-3)
     assert without["tokens_per_step"] <= 1 + without["accepted_per_step"]
+
+
+@pytest.mark.parametrize(("row", "nodes", "drafted"), [
+    ([1, 2, 3, 4, 9, 8, 2, 3, 4, 7, 1, 2, 3, 4], 2, [9, 8]),  # four tokens, before the nearer three
+    ([5, 2, 3, 4, 9, 8, 2, 3, 4, 7, 1, 2, 3, 4], 5, [9, 8, 2, 3, 4]),  # the first of two places
+    ([2, 3, 6, 3, 2, 3], 9, [6, 3, 2, 3]), ([1, 2, 3, 4, 3], 4, []), ([3, 3, 3], 4, [3]), ([3], 4, [])])
+def test_n_grams_are_looked_up_from_four_tokens_to_two(row, nodes, drafted):
+    tokens, parents = NGram().draft(np.array([*row, 77], np.int32), len(row), nodes)
+    assert list(tokens) == drafted and list(parents) == list(range(-1, len(drafted) - 1))
+
+
+def test_drafts_from_the_prompt_are_compared_with_n_grams(rows, tmp_path):
+    found = run(options(write(tmp_path / "a.jsonl", rows), prompt_column="prompt", against=("n-gram",)))
+    peer = found["against"]["n-gram"]["nodes"]["4"]
+    assert 1 < peer["accepted_per_step"] <= found["nodes"]["4"]["accepted_per_step"]
 
 
 def test_ids_text_and_several_files_are_one(rows, tmp_path):

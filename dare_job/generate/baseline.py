@@ -70,7 +70,8 @@ def measure_baseline(job: Job, plan, texts: int, run_workers: int | None = None)
     Parameters
     ----------
     texts
-        Number of the plan's rows that have a text: a row without a prompt takes no slot of a batch.
+        Number of the plan's rows that have a text. The others, such as those without a prompt, are not in the
+        sample and take no slot of a batch, except for the few whose decoding failed.
     run_workers
         Number of the run's workers; None: one for each task slot.
 

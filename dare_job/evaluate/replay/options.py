@@ -78,8 +78,9 @@ class ReplayOptions(Source):
     nodes: Sequence[int] = option("Draft tokens per step.", (16, 64), parse=numbers)
     pool_texts: Sequence[int] = option("Replay also with only so many texts of other ids in the pool, for "
                                        "example 0,24,100; also for each --drafter.", (), parse=numbers)
-    against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's "
-                                    "code), arctic (suffix tree).", (), parse=words)
+    against: Sequence[str] = option("Other methods to compare with: published (the rule of DARE's code), "
+                                    "arctic (suffix tree), n-gram (prompt lookup as in vLLM).", (),
+                                    parse=words)
     drafter: Sequence[str] = option("A drafter of your own; repeatable.", (), repeatable=True,
                                     parse=as_given, metavar=PLUG_IN)
     verifier: Sequence[str] = option("A verifier of your own, in place of strict verification; repeatable.",

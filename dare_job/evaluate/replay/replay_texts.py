@@ -11,7 +11,7 @@ import numpy as np
 from dare_job.config.plugins import PlugIn
 from dare_job.errors import ConfigError
 from dare_job.evaluate.replay import sources, specdecode
-from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, Plugged, Published
+from dare_job.evaluate.replay.drafters import ARCTIC_SETTINGS, Arctic, Blend, NGram, Plugged, Published
 from dare_job.evaluate.replay.measure import ROWS, Calibration, cost, ratio, replay
 from dare_job.evaluate.replay.options import ReplayOptions as Options
 from dare_job.evaluate.replay.sources import Corpus
@@ -19,7 +19,7 @@ from dare_job.evaluate.replay.verified import Recorded
 from pools.draft import DraftSettings, warm_up
 from pools.index import Index
 
-PEERS = ("published", "arctic")
+PEERS = ("published", "arctic", "n-gram")
 _SETTINGS = DraftSettings()
 _HELD_OUT = 1000
 
@@ -167,8 +167,8 @@ def _peer(name: str, corpus: Corpus, index: Index, options: Options, per_text: d
     arctic = Arctic(corpus.rest) if name == "arctic" else None
     for nodes in options.nodes:
         if arctic is None:
-            figures = replay(corpus.test, Published(index, nodes, _SETTINGS.depth), nodes,
-                             prompts=corpus.prompts)
+            peer = NGram() if name == "n-gram" else Published(index, nodes, _SETTINGS.depth)
+            figures = replay(corpus.test, peer, nodes, prompts=corpus.prompts)
         else:
             figures = max((_arctic(arctic, corpus, nodes, *setting) for setting in ARCTIC_SETTINGS),
                           key=lambda figures: figures["accepted_per_step"])

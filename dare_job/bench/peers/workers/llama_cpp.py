@@ -1,7 +1,8 @@
 """llama.cpp: without drafts, and its drafts from the prompt and the text so far.
 
-``ngram-simple`` has the lengths of vLLM's n-gram drafts here: the tokens that followed the last two. With its
-defaults it drafts 48 tokens where the last twelve occur before, which they hardly do in texts of this kind.
+``ngram-simple`` drafts here the 5 tokens that followed the last two, vLLM's fewest. With its defaults it
+drafts 48 where the last twelve occur before, which they hardly do in texts of this kind. In float32 keys and
+values are float32 too, in place of llama.cpp's default, float16.
 
 The server runs in this process and decodes ``batch`` rows at the same time. It reads the model from a GGUF
 file with unquantized weights, which this script makes of a Llama model's folder.
@@ -27,7 +28,7 @@ _MATCH, _DRAFT = 2, 5  # tokens that have to occur before, and tokens of a draft
 
 class Engine:
     def __init__(self, task: dict, method: str, dtype: str):
-        self._task, self._method = task, method
+        self._task, self._method, self._dtype = task, method, dtype
         self._file = convert(task["model"], task["work"], dtype)
         self._server, self._slots = None, 0
         self.accepted = self.reused = 0
@@ -64,6 +65,8 @@ class Engine:
         params.model.path, params.n_parallel, params.n_ctx = str(self._file), batch, batch * _LENGTH
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._task["threads"]
         params.cache_ram_mib, params.verbosity, params.warmup = 0, -1, True
+        if self._dtype == "float32":
+            params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         if self._method == "lookup":
             params.speculative.types = [_KIND]
             params.speculative.ngram_simple.size_n = _MATCH
