@@ -9,9 +9,10 @@ from dare_job.bench.cli import app
 
 
 @pytest.mark.release
-def test_each_capacity_is_measured_in_its_own_process():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_capacity_is_measured_in_its_own_process(dtype):
     done = CliRunner().invoke(app, ["memory", "--capacity", "64,16", "--rows", "4", "--tokens", "6",
-                                    "--batch", "2", "--nodes", "3"])
+                                    "--batch", "2", "--nodes", "3", "--dtype", dtype])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])["results"]
     assert [each["capacity"] for each in found] == [64, 16]

@@ -42,6 +42,7 @@ class Options:
     tokens: int = option("Tokens of a text.", 64, min=1)
     batch: int = option("Rows decoded together.", 8, min=1)
     nodes: int = option("Draft tokens per row.", 16, min=1)
+    dtype: str = option("Type of the weights: float32 or bfloat16.", "float32")
 
 
 def run(options: Options) -> dict:
@@ -71,7 +72,7 @@ def measure(options: Options) -> dict:
     """
     torch.set_num_threads(1)
     before = _own_mib()
-    target = Target.load(resolve(options.model), "float32", "cpu")
+    target = Target.load(resolve(options.model), options.dtype, "cpu")
     weights = sum(weight.nbytes for weight in target.model.parameters())
     target.release_weights()
     failures.release(target)
