@@ -16,7 +16,7 @@ import torch
 
 from dare_job.bench.cli import command, ints
 from dare_job.bench.gpu import machine
-from dare_job.config.options import option
+from dare_job.config.options import Dtype, dtype, option
 from dare_job.decode.engine.engine import Engine
 from dare_job.decode.model import failures
 from dare_job.decode.model.target import Target
@@ -42,7 +42,7 @@ class Options:
     tokens: int = option("Tokens of a text.", 64, min=1)
     batch: int = option("Rows decoded together.", 8, min=1)
     nodes: int = option("Draft tokens per row.", 16, min=1)
-    dtype: str = option("Type of the weights: float32 or bfloat16.", "float32")
+    dtype: Dtype = dtype()
 
 
 def run(options: Options) -> dict:

@@ -114,11 +114,10 @@ def expected_seconds(job: Job, totals: Totals, run_workers: int | None = None) -
 
     A row without drafts takes as many times as long as a decoding step of the run yields tokens.
     """
-    texts = totals.rows - totals.errors
-    if not (texts and totals.target_steps):
+    if not (totals.texts and totals.target_steps):
         return 0.0
-    row_s = totals.busy_s / texts * max(1.0, totals.tokens / totals.target_steps)
-    return 2 * rows_per_worker(job, texts, run_workers) * row_s  # of two methods
+    row_s = totals.busy_s / totals.texts * max(1.0, totals.tokens / totals.target_steps)
+    return 2 * rows_per_worker(job, totals.texts, run_workers) * row_s  # of two methods
 
 
 def rows_per_worker(job: Job, texts: int, run_workers: int | None = None) -> float:

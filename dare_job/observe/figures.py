@@ -127,7 +127,7 @@ def _published_or_not(job: Job) -> Iterator[Figure]:
     for entity in ENTITIES:
         totals = Tally([job.space.stage("generate") / f"entity={entity}"]).update()
         if totals.rows:
-            counts = {"rows": totals.rows, "rows_written": totals.rows - totals.errors,
+            counts = {"rows": totals.rows, "rows_written": totals.texts,
                       "row_errors": totals.errors}
             yield from _sums(entity, counts, vars(totals), totals.accepted_per_step)
     try:

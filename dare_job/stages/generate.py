@@ -101,11 +101,10 @@ def _baseline(job: Job, work: shard_plan.ShardPlan, run_workers: int | None, tot
     from dare_job.generate import baseline  # imports torch, which a run without rows does not need
 
     expected_s = baseline.expected_seconds(job, totals, run_workers)
-    texts = totals.rows - totals.errors
-    rows = baseline.rows_per_worker(job, texts, run_workers)
+    rows = baseline.rows_per_worker(job, totals.texts, run_workers)
     if not (baseline.is_measured(job, work) or stopping.has_time_for_baseline(job, expected_s, rows)):
         return {}
-    return baseline.measure_baseline(job, work, texts, run_workers)
+    return baseline.measure_baseline(job, work, totals.texts, run_workers)
 
 
 def load_shard_plan(job: Job) -> shard_plan.ShardPlan:

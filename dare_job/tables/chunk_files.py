@@ -50,6 +50,11 @@ class Totals:
     guarded_rows: int = 0
     busy_s: float = 0.0
 
+    @property
+    def texts(self) -> int:
+        """Rows that have a text; the others have an error, most of them because they have no prompt."""
+        return self.rows - self.errors
+
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dare_job.bench.cli import command
+from dare_job.bench.decode.methods import GENERATE, RELAXED, RESD, STRICT
 from dare_job.bench.gpu import machine
 from dare_job.bench.kept import keep_figures, work_folder
 from dare_job.bench.peers import environments, task
@@ -25,19 +26,18 @@ from dare_job.models.files import fingerprint
 from dare_job.workspace import digest
 
 _LOG = logging.getLogger(__name__)
-GENERATE, _RELAXED = "generate", "dare relaxed"
 _METHODS = {
     "vllm": ("plain", "n-gram", "suffix"), "llama.cpp": ("plain", "lookup"),
     "transformers": (GENERATE, "prompt lookup"),
-    "dare-job": ("plain", "prompt drafts", "resd", "dare strict", _RELAXED)}
+    "dare-job": ("plain", "prompt drafts", RESD, STRICT, RELAXED)}
 _SCRIPT = {"vllm": "vllm_engine.py", "llama.cpp": "llama_cpp.py", "transformers": "own.py",
            "dare-job": "own.py"}
 _SINGLE = {("transformers", "prompt lookup")}  # methods for one row at a time
-_WITH_EARLIER_TEXTS = {"suffix", "resd", "dare strict", _RELAXED}
+_WITH_EARLIER_TEXTS = {"suffix", RESD, STRICT, RELAXED}
 _COLUMNS = ("engine", "method", "dtype", "batch", "tokens_per_s", "prompt_s", "accepted_per_step",
             "reused_share", "equal_to_generate", "equal_to_first", "changed_by_batch", "rows", "tokens")
 _TARGETS = (  # batch sizes, our method, peer's method, lowest ratio of their speeds
-    ((1, 8), "dare strict", ("vllm", "n-gram"), 1.5), ((1, 8), "dare strict", ("vllm", "suffix"), 1.2),
+    ((1, 8), STRICT, ("vllm", "n-gram"), 1.5), ((1, 8), STRICT, ("vllm", "suffix"), 1.2),
     ((1, 8, 32), "plain", ("vllm", "plain"), 1.0))
 
 
@@ -193,11 +193,11 @@ def _targets(table: list[dict]) -> list[dict]:
                     targets.append(target_row(name, bound, ours / theirs, ours >= bound * theirs))
         others = [speed for (engine, _, kind, batch), speed in speeds.items()
                   if engine != "dare-job" and kind == dtype and batch == 32]
-        ours = speeds.get(("dare-job", "dare strict", dtype, 32))
+        ours = speeds.get(("dare-job", STRICT, dtype, 32))
         if others and ours:
             targets.append(target_row(f"{dtype}, batch 32: dare strict over the best peer, at least", 1.0,
                                       ours / max(others), ours >= max(others)))
-    compared = [row for row in table if row["engine"] == "dare-job" and row["method"] != _RELAXED
+    compared = [row for row in table if row["engine"] == "dare-job" and row["method"] != RELAXED
                 and row["dtype"] == "float32" and row.get("equal_to_generate") is not None]
     if compared:
         differing = sum(row["rows"] - row["equal_to_generate"] for row in compared)
