@@ -16,7 +16,8 @@ def test_each_way_is_timed_for_each_size():
     found = json.loads(done.stdout.splitlines()[-1])
     assert [(each["dtype"], each["tokens"]) for each in found["linear"]] == [
         (dtype, tokens) for dtype in ("float32", "bfloat16") for tokens in (1, 3)]
-    assert all(each[way] > 0 for each in found["linear"] for way in ("torch", "oneDNN", "compiled"))
+    assert all(each[way] > 0 for each in found["linear"] for way in ("torch", "compiled"))
+    assert all(each["oneDNN"] > 0 for each in found["linear"] if each["dtype"] == "float32")
     assert len(found["attention"]) == 2 and all(each["compiled"] > 0 for each in found["attention"])
 
 

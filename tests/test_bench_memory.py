@@ -17,6 +17,7 @@ def test_each_capacity_is_measured_in_its_own_process(dtype):
     found = json.loads(done.stdout.splitlines()[-1])["results"]
     assert [each["capacity"] for each in found] == [64, 16]
     for each in found:
-        assert 0 < each["before_mib"] < each["loaded_mib"] and 0 < each["weights_mib"] < each["loaded_mib"]
+        assert 0 < each["before_mib"] < each["ready_mib"] < each["loaded_mib"]
+        assert 0 < each["weights_mib"] < each["loaded_mib"]
         assert len(each["decoding_mib"]) == 4 and min(each["decoding_mib"]) > each["before_mib"]
         assert each["tokens_per_cpu_s"] > 0 and 0 <= each["cache_mib"] < each["weights_mib"]

@@ -64,8 +64,9 @@ def _products(options: Options) -> Iterator[dict]:
             count = max(1, int(_BYTES / (inner * outer * dtype.itemsize)))
             weights = [torch.randn(outer, inner).to(dtype) for _ in range(count)]
             ways = {"torch": [partial(linear, weight=weight) for weight in weights],
-                    "oneDNN": list(map(OneDnnLinear, weights)),
                     "compiled": list(map(CompiledLinear, weights))}
+            if dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+                ways["oneDNN"] = list(map(OneDnnLinear, weights))
             for tokens in options.tokens:
                 values = torch.randn(tokens, inner).to(dtype)
                 seconds = _seconds({name: partial(_all, calls, values) for name, calls in ways.items()},

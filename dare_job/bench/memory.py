@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -69,15 +69,33 @@ def measure(options: Options) -> dict:
     per second of CPU time.
 
     Memory is that of the process itself, without files that the kernel can read again (``RssAnon``).
+    ``ready_mib``: after texts of the embedded model, without its weights, so that what any model needs is
+    imported and compiled.
     """
     torch.set_num_threads(1)
-    before = _own_mib()
+    before, few = _own_mib(), replace(options, model="embedded", rows=2 * options.batch)
+    embedded, weights = _load(few)
+    _decode(embedded, few)
+    ready = _own_mib() - (weights >> 20)
+    del embedded
+    target, weights = _load(options)
+    loaded = _own_mib()
+    return {"before_mib": before, "ready_mib": ready, "weights_mib": weights >> 20, "loaded_mib": loaded,
+            **_decode(target, options)}
+
+
+def _load(options: Options) -> tuple[Target, int]:
+    """Return the model as a worker has it, and the bytes of its weights."""
     target = Target.load(resolve(options.model), options.dtype, "cpu")
     weights = sum(weight.nbytes for weight in target.model.parameters())
     target.release_weights()
     failures.release(target)
-    loaded, rng = _own_mib(), np.random.default_rng(0)
-    few = min(options.rows // 4 or 1, _PROMPTS)
+    return target, weights
+
+
+def _decode(target: Target, options: Options) -> dict:
+    """Decode the texts; return what ``measure`` says of it. The caches are released."""
+    rng, few = np.random.default_rng(0), min(options.rows // 4 or 1, _PROMPTS)
     prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)
                for _ in range(few)]
     settings = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens, nodes=0,
@@ -85,10 +103,9 @@ def measure(options: Options) -> dict:
     texts = {result.id: result.token_ids for result in Engine(target, settings).run(
         Request(number, prompt) for number, prompt in enumerate(prompts))}
     known = {number: texts[number % few] for number in range(options.rows)}
-    drafted = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens,
-                             nodes=options.nodes, batch_size=options.batch)
     began, tokens, decoding = time.process_time(), 0, []
-    results = Engine(target, drafted, OracleDrafter(known, target.vocabulary)).run(
+    drafter = OracleDrafter(known, target.vocabulary)
+    results = Engine(target, replace(settings, nodes=options.nodes), drafter).run(
         Request(number, prompts[number % few]) for number in range(options.rows))
     for number, result in enumerate(results, 1):
         tokens += len(result.token_ids)
@@ -96,8 +113,8 @@ def measure(options: Options) -> dict:
             decoding.append(_own_mib())
     seconds, cache = time.process_time() - began, target.spare_cache
     keys_and_values = cache.slots * cache.capacity * target.cache_bytes[0]
-    return {"before_mib": before, "weights_mib": weights >> 20, "loaded_mib": loaded,
-            "decoding_mib": decoding, "cache_mib": keys_and_values >> 20,
+    failures.release(target)
+    return {"decoding_mib": decoding, "cache_mib": keys_and_values >> 20,
             "tokens_per_cpu_s": round(tokens / seconds, 1)}
 
 

@@ -35,6 +35,8 @@ def test_a_layer_computes_what_torchs_functions_do(case, dtype, tolerance, size)
     norm = (scale.float().numpy(), 1e-5) if options["norm"] else None
     layer = CompiledLinear(weight, bias, options["gated"], norm)
     assert torch.equal(layer.to_dense(), weight)
+    if not options["gated"]:
+        assert torch.equal(layer.features(torch.tensor([0, width - 1, 3])), weight[[0, -1, 3]])
     values = torch.randn(max(ROWS), inner).to(dtype)
     add = torch.randn(max(ROWS), width).to(dtype) if options["add"] else None
     expected = linear(rms_norm(values, (inner,), scale, 1e-5) if norm else values, weight, bias)
@@ -44,6 +46,8 @@ def test_a_layer_computes_what_torchs_functions_do(case, dtype, tolerance, size)
     expected = expected if add is None else expected + add
     whole = layer(values, add)
     assert whole.dtype == dtype and torch.allclose(whole, expected, atol=tolerance, rtol=tolerance)
+    wide = CompiledLinear(weight, bias, options["gated"], norm, torch.float32)
+    assert torch.equal(wide(values), layer(values).float())
     for rows in ROWS:
         assert torch.equal(layer(values[:rows], None if add is None else add[:rows]), whole[:rows])
 

@@ -40,11 +40,14 @@ class CompiledLinear:
         Return SiLU of the first half of the features, times the second half.
     norm : tuple of float32 (K,) and float32, optional
         Weight and epsilon of a root mean square norm before the layer.
+    out : torch.dtype, optional
+        Type of the results to which nothing is added: float32, or that of the weights (default), to which
+        they are rounded in any case.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gated: bool = False,
-                 norm: tuple[np.ndarray, np.float32] | None = None):
-        self._gated, self._dtype = gated, weight.dtype
+                 norm: tuple[np.ndarray, np.float32] | None = None, out: torch.dtype | None = None):
+        self._gated, self._dtype, self._out = gated, weight.dtype, out or weight.dtype
         self.width = len(weight) // 2 if gated else len(weight)
         self._norm = (np.empty(0, np.float32), np.float32(0)) if norm is None else norm
         blocks = self._in_blocks(weight.detach())
@@ -74,6 +77,14 @@ class CompiledLinear:
             return blocks.transpose(0, 1).reshape(2, -1, inner)[:, : self.width].reshape(-1, inner)
         return blocks.reshape(-1, inner)[: self.width].contiguous()
 
+    def features(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the weights (T, K) of output features int64 (T,), of a layer that is not gated."""
+        block, place = numbers // _BLOCK, numbers % _BLOCK
+        half, lane = place // LANES, place % LANES
+        if self._dtype == torch.bfloat16:
+            return self._packed[block, :, lane, half]
+        return self._packed[block, :, half, lane]
+
     def __call__(self, values: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         """(T, K) -> (T, N), or (T, N / 2) if gated; plus ``add`` of that shape.
 
@@ -87,8 +98,8 @@ class CompiledLinear:
             raise RuntimeError(f"values {tuple(values.shape)} in {values.dtype} for weights (N, {inner}) in "
                                f"{self._dtype}")
         size = LANES if self._gated else _BLOCK
-        out = values.new_empty(len(values), len(self._array) * size)
-        if add is not None and (self._gated or add.shape != out.shape or add.dtype != out.dtype):
+        out = values.new_empty(len(values), len(self._array) * size, dtype=self._out)
+        if add is not None and (self._gated or add.shape != out.shape or add.dtype != self._dtype):
             return self(values) + add
         extra = True if self._gated else None if add is None else host_array(add.detach().contiguous())
         read = host_array(values.detach().contiguous())
@@ -129,8 +140,8 @@ def _multiply(packed, bias, weight, epsilon, values, extra, out):
 @intrinsic
 def _multiply_tile(typing_context, packed, bias, values, rows, extra, out, row, column):
     """Write products of a block (K, ...) and values (K * rows,) to ``out``, from this row and column on."""
-    gated, number = isinstance(extra, types.Boolean), vectors.number_type(packed.dtype)
-    added = isinstance(extra, types.Array)
+    gated, added = isinstance(extra, types.Boolean), isinstance(extra, types.Array)
+    number, written = vectors.number_type(packed.dtype), vectors.number_type(out.dtype)
 
     def generate(context, builder, signature, arguments):
         def place(argument, *index):
@@ -154,7 +165,10 @@ def _multiply_tile(typing_context, packed, bias, values, rows, extra, out, row, 
             for at in range(rows):
                 index = builder.add(arguments[6], INDEX(at)), arguments[7]
                 other = place(4, *index) if added else None
-                _finish(builder, sums[2 * at : 2 * at + 2], number, gated, other, place(5, *index))
+                outputs = _outputs(builder, sums[2 * at : 2 * at + 2], number, gated, other)
+                for half, output in enumerate(outputs):
+                    offset = [INDEX(half * LANES * (4 // written.numbers))]
+                    written.store(builder, output, builder.gep(place(5, *index), offset))
 
         vectors.for_each_count(builder, arguments[3], multiply)
         return context.get_dummy_value()
@@ -174,18 +188,18 @@ def _weights(builder, number, weights, k) -> list:
     return loaded
 
 
-def _finish(builder, sums, number, gated: bool, added, place) -> None:
-    """Write a row's two vectors: with ``added``, or gated as one."""
+def _outputs(builder, sums, number, gated: bool, added) -> list:
+    """Return a row's two vectors, rounded: with ``added``, or gated as one."""
     outputs = [number.round(builder, total) for total in sums]
     if gated:
         gate = number.round(builder, _silu(builder, outputs[0]))
         outputs = [number.round(builder, builder.fmul(gate, outputs[1]))]
-    for half, output in enumerate(outputs):
-        offset = [INDEX(half * LANES * (4 // number.numbers))]
-        if added is not None:
+    if added is not None:
+        for half, output in enumerate(outputs):
+            offset = [INDEX(half * LANES * (4 // number.numbers))]
             other = number.load(builder, builder.gep(added, offset))
-            output = number.round(builder, builder.fadd(output, other))
-        number.store(builder, output, builder.gep(place, offset))
+            outputs[half] = number.round(builder, builder.fadd(output, other))
+    return outputs
 
 
 def _silu(builder, x):

@@ -61,15 +61,16 @@ class LlamaForward:
         size = sum(module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear))
         _require(size <= MAX_BYTES, "size")
         leave_single = size <= CACHED_BYTES
-        self._head = _Linear(leave_single, model.get_output_embeddings(), norm=base.norm)
+        self._head = _Linear(leave_single, model.get_output_embeddings(), norm=base.norm,
+                             out=torch.float32)  # which verification needs
         self._layers = [_Layer(layer, leave_single) for layer in base.layers]
         self._released, self._comparisons = False, 0  # contexts of ``restored`` that are open
 
     def release(self) -> None:
         """Free the model's own linear weights, which are the prepacked ones' copies.
 
-        The model then works within ``restored`` only. Weights of the embedding stay, and those of a small
-        model whose single queries are left to torch.
+        The model then works within ``restored`` only. The weights of a small model whose single queries are
+        left to torch stay, and those of an embedding that cannot be read from the compiled head.
         """
         self._released = True
         for part in self._linear_layers():
@@ -107,7 +108,7 @@ class LlamaForward:
             Tokens, counted row by row, whose logits are returned.
         """
         shape = ids.shape
-        hidden = embedding(ids.reshape(-1), self._embedding)
+        hidden = self._embed(ids.reshape(-1))
         cosines, sines = (x.expand(*shape, -1).reshape(len(hidden), -1)
                           for x in self._rotary(hidden, positions))
         rotation = host_array(cosines), host_array(sines)
@@ -116,6 +117,13 @@ class LlamaForward:
         if logits_to_keep is not None:
             return self._head(hidden[logits_to_keep])[None]
         return self._head(hidden).view(*shape, self._head.width)
+
+
+    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embed tokens (T,): (T, hidden)."""
+        if self._embedding.numel():
+            return embedding(ids, self._embedding)
+        return self._head.features(ids)  # tied, and released
 
 
 class _Layer:
@@ -156,10 +164,12 @@ class _Linear:
         Root mean square norm before the layers.
     gated
         The layers are a gate and what it gates.
+    out
+        Type of the results, where the layers are compiled; None: that of the weights.
     """
 
     def __init__(self, leave_single: bool, *layers: torch.nn.Module, norm: torch.nn.Module | None = None,
-                 gated: bool = False):
+                 gated: bool = False, out: torch.dtype | None = None):
         _require(all(type(layer) is torch.nn.Linear and "forward" not in vars(layer)
                      and type(getattr(layer, "weight", None)) is torch.nn.Parameter for layer in layers),
                  "a linear layer")
@@ -172,17 +182,18 @@ class _Linear:
         self._layers, self._releases, self._norm = layers, compiled or not leave_single, None
         try:
             if compiled:
-                self._run = CompiledLinear(weight, bias, gated, before)
+                self._run = CompiledLinear(weight, bias, gated, before, out)
             else:
                 self._run, self._norm = OneDnnLinear(weight, bias, gated, leave_single), before
         except (RuntimeError, AttributeError) as error:  # by this processor or build of torch
             raise Unsupported(str(error)) from None
         self.width, self.weights = len(weight), weight.numel()
+        self.features = self._run.features if compiled else None
 
     def release(self, embedding: torch.Tensor) -> None:
-        """Free the layers' weights except for ``embedding``."""
+        """Free the layers' weights, but for those of an ``embedding`` that is not compiled."""
         for layer in self._layers:
-            if self._releases and layer.weight is not embedding:
+            if self._releases and (layer.weight is not embedding or self.features):
                 layer.weight.data = layer.weight.data.new_empty(0)
 
     def restore(self) -> None:
