@@ -55,6 +55,7 @@ def test_the_models_own_weights_are_freed_and_come_back_for_comparison(tied, com
     expected = [generate(model, text) for text in texts]
     target = Target(model)
     target.release_weights()
+    assert target.logit_columns == target.vocabulary == len(weights["lm_head.weight"])
     freed = [name for name, value in model.state_dict().items() if not value.numel()]
     assert len(freed) == 2 * 7 + (2 * compiled if tied else 1)  # tied: embedding and head
     assert_written(write(target, texts, oracle(expected)), expected)
