@@ -20,4 +20,5 @@ def test_each_capacity_is_measured_in_its_own_process(dtype):
         assert 0 < each["before_mib"] < each["ready_mib"] < each["loaded_mib"]
         assert 0 < each["weights_mib"] < each["loaded_mib"]
         assert len(each["decoding_mib"]) == 4 and min(each["decoding_mib"]) > each["before_mib"]
+        assert max(each["decoding_mib"]) <= each["peak_mib"] + 1
         assert each["tokens_per_cpu_s"] > 0 and 0 <= each["cache_mib"] < each["weights_mib"]

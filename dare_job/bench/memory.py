@@ -27,7 +27,6 @@ from dare_job.evaluate.oracle import OracleDrafter
 from dare_job.models.files import resolve
 
 CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"  # oneDNN reads it at the first product of a process
-_PROMPT_TOKENS = (50, 200)
 _PROMPTS, _TIMES = 64, 10  # different prompts, at most; times that memory is measured while it decodes
 
 
@@ -40,6 +39,7 @@ class Options:
                                          (1024, 256, 64, 16), flag="--capacity", parse=ints)
     rows: int = option("Texts to decode.", 40, min=1)
     tokens: int = option("Tokens of a text.", 64, min=1)
+    prompt_tokens: int = option("Tokens of the longest prompt; the shortest has a quarter.", 200, min=4)
     batch: int = option("Rows decoded together.", 8, min=1)
     nodes: int = option("Draft tokens per row.", 16, min=1)
     dtype: Dtype = dtype()
@@ -48,8 +48,9 @@ class Options:
 def run(options: Options) -> dict:
     """Measure resident memory and speed of one process with one thread on a CPU, by capacity.
 
-    Drafts contain the text that is decoded among wrong tokens, so that steps have trees. The last line of
-    standard output is one JSON object.
+    Drafts contain the text that is decoded among wrong tokens, so that steps have trees, and every second row
+    has a previous text whose first half is that of its text. The last line of standard output is one JSON
+    object.
     """
     results = [_in_process(options, capacity) for capacity in options.capacities]
     print_table(f"{options.rows} texts of {options.tokens} tokens", results)
@@ -65,8 +66,8 @@ def _in_process(options: Options, capacity: int) -> dict:
 
 
 def measure(options: Options) -> dict:
-    """MiB of this process before the model, with it, and while it decodes, and of its keys and values; tokens
-    per second of CPU time.
+    """MiB of this process before the model, with it, and while it decodes, after rows and at most, and of its
+    keys and values; tokens per second of CPU time.
 
     Memory is that of the process itself, without files that the kernel can read again (``RssAnon``).
     ``ready_mib``: after texts of the embedded model, without its weights, so that what any model needs is
@@ -96,32 +97,50 @@ def _load(options: Options) -> tuple[Target, int]:
 def _decode(target: Target, options: Options) -> dict:
     """Decode the texts; return what ``measure`` says of it. The caches are released."""
     rng, few = np.random.default_rng(0), min(options.rows // 4 or 1, _PROMPTS)
-    prompts = [rng.integers(0, target.vocabulary, rng.integers(*_PROMPT_TOKENS)).astype(np.int32)
-               for _ in range(few)]
+    lengths = rng.integers(options.prompt_tokens // 4, options.prompt_tokens + 1, few)
+    prompts = [rng.integers(0, target.vocabulary, length).astype(np.int32) for length in lengths]
     settings = EngineSettings(max_new_tokens=options.tokens, min_new_tokens=options.tokens, nodes=0,
                               batch_size=options.batch)
     texts = {result.id: result.token_ids for result in Engine(target, settings).run(
         Request(number, prompt) for number, prompt in enumerate(prompts))}
     known = {number: texts[number % few] for number in range(options.rows)}
+    previous = [np.concatenate((text[: len(text) // 2], text[:1])) for text in texts.values()]
     began, tokens, decoding = time.process_time(), 0, []
     drafter = OracleDrafter(known, target.vocabulary)
     results = Engine(target, replace(settings, nodes=options.nodes), drafter).run(
-        Request(number, prompts[number % few]) for number in range(options.rows))
+        Request(number, prompts[number % few], previous_ids=previous[number % few] if number % 2 else None)
+        for number in range(options.rows))
+    _forget_peak()
     for number, result in enumerate(results, 1):
         tokens += len(result.token_ids)
         if number * _TIMES // options.rows > (number - 1) * _TIMES // options.rows:
             decoding.append(_own_mib())
+    peak = _own_peak_mib()
     seconds, cache = time.process_time() - began, target.spare_cache
     keys_and_values = cache.slots * cache.capacity * target.cache_bytes[0]
     failures.release(target)
-    return {"decoding_mib": decoding, "cache_mib": keys_and_values >> 20,
+    return {"decoding_mib": decoding, "peak_mib": peak, "cache_mib": keys_and_values >> 20,
             "tokens_per_cpu_s": round(tokens / seconds, 1)}
 
 
 def _own_mib() -> int:
     """Resident MiB of this process that belong to no file."""
+    return _status_kib("RssAnon") // 1024
+
+
+def _forget_peak() -> None:
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def _own_peak_mib() -> int:
+    """Most of ``_own_mib`` since ``_forget_peak``, as far as the files' part is that of now."""
+    return (_status_kib("VmHWM") - _status_kib("RssFile")) // 1024
+
+
+def _status_kib(name: str) -> int:
     with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) // 1024
+        return next(int(line.split()[1]) for line in file if line.startswith(f"{name}:"))
 
 
 main = command(Options)(run)
