@@ -68,7 +68,7 @@ def test_logits_equal_those_of_dynamic_shapes(name, dtype):
             for target.paged in (None, fixed):
                 cache = target.new_cache(8)
                 target.prefill(cache, np.arange(rows), ids, lengths)
-                logits.append(target.forward(cache, tree, lengths))
+                logits.append(target.forward(cache, tree, lengths).float())
             assert torch.allclose(*logits, atol=least, rtol=least), (lengths, sizes)
             choices, finite = target.verified(cache, tree, lengths, argmax_tokens)
             assert finite.all() and np.array_equal(choices, logits[1].argmax(-1).numpy())
