@@ -46,8 +46,6 @@ class Target:
         Whether the model runs ``tree_attention.tree_sdpa`` rather than its own attention.
     packed : bool
         Whether trees of different sizes run without padding (``PaddedLayout``).
-    logit_columns : int
-        Number of logits: the output head may be wider than the embedding.
     llama, linear_layers : LlamaForward, and PrepackedLayers or MergedProjections, optional
         Faster passes of Llama-like models on a CPU; of others, prepacked weights, or merged ones on CUDA.
     supports_logits_to_keep : bool
@@ -84,8 +82,6 @@ class Target:
         self.model = model.eval()
         self.traits = support.traits(model)
         self.vocabulary = model.get_input_embeddings().weight.shape[0]
-        head = model.get_output_embeddings()
-        self.logit_columns = self.vocabulary if head is None else head.weight.shape[0]
         self.dtype, self.device = model.dtype, model.device
         self._shapes = selfcheck.cache_shapes(model)
         self._original_attention = tree_attention.original_name(model)
@@ -141,6 +137,12 @@ class Target:
     def generation_config(self) -> GenerationConfig:
         """Generation config of the loaded model."""
         return self.model.generation_config
+
+    @property
+    def logit_columns(self) -> int:
+        """Number of logits: the head may be wider than the embedding, and its weights released."""
+        head = self.model.get_output_embeddings()
+        return self.vocabulary if head is None else getattr(head, "out_features", len(head.weight))
 
     @property
     def weight_bytes(self) -> int:
